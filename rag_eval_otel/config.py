@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
+Convention = Literal["genai", "openinference"]
+ScoreEvents = Literal["log", "span", "both"]
 VectorStores = Literal["on", "off"]
 ErrorMode = Literal["swallow", "raise"]
 OnSigterm = Literal["drain", "off"]
@@ -171,6 +173,10 @@ class Config:
     """Whether texts on spans of other instrumentations are exported or removed (``strip``)."""
     capture_content: ContentCapture = "off"
     """Whether spans of this library get prompts, documents and answers; not needed for scores."""
+    span_conventions: Sequence[Convention] = ("genai", "openinference")
+    """The attribute conventions of this library's spans: ``genai``, and perhaps another."""
+    score_events: ScoreEvents = "log"
+    """Whether the events of scores are log records, events on the span of the turn, or both."""
     redact: Sequence[RedactionRule] = ()
     """Rules for private texts: ``email``, ``phone``, ``card``, ``key``, expressions, functions."""
     explanations: Reasons = "off"
@@ -198,6 +204,7 @@ class Config:
             check_number(name, getattr(self, name))
         for name in _ITEMS:
             _check_sequence(name, getattr(self, name))
+        _check_conventions(self.span_conventions)
         redactor(self.redact)
         thresholds = thresholds_of(self.thresholds, where=f"thresholds ({variable('thresholds')})")
         object.__setattr__(self, "thresholds", thresholds)
@@ -297,6 +304,8 @@ class ConfigOptions(TypedDict, total=False):
     spans: Spans
     content: Content
     capture_content: ContentCapture
+    span_conventions: Sequence[Convention]
+    score_events: ScoreEvents
     redact: Sequence[RedactionRule]
     explanations: Reasons
     vector_stores: VectorStores
@@ -370,13 +379,17 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "content": get_args(Content),
     "capture_content": get_args(ContentCapture),
     "explanations": get_args(Reasons),
+    "score_events": get_args(ScoreEvents),
     "vector_stores": get_args(VectorStores),
     "contexts_from_prompt": get_args(ContextsFromPrompt),
     "drift": ("on", "off"),
     "errors": get_args(ErrorMode),
     "on_sigterm": get_args(OnSigterm),
 }
-_ITEMS = {"metrics": "metrics or names", "label_metrics": "names", "metadata_keys": "names"}
+_ITEMS = {
+    "metrics": "metrics or names",
+    **dict.fromkeys(("label_metrics", "metadata_keys", "span_conventions"), "names"),
+}
 _TEXTS = (
     *("budget", "at_budget", "budget_redis", "prices"),
     *("device", "prompts", "judge", "judge_base_url", "judge_api_key"),
@@ -425,6 +438,16 @@ def _check_choices(config: Config) -> None:
 def _check_sequence(name: str, value: object) -> None:
     if isinstance(value, str):
         msg = f"{name} must be a sequence of {_ITEMS[name]}, not {value!r}"
+        raise ConfigError(msg)
+
+
+def _check_conventions(names: Sequence[str]) -> None:
+    known = get_args(Convention)
+    if "genai" not in names or not set(names) <= set(known):
+        msg = (
+            f"{_shown('span_conventions')} must be genai, or genai and openinference,"
+            f" not {', '.join(map(str, names)) or 'empty'}"
+        )
         raise ConfigError(msg)
 
 

@@ -63,6 +63,8 @@ GIVEN: dict[str, tuple[str, object]] = {
     "spans": ("all", "all"),
     "content": ("strip", "strip"),
     "capture_content": ("span", "span"),
+    "span_conventions": ("genai", ("genai",)),
+    "score_events": ("span", "span"),
     "redact": (" \\d{4,} \n\n (?i)secret", ("\\d{4,}", "(?i)secret")),
     "explanations": ("on", "on"),
     "vector_stores": ("off", "off"),
@@ -87,6 +89,7 @@ CHOICES = {
     "content": "keep, strip",
     "capture_content": "off, span",
     "explanations": "off, on",
+    "score_events": "log, span, both",
     "contexts_from_prompt": "off, on",
     "vector_stores": "on, off",
     "drift": "on, off",
@@ -114,6 +117,16 @@ RANGES = {
 def variable(option: str) -> str:
     """Return the name of the variable of an option."""
     return f"RAG_EVAL_{option.upper()}"
+
+
+@pytest.mark.parametrize("given", ["openinference", "genai, traceloop", ","])
+def test_the_conventions_of_our_spans_include_genai(given: str) -> None:
+    """Dashboards and readers need the GenAI names; another convention is written beside them."""
+    told = (
+        r"span_conventions \(RAG_EVAL_SPAN_CONVENTIONS\) must be genai, or genai and openinference"
+    )
+    with pytest.raises(ConfigError, match=told):
+        Config.from_env({"RAG_EVAL_SPAN_CONVENTIONS": given})
 
 
 def test_every_option_has_a_variable() -> None:

@@ -387,5 +387,6 @@ def _targets(config: Config, options: argparse.Namespace, check: GateCheck | Non
         output=options.output,
         otlp=options.otlp,
         explanations=config.explanations,
+        score_events=config.score_events,
         progress=options.progress,
     )

@@ -20,6 +20,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.dialects import openinference
+from rag_eval_otel.config import ScoreEvents
 from rag_eval_otel.dataset.gate import GateCheck
 from rag_eval_otel.dataset.read import Dataset, check_needs
 from rag_eval_otel.dataset.run import Plan, Progress, progress_bar, scored_rows
@@ -28,8 +30,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import writing
 from rag_eval_otel.results.rows import Row
 from rag_eval_otel.runtime.providers import Providers, exporters
-from rag_eval_otel.sinks.attributes import score_attributes
-from rag_eval_otel.sinks.events import EventSink
+from rag_eval_otel.sinks.events import EventSink, SpanScores
 from rag_eval_otel.types import Ending, SpanRef
 
 _EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops events if it is full
@@ -49,14 +50,14 @@ class TraceSender:
         *,
         traces: Sequence[Any],
         providers: Providers,
-        explanations: Literal["off", "on"] = "off",
+        scores: SpanScores,
     ) -> None:
         self.failed = 0
         self._dataset = dataset
         self._exporters = traces
         self._providers = providers
-        self._explanations: Literal["off", "on"] = explanations
-        self._events = EventSink(providers.logger_provider, explanations=explanations)
+        self._scores = scores
+        self._events = EventSink(providers.logger_provider, explanations=scores.explanations)
         self._resource = Resource.create()
         self._ids = RandomIdGenerator()
         self._spans: list[ReadableSpan] = []
@@ -67,7 +68,8 @@ class TraceSender:
         context = self._context()
         self._spans.append(self._span(row, context))
         ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
-        self._events.emit(replace(row.evaluation, span=ref))
+        if self._scores.events != "span":
+            self._events.emit(replace(row.evaluation, span=ref))
         self._waiting += len(row.scores)
         if self._waiting >= _EVENTS:
             await self.flush()
@@ -102,16 +104,14 @@ class TraceSender:
     def _span(self, row: Row, context: SpanContext) -> ReadableSpan:
         end = time.time_ns()
         scored = row.evaluation
-        return ReadableSpan(
+        span = ReadableSpan(
             name=_SPAN,
             context=context,
             resource=self._resource,
             attributes={
+                openinference.SPAN_KIND: "EVALUATOR",
                 semconv.DATASET_NAME: self._dataset,
                 semconv.DATASET_ROW: row.index,
-                **score_attributes(
-                    Ending(scored.status, evaluation=scored), explanations=self._explanations
-                ),
             },
             start_time=end - int(scored.duration * 1e9),
             end_time=end,
@@ -119,25 +119,24 @@ class TraceSender:
                 semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
             ),
         )
+        return self._scores.copy(span, Ending(scored.status, evaluation=scored))
 
 
 @asynccontextmanager
-async def sending(
-    dataset: str, *, explanations: Literal["off", "on"] = "off"
-) -> AsyncIterator[TraceSender]:
+async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSender]:
     """Return a context manager that gives a `TraceSender` for the configured exporters.
 
     The ``OTEL_*`` environment variables configure the OpenTelemetry exporters. When the context
     ends, the remaining rows are sent. ``dataset`` is the name of the dataset, an attribute of each
-    span. If ``explanations`` is on, the judge's explanations of scores are sent too. Raises
-    `ConfigError` if no trace exporter is configured.
+    span. ``scores`` writes the scores on the spans, and says whether they are also log records.
+    Raises `ConfigError` if no trace exporter is configured.
     """
     traces = list(exporters("traces"))
     if not traces:
         msg = "OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to"
         raise ConfigError(msg)
     providers = Providers.exporting(traces=(), metrics=(), logs=exporters("logs"))
-    sender = TraceSender(dataset, traces=traces, providers=providers, explanations=explanations)
+    sender = TraceSender(dataset, traces=traces, providers=providers, scores=scores)
     try:
         yield sender
     finally:
@@ -152,11 +151,14 @@ class Targets:
     ``output`` is the path of the file for the rows. If ``otlp`` is on, each row is also sent over
     OTLP. If ``explanations`` is on, rows are sent with the judge's explanations of the scores.
     ``check`` reads each scored row for the conditions of a gate.
+    ``score_events`` says whether each score is sent as a log record, as an event of the span of its
+    row, or as both.
     """
 
     output: Path | None = None
     otlp: Literal["off", "on"] = "off"
     explanations: Literal["off", "on"] = "off"
+    score_events: ScoreEvents = "log"
     progress: Progress = "auto"
     check: GateCheck | None = None
 
@@ -182,9 +184,8 @@ async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
             write = stack.enter_context(writing(targets.output, plan.names))
         sender = None
         if targets.otlp == "on":
-            sender = await stack.enter_async_context(
-                sending(dataset.name, explanations=targets.explanations)
-            )
+            scores = SpanScores(explanations=targets.explanations, events=targets.score_events)
+            sender = await stack.enter_async_context(sending(dataset.name, scores=scores))
         advance = stack.enter_context(progress_bar(dataset.count, targets.progress))
         async for row in await stack.enter_async_context(aclosing(scored_rows(dataset, plan))):
             summary.add(row.evaluation)

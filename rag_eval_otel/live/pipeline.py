@@ -47,7 +47,8 @@ from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.workers import Sweeper, TimedCalls
-from rag_eval_otel.sinks.attributes import ContentFilter, enrich, score_attributes
+from rag_eval_otel.sinks.attributes import ContentFilter
+from rag_eval_otel.sinks.events import SpanScores
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink, Stats
 from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason
 
@@ -92,7 +93,10 @@ class Pipeline:
         self.clock = clock
         self._next: NextProcessor | None = None
         self.content = ContentFilter(
-            foreign=config.content, own=config.capture_content, redactor=redactor(config.redact)
+            foreign=config.content,
+            own=config.capture_content,
+            redactor=redactor(config.redact),
+            conventions=config.span_conventions,
         )
         self.hold = Holdback(
             seconds=config.hold_seconds,
@@ -109,6 +113,7 @@ class Pipeline:
         self.releases = TimedCalls()  # apart, because a flush that hangs must not stop them
         self.is_forked = False
         self._evicted: deque[Trace] = deque()
+        self._scores = SpanScores(explanations=config.explanations, events=config.score_events)
         self._trees = self._make_tree_parts(provider)
         self._keys = self._trees.keys
         self._end_edge = self.edge("on_end")
@@ -131,6 +136,7 @@ class Pipeline:
             ),
             spans=config.spans,
             content=config.capture_content,
+            conventions=config.span_conventions,
             redactor=redactor(config.redact),
             metadata_keys=config.metadata_keys,
         )
@@ -143,7 +149,7 @@ class Pipeline:
                 answer=(config.answer_key,) if config.answer_key else (),
             ),
             contexts_from_prompt=config.contexts_from_prompt,
-            explanations=config.explanations,
+            scores=self._scores,
             edge=self.edge("callback"),
         )
 
@@ -216,8 +222,7 @@ class Pipeline:
         with self.release_edge:
             if ending.status is not None:
                 self.instruments.released(ending.status)
-                explanations = self.config.explanations
-                span = enrich(span, score_attributes(ending, explanations=explanations))
+                span = self._scores.copy(span, ending)
         with self.release_edge:
             self.export(span)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import (
@@ -18,15 +18,17 @@ from opentelemetry.trace import (
 )
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.dialects import openinference
 from rag_eval_otel.capture.dialects.values import messages_in, plain
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.config import ContentCapture, Spans
+from rag_eval_otel.config import ContentCapture, Convention, Spans
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -42,12 +44,14 @@ _CLIENT = frozenset({"llm", "retriever"})
 class SpanWriter:
     """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``.
 
-    Texts are written on the spans only if ``content`` is ``span``.
+    ``conventions`` names the attribute conventions, of which GenAI is always one. Texts are written
+    on the spans only if ``content`` is ``span``.
     """
 
     tracer: Tracer
     spans: Spans = "essential"
     content: ContentCapture = "off"
+    conventions: Sequence[Convention] = ("genai",)
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     metadata_keys: Sequence[str] = ()
 
@@ -110,13 +114,17 @@ class SpanWriter:
     def _attributes(
         self, run: Run, step: Step | None, *, operation: str | None
     ) -> dict[str, AttributeValue]:
-        found: dict[str, AttributeValue | None] = {semconv.GEN_AI_OPERATION_NAME: operation}
+        found: dict[str, AttributeValue | None] = {}
+        if self.content == "span" and step is not None:
+            with suppress(RedactionError):  # then no text of the run is exported
+                found.update(_content(run, step, clean=self.redactor, by=self.conventions))
+        # After the texts: at a limit of attributes, the SDK drops the first ones.
+        if "openinference" in self.conventions:
+            found.update(_by_openinference(run, operation))
+        found[semconv.GEN_AI_OPERATION_NAME] = operation
         found.update(_described(run, operation))
         if run is run.tree.root:
             found.update(about([run.metadata], self.metadata_keys))
-        if self.content == "span" and step is not None:
-            with suppress(RedactionError):  # then no text of the run is exported
-                found.update(_content(run, step, clean=self.redactor))
         return {
             key: exportable(value) if isinstance(value, str) else value
             for key, value in found.items()
@@ -194,28 +202,51 @@ def _described(run: Run, operation: str | None) -> Attributes:
     return {semconv.GEN_AI_WORKFLOW_NAME: run.name}
 
 
-def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
+def _by_openinference(run: Run, operation: str | None) -> Attributes:
+    is_agent = operation == semconv.OPERATION_INVOKE_AGENT
+    return openinference.described(
+        "agent" if is_agent else run.kind,
+        name=run.name,
+        model=run.model or run.metadata.get("ls_model_name"),
+        provider=run.metadata.get("ls_provider"),
+        tokens=run.tokens,
+    )
+
+
+def _content(
+    run: Run, step: Step, *, clean: Redactor, by: Sequence[Convention]
+) -> dict[str, AttributeValue | None]:
+    """Return the attributes with the texts of ``run``, in the conventions ``by``."""
     asked = None if step.input is None else clean.text(step.input)
     told = None if step.output is None else clean.text(step.output)
+    documents: list[Passage] = []
+    messages: list[tuple[str, str]] = []
     if run.kind == "retriever":
-        documents = [
-            {"id": p.id, "score": p.score, "content": clean.text(p.text)}
-            for p in step.documents or ()
-        ]
-        return {
+        documents = [replace(p, text=clean.text(p.text)) for p in step.documents or ()]
+        found: dict[str, AttributeValue | None] = {
             semconv.GEN_AI_RETRIEVAL_QUERY_TEXT: asked,
-            semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json(documents),
+            semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json(
+                [{"id": p.id, "score": p.score, "content": p.text} for p in documents]
+            ),
         }
-    if run.kind == "tool":
-        return {
-            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: clean.text(_arguments(run)),
+    elif run.kind == "tool":
+        asked = clean.text(_arguments(run))
+        found = {
+            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: asked,
             semconv.GEN_AI_TOOL_CALL_RESULT: told,
         }
-    shown = _messages_shown(run) or ([("user", asked)] if asked else [])
-    return {
-        semconv.GEN_AI_INPUT_MESSAGES: _messages((role, clean.text(text)) for role, text in shown),
-        semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
-    }
+    else:
+        messages = [(role, clean.text(text)) for role, text in _messages_shown(run)]
+        found = {
+            semconv.GEN_AI_INPUT_MESSAGES: _messages(
+                messages or ([("user", asked)] if asked else [])
+            ),
+            semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
+        }
+    if "openinference" not in by:
+        return found
+    same = openinference.texts(asked=asked, told=told, documents=documents, messages=messages)
+    return {**same, **found}
 
 
 def _arguments(run: Run) -> str:

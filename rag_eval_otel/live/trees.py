@@ -31,9 +31,9 @@ from rag_eval_otel.live.score import TurnJob, TurnScorer, given_up
 from rag_eval_otel.live.tree_spans import SpanWriter, end_span
 from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.sinks.attributes import score_attributes
+from rag_eval_otel.sinks.events import SpanScores
 from rag_eval_otel.sinks.instruments import DropReason
-from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, Reasons
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -117,7 +117,7 @@ class TreeParts:
     hold: Holdback
     keys: Keys
     contexts_from_prompt: ContextsFromPrompt
-    explanations: Reasons
+    scores: SpanScores
     edge: Edge
 
 
@@ -288,7 +288,7 @@ class TreeJob:
         spans = self._parts.writer.start(tree, reading.steps, also=turns, edge=edge)
         if reading.root.status is not None and tree.root.id in spans:
             with edge:
-                spans[tree.root.id].set_attributes(score_attributes(reading.root))
+                self._parts.scores.write(spans[tree.root.id], reading.root)
         for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
             span = spans.get(run.id)
             if span is None:
@@ -316,8 +316,7 @@ class TreeJob:
             if ending.status is not None:
                 with parts.edge:
                     parts.scorer.instruments.released(ending.status)
-                    scores = score_attributes(ending, explanations=parts.explanations)
-                    span.set_attributes(scores)
+                    parts.scores.write(span, ending)
             with parts.edge:
                 end_span(span, run)
         finally:

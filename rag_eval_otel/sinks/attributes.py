@@ -18,10 +18,10 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import Owner, native, owner_of
-from rag_eval_otel.capture.span import attributes_of
+from rag_eval_otel.capture.dialects import Owner, dialect_of, native, openinference, owner_of
+from rag_eval_otel.capture.span import SdkSpan, attributes_of
 from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.config import Content, ContentCapture
+from rag_eval_otel.config import Content, ContentCapture, Convention
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.types import Ending, Score, SpanRef, Usage
@@ -126,14 +126,18 @@ def exportable_attributes(
     return {k: exportable(value) if isinstance(value, str) else value for k, value in attributes}
 
 
-def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableSpan:
-    """Return a copy of the ended ``span`` with the additional attributes ``added``.
+def enrich(
+    span: ReadableSpan, added: Mapping[str, AttributeValue], *, events: Iterable[Event] = ()
+) -> ReadableSpan:
+    """Return a copy of the ended ``span`` with additional attributes and ``events``.
 
     All other fields stay, including the counts of dropped attributes, events and links. The copy
     has no limit on the number of attributes, because at the limit the SDK would drop the oldest
     attributes. The original span is not changed, because other span processors may use it.
     """
-    return copied(span, attributes={**(span.attributes or {}), **added}, events=span.events)
+    return copied(
+        span, attributes={**(span.attributes or {}), **added}, events=[*span.events, *events]
+    )
 
 
 def copied(
@@ -193,12 +197,15 @@ class ContentFilter:
     what happens to texts from other instrumentations: "keep" or "strip". ``own`` says what happens
     to texts from the ``record_...()`` functions of this library. If ``own`` is "off", these texts
     are removed. Otherwise ``redactor`` replaces what should not be exported. Spans that this
-    library created are not changed, because they were written according to the same options.
+    library created are not changed, because they were written according to the same options. A span
+    with texts from the ``record_...()`` functions, which no other instrumentation describes, is
+    also described in each of the ``conventions`` that has a kind of span.
     """
 
     foreign: Content = "keep"
     own: ContentCapture = "off"
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    conventions: Sequence[Convention] = ("genai",)
 
     def shown(self, span: ReadableSpan) -> ReadableSpan:
         """Return a copy of ``span`` without the texts that must not be exported.
@@ -215,13 +222,33 @@ class ContentFilter:
             return span
         events = [self._event(event) for event in span.events]
         attributes = self._filtered(span.attributes or {}) if any(map(owner_of, names)) else None
-        if attributes is None and not any(events):
+        kept = dict(span.attributes or {}) if attributes is None else attributes
+        added = self._by_openinference(span, kept)
+        if attributes is None and not any(events) and not added:
             return span
         return copied(
             span,
-            attributes=dict(span.attributes or {}) if attributes is None else attributes,
+            attributes={**added, **kept},
             events=[new or old for new, old in zip(events, span.events, strict=True)],
         )
+
+    def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the OpenInference attributes of a span with recorded texts.
+
+        ``kept`` are the attributes that are exported. The result is empty if another
+        instrumentation describes the span.
+        """
+        names = native.PARTS.keys() & attributes_of(span).keys()
+        if "openinference" not in self.conventions or not names:
+            return {}
+        if dialect_of(SdkSpan(span)) != "native":
+            return {}
+        is_turn = not names.isdisjoint({semconv.QUESTION, semconv.ANSWER})
+        found = {
+            **openinference.described("chain" if is_turn else "retriever"),
+            **openinference.texts(asked=kept.get(semconv.QUESTION), told=kept.get(semconv.ANSWER)),
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def bare(self, span: ReadableSpan) -> ReadableSpan:
         """Return a copy of ``span`` without attributes and events, in case `shown` fails."""

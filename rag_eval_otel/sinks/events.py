@@ -1,28 +1,36 @@
-"""Emit scores, alarms of drift detection and new baselines as OpenTelemetry log events.
+"""Emit scores, alarms of drift detection and new baselines as OpenTelemetry events.
 
-The event of a score is called ``gen_ai.evaluation.result`` and has the context of the evaluated
-span. The logs API of OpenTelemetry is private (``opentelemetry._logs``), so only this module and
-`runtime.providers` use it.
+The event of a score is called ``gen_ai.evaluation.result``. It is a log record with the context of
+the evaluated span, or an event on this span. Alarms and baselines are log records. The logs API of
+OpenTelemetry is private (``opentelemetry._logs``), so only this module and `runtime.providers` use
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from opentelemetry import _logs
+from opentelemetry.sdk.trace import Event, ReadableSpan
 
 from rag_eval_otel import semconv
+from rag_eval_otel.config import ScoreEvents
 from rag_eval_otel.drift.records import Drift, NewBaseline
 from rag_eval_otel.sinks.attributes import (
     MAX_EXPLANATION,
+    enrich,
     exportable_attributes,
+    score_attributes,
     span_context,
     spent,
 )
-from rag_eval_otel.types import Evaluation, Score
+from rag_eval_otel.types import Ending, Evaluation, Score
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
     from opentelemetry.util.types import AttributeValue
 
 
@@ -53,34 +61,70 @@ class EventSink:
                 event_name=semconv.EVALUATION_EVENT,
                 context=context,
                 severity_number=_logs.SeverityNumber.INFO,
-                attributes=exportable_attributes(self._attributes(score, evaluation)),
+                attributes=exportable_attributes(
+                    _attributes(score, evaluation, explanations=self._explanations)
+                ),
             )
 
-    def _attributes(
-        self, score: Score, evaluation: Evaluation
-    ) -> Iterator[tuple[str, AttributeValue]]:
-        yield from evaluation.about.items()
-        yield semconv.GEN_AI_EVALUATION_NAME, score.name
-        if score.value is not None:
-            yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, score.value
-        if score.label is not None:
-            yield semconv.GEN_AI_EVALUATION_SCORE_LABEL, score.label
-        if score.threshold is not None:
-            yield semconv.EVALUATION_THRESHOLD, float(score.threshold)
-        if score.status == "error" and score.reason is not None:
-            yield semconv.ERROR_TYPE, score.reason
-        if score.reason is not None:
-            yield semconv.EVALUATION_REASON, score.reason
-        if score.version:
-            yield semconv.EVALUATION_VERSION, score.version
-        if evaluation.judge is not None:
-            yield semconv.EVALUATION_JUDGE, evaluation.judge
-        if evaluation.sampling is not None:
-            probability = float(evaluation.sampling.probability)
-            yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
-        yield from spent(score.usage, score.cost, currency=evaluation.currency).items()
-        if self._explanations == "on" and score.explanation:
-            yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
+
+def _attributes(
+    score: Score, evaluation: Evaluation, *, explanations: Literal["off", "on"]
+) -> Iterator[tuple[str, AttributeValue]]:
+    yield from evaluation.about.items()
+    yield semconv.GEN_AI_EVALUATION_NAME, score.name
+    if score.value is not None:
+        yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, score.value
+    if score.label is not None:
+        yield semconv.GEN_AI_EVALUATION_SCORE_LABEL, score.label
+    if score.threshold is not None:
+        yield semconv.EVALUATION_THRESHOLD, float(score.threshold)
+    if score.status == "error" and score.reason is not None:
+        yield semconv.ERROR_TYPE, score.reason
+    if score.reason is not None:
+        yield semconv.EVALUATION_REASON, score.reason
+    if score.version:
+        yield semconv.EVALUATION_VERSION, score.version
+    if evaluation.judge is not None:
+        yield semconv.EVALUATION_JUDGE, evaluation.judge
+    if evaluation.sampling is not None:
+        probability = float(evaluation.sampling.probability)
+        yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
+    yield from spent(score.usage, score.cost, currency=evaluation.currency).items()
+    if explanations == "on" and score.explanation:
+        yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanScores:
+    """Write the end of an evaluation on the span of its turn, a question and its answer.
+
+    The status and the scores become attributes. Unless ``events`` is ``log``, each score also
+    becomes an event of the span, for backends that take no log records. ``explanations`` says
+    whether the judge's reasons are included. ``clock`` returns the time of the events in ns.
+    """
+
+    explanations: Literal["off", "on"] = "off"
+    events: ScoreEvents = "log"
+    clock: Callable[[], int] = time.time_ns
+
+    def copy(self, span: ReadableSpan, ending: Ending) -> ReadableSpan:
+        """Return a copy of the ended ``span`` with the attributes and events of ``ending``."""
+        added = score_attributes(ending, explanations=self.explanations)
+        return enrich(span, added, events=self._events(ending))
+
+    def write(self, span: Span, ending: Ending) -> None:
+        """Add the attributes and events of ``ending`` to ``span``, which has not ended."""
+        span.set_attributes(score_attributes(ending, explanations=self.explanations))
+        for event in self._events(ending):
+            span.add_event(event.name, event.attributes, event.timestamp)
+
+    def _events(self, ending: Ending) -> Iterator[Event]:
+        evaluation = ending.evaluation if self.events != "log" else None
+        while evaluation is not None:
+            for score in evaluation.scores:
+                found = _attributes(score, evaluation, explanations=self.explanations)
+                yield Event(semconv.EVALUATION_EVENT, exportable_attributes(found), self.clock())
+            evaluation = evaluation.offline
 
 
 class DriftEvents:

@@ -56,12 +56,13 @@ def build_sinks(
     logs: LoggerProvider | None = None,
     guard: AbstractContextManager[object, bool | None] | None = None,
 ) -> Iterator[Sink]:
-    """Yield the sink for log events, and the sink for drift detection if ``config`` turns it on.
+    """Yield the sinks for log events and for drift detection that ``config`` turns on.
 
     ``provider`` is the tracer provider; its resource has the name of the service. ``guard`` is a
     context manager that handles exceptions of drift detectors that the user provides.
     """
-    yield EventSink(logs, explanations=config.explanations)
+    if config.score_events != "span":
+        yield EventSink(logs, explanations=config.explanations)
     if config.drift == "off" or config.sdk_disabled:
         return
     yield DriftSink(

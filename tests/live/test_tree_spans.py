@@ -13,7 +13,9 @@ from langchain_core.outputs import Generation, LLMResult
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
-from rag_eval_otel.config import ContentCapture, Spans
+from rag_eval_otel.capture.dialects import dialect_of, read
+from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.config import Config, ContentCapture, Spans
 from recording import (
     ANSWER,
     PAGE,
@@ -25,6 +27,8 @@ from recording import (
     finish,
     run_turn,
 )
+
+KIND = "openinference.span.kind"
 
 
 def attributes(span: ReadableSpan) -> Mapping[str, Any]:
@@ -50,6 +54,7 @@ def test_a_chain() -> None:
     assert attributes(span) == {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": "chain1",
+        "openinference.span.kind": "CHAIN",
     }
 
 
@@ -75,6 +80,12 @@ def test_a_chat() -> None:
         "gen_ai.response.id": "r-1",
         "gen_ai.usage.input_tokens": 7,
         "gen_ai.usage.output_tokens": 3,
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "m-2026",
+        "llm.provider": "acme",
+        "llm.token_count.prompt": 7,
+        "llm.token_count.completion": 3,
+        "llm.token_count.total": 10,
     }
 
 
@@ -84,7 +95,8 @@ def test_a_completion(asked: str | None) -> None:
     captured = capture()
     finish(captured, begin(captured, "llm", 1, asked=asked))
     assert attributes(captured.span("text_completion")) == {
-        "gen_ai.operation.name": "text_completion"
+        "gen_ai.operation.name": "text_completion",
+        "openinference.span.kind": "LLM",
     }
 
 
@@ -132,7 +144,12 @@ def test_an_agent_calls_tools_that_run(
     name = operation or "invoke_workflow"
     found = attributes(captured.span(f"{name} chain1"))
     key = "gen_ai.agent.name" if name == "invoke_agent" else "gen_ai.workflow.name"
-    assert found == {"gen_ai.operation.name": name, key: "chain1"}
+    of = "AGENT" if name == "invoke_agent" else "CHAIN"
+    assert found == {
+        "gen_ai.operation.name": name,
+        key: "chain1",
+        "openinference.span.kind": of,
+    }
 
 
 @pytest.mark.parametrize(
@@ -305,11 +322,72 @@ def test_content_of_a_turn() -> None:
     assert json.loads(call["gen_ai.input.messages"]) == expected_messages
 
 
+def test_openinference_content_of_a_turn() -> None:
+    """Input, output, messages and documents are in the attributes that Phoenix shows."""
+    captured = capture(content="span")
+    run_turn(captured)
+    for name in ("invoke_workflow chain1", "chat"):
+        found = attributes(captured.span(name))
+        assert (found["input.value"], found["output.value"]) == (QUESTION, ANSWER)
+    assert found["llm.input_messages.0.message.role"] == "system"
+    assert found["llm.input_messages.1.message.content"] == QUESTION
+    assert found["llm.output_messages.0.message.content"] == ANSWER
+    search = attributes(captured.span("retrieval"))
+    assert (search[KIND], search["input.value"]) == ("RETRIEVER", QUESTION)
+    assert search["retrieval.documents.0.document.content"] == PAGE
+    assert "retrieval.documents.0.document.score" not in search
+
+
+@pytest.mark.parametrize("content", get_args(ContentCapture))
+def test_only_genai(content: ContentCapture) -> None:
+    """Without OpenInference among the conventions, no span has an attribute of it."""
+    config = Config(capture_content=content, span_conventions=["genai"])
+    captured = capture(config=config)
+    run_turn(captured)
+    foreign = ("openinference.", "input.", "output.", "llm.", "retrieval.", "tool.")
+    names = {name for span in captured.spans for name in attributes(span)}
+    assert not [name for name in names if name.startswith(foreign)]
+
+
+def test_many_documents_leave_room_on_the_span() -> None:
+    """A hundred documents do not push other attributes out at the SDK's limit of 128."""
+    captured = capture(content="span")
+    documents = [Document(f"{PAGE} {i}", id=str(i), metadata={"score": 1}) for i in range(100)]
+    finish(captured, begin(captured, "retriever", 1, asked=QUESTION, told=documents))
+    shown = [HumanMessage(f"{QUESTION} {i}") for i in range(100)]
+    finish(captured, begin(captured, "llm", 2, asked=shown, told=AIMessage(ANSWER)))
+    for span in captured.spans:
+        assert span.dropped_attributes == 0
+        assert len(attributes(span)) < 110
+    search, call = (attributes(captured.span(name)) for name in ("retrieval", "chat"))
+    assert len(json.loads(search["gen_ai.retrieval.documents"])) == 100
+    assert "retrieval.documents.29.document.content" in search
+    assert "retrieval.documents.30.document.content" not in search
+    assert call["llm.input_messages.19.message.content"] == f"{QUESTION} 99"
+
+
+@pytest.mark.parametrize("spans", ["essential", "all"])
+def test_our_own_spans_are_read_as_before(spans: Spans) -> None:
+    """Exported spans give the same steps with both conventions as with GenAI alone."""
+    found = []
+    for conventions in (["genai"], ["genai", "openinference"]):
+        config = Config(capture_content="span", spans=spans, span_conventions=conventions)
+        captured = capture(config=config)
+        run_turn(captured)
+        views = [SdkSpan(span) for span in captured.spans]
+        assert {dialect_of(view) for view in views} == {"genai"}
+        steps = [read(view) for view in views]
+        found.append([(s.kind, s.input, s.output, s.documents, s.prompt) for s in steps])
+    assert found[0] == found[1]
+
+
 def test_content_of_a_tool() -> None:
     """Arguments and result."""
     captured = capture(content="span")
     finish(captured, begin(captured, "tool", 1, asked="{'a': 1}", told="2"))
     found = attributes(captured.span("execute_tool tool1"))
+    assert (found[KIND], found["tool.name"]) == ("TOOL", "tool1")
+    assert (found["input.value"], found["output.value"]) == ("{'a': 1}", "2")
     assert found["gen_ai.tool.call.arguments"] == "{'a': 1}"
     assert found["gen_ai.tool.call.result"] == "2"
 

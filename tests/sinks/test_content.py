@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipeline import ANSWER, CONTEXT, QUESTION, GatedJudge, Pipeline, good_judge
 from rag_eval_otel import instrument, record_retrieval, semconv
 from rag_eval_otel.capture.dialects import DIALECTS, owner_of
 from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.redaction import Redactor, redactor
 from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.testing.replay import RecordedSpan, ReplayedSpan, load
 
@@ -400,3 +400,60 @@ class OtherProvider:
 
     def get_tracer(self, *_: Any, **__: Any) -> None:
         """Make none."""
+
+
+# --- spans with recorded texts, by OpenInference --------------------------------------------------
+
+
+def recorded(name: str = "turn", **attributes: Any) -> ReadableSpan:
+    """Return an ended span of an application."""
+    with TracerProvider().get_tracer("app").start_as_current_span(name) as span:
+        span.set_attributes(attributes)
+    assert isinstance(span, ReadableSpan)
+    return span
+
+
+both = partial(ContentFilter, conventions=("genai", "openinference"))
+TURN = {semconv.QUESTION: QUESTION, semconv.ANSWER: ANSWER}
+KIND = "openinference.span.kind"
+
+
+def test_a_recorded_turn_has_a_kind_input_and_output() -> None:
+    """Backends that read OpenInference show the texts if they may be exported, and the kind."""
+    shown = both(own="span").shown(recorded(**TURN)).attributes or {}
+    assert (shown[KIND], shown["input.value"], shown["output.value"]) == ("CHAIN", QUESTION, ANSWER)
+    assert both().shown(recorded(**TURN)).attributes == {KIND: "CHAIN"}
+
+
+def test_a_redacted_text_is_redacted_in_both_conventions() -> None:
+    """The second attribute of a text is written from the redacted text."""
+    private = {**TURN, semconv.QUESTION: "Who is ada@example.com?"}
+    shown = both(own="span", redactor=redactor(["email"])).shown(recorded(**private))
+    assert (shown.attributes or {})["input.value"] == "Who is [redacted]?"
+
+
+def test_a_recorded_retrieval_is_a_retriever() -> None:
+    """A span on which only documents were recorded is no chain."""
+    shown = both().shown(recorded(**{semconv.RETRIEVAL_RECORDED: True}))
+    assert (shown.attributes or {})[KIND] == "RETRIEVER"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {KIND: "AGENT"},
+        {"gen_ai.operation.name": "chat"},
+        {"traceloop.span.kind": "workflow"},
+    ],
+)
+def test_a_span_of_another_instrumentation_keeps_its_kind(others: dict[str, str]) -> None:
+    """A span that an instrumentation describes gets no second description."""
+    shown = both(own="span").shown(recorded(**TURN, **others))
+    assert dict(shown.attributes or {}) == {**TURN, **others}
+
+
+def test_only_genai_leaves_recorded_spans_alone() -> None:
+    """Without OpenInference among the conventions, nothing is added."""
+    plain = ContentFilter(own="span", conventions=["genai"])
+    span = recorded(**TURN)
+    assert plain.shown(span) is span

@@ -1,4 +1,4 @@
-"""Read spans of OpenInference (Arize) into steps (calls in a trace).
+"""Read spans of OpenInference (Arize) into steps (calls in a trace), and describe our own spans.
 
 OpenInference writes each item of a list as an attribute with a number in its name, and writes the
 kind of call on each span.
@@ -6,10 +6,11 @@ kind of call on each span.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.documents import documents_in, ids_in, passages_of, window_of
@@ -27,6 +28,11 @@ from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
+if TYPE_CHECKING:
+    from opentelemetry.util.types import AttributeValue
+
+    Attributes = dict[str, AttributeValue | None]
+
 _KINDS: Mapping[str, Kind] = {
     "AGENT": "agent",
     "CHAIN": "chain",
@@ -38,12 +44,19 @@ _KINDS: Mapping[str, Kind] = {
     "TOOL": "tool",
 }
 
+SPAN_KIND: Final = "openinference.span.kind"
 _ROLE, _TOOLS = ".message.role", ("tool", "function")
 
 
 def kind(view: SpanView) -> Kind | None:
-    found = word(view, "openinference.span.kind")
-    return None if found is None else _KINDS.get(found.upper(), "chain")
+    """Return the kind of call on a span; None for spans of this library.
+
+    GenAI attributes describe those spans, too, and more exactly.
+    """
+    found = word(view, SPAN_KIND)
+    if found is None or view.scope == semconv.SCOPE:
+        return None
+    return _KINDS.get(found.upper(), "chain")
 
 
 def holds_documents(view: SpanView) -> bool:
@@ -222,7 +235,7 @@ DIALECT: Final = Dialect(
     name="openinference",
     kind=kind,
     to_step=to_step,
-    marks=frozenset({"openinference.span.kind"}),
+    marks=frozenset({SPAN_KIND}),
     content=(
         r"(input|output)\.(value|audio\..+)",
         r"llm\.(input|output)_messages\.\d+\.message\.content",
@@ -240,3 +253,66 @@ DIALECT: Final = Dialect(
     tool_names=("tool.name",),
     instrumentations=r"openinference\.",
 )
+
+
+# --- spans of this library ------------------------------------------------------------------------
+
+_MOST_DOCUMENTS = 30
+_MOST_MESSAGES = 20
+"""More would fill the 128 attributes that a span of the SDK has, and push its scores out."""
+
+
+def described(
+    of: Kind,
+    *,
+    name: str = "",
+    model: str | None = None,
+    provider: object = None,
+    tokens: tuple[int | None, int | None] | None = None,
+) -> Attributes:
+    """Return the OpenInference attributes of a call, without texts of users.
+
+    ``name`` is the name of a tool. ``tokens`` are the numbers of tokens that a model read and
+    wrote.
+    """
+    found: Attributes = {SPAN_KIND: "CHAIN" if of == "other" else of.upper()}
+    if of == "tool":
+        found["tool.name"] = name
+    if of == "llm":
+        read_, written = tokens or (None, None)
+        found |= {
+            "llm.model_name": model,
+            "llm.provider": None if provider is None else str(provider),
+            "llm.token_count.prompt": read_,
+            "llm.token_count.completion": written,
+            "llm.token_count.total": None if read_ is None or written is None else read_ + written,
+        }
+    return found
+
+
+def texts(
+    *,
+    asked: str | None,
+    told: str | None,
+    documents: Sequence[Passage] = (),
+    messages: Iterable[tuple[str, str]] = (),
+) -> Attributes:
+    """Return the OpenInference attributes with the texts of a call.
+
+    ``messages`` are the pairs of role and text that a model was shown. Only the first 30 documents
+    and the last 20 messages are included.
+    """
+    found: Attributes = {}
+    for i, document in enumerate(documents[:_MOST_DOCUMENTS]):
+        prefix = f"retrieval.documents.{i}.document"
+        found[f"{prefix}.content"] = document.text
+        found[f"{prefix}.id"] = document.id
+        found[f"{prefix}.score"] = None if document.score is None else float(document.score)
+    shown = list(messages)
+    for i, (role, text) in enumerate(shown[-_MOST_MESSAGES:]):
+        found[f"llm.input_messages.{i}.message.role"] = role
+        found[f"llm.input_messages.{i}.message.content"] = text
+    if shown and told:
+        found["llm.output_messages.0.message.role"] = "assistant"
+        found["llm.output_messages.0.message.content"] = told
+    return {**found, "input.value": asked, "output.value": told}
