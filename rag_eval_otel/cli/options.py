@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.thresholds import read_thresholds, thresholds_of
 
 
@@ -54,3 +55,31 @@ def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
         return None
     found = {} if options.thresholds is None else read_thresholds(options.thresholds)
     return found | thresholds_of(",".join(options.pairs), where="--threshold")
+
+
+def count_up_to(most: int) -> Callable[[str], int]:
+    """Return a function that reads a whole number from 0 to ``most``, for ``type=``."""
+
+    def count(text: str) -> int:
+        if not (text.isdecimal() and int(text) <= most):
+            msg = f"must be a whole number from 0 to {most}, not {text!r}"
+            raise argparse.ArgumentTypeError(msg)
+        return int(text)
+
+    return count
+
+
+def check_page(page: Path, file: Path, *, option: str) -> None:
+    """Raise `ConfigError` if an HTML page on ``file`` cannot be written to ``page``.
+
+    This is checked before ``file`` is read. ``option`` names the option that set ``page``.
+    """
+    if page.suffix.lower() not in {".html", ".htm"}:
+        msg = f"{option} {page} must end in .html"
+        raise ConfigError(msg)
+    if page.is_dir():
+        msg = f"{option} {page} is a folder; name a file"
+        raise ConfigError(msg)
+    if page.resolve() == file.resolve():
+        msg = f"{option} {page} is the file that is read; name another"
+        raise ConfigError(msg)

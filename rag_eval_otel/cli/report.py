@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from rag_eval_otel.cli.options import check_page, count_up_to
 from rag_eval_otel.dataset.page import scores_page
 from rag_eval_otel.dataset.series import collect_scores
-from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import read_scores
 from rag_eval_otel.results.files import write_whole
 
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", metavar="NAME", help="only this metric")
     parser.add_argument(
         "--worst",
-        type=_count,
+        type=count_up_to(_MOST_WORST),
         default=_WORST,
         metavar="N",
         help=f"show the N lowest scores of each metric (default: {_WORST})",
@@ -45,34 +45,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text) <= _MOST_WORST):
-        msg = f"must be a whole number from 0 to {_MOST_WORST}, not {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
-
-
 def run(options: argparse.Namespace) -> int:
-    _check(options.output, options.file)
+    check_page(options.output, options.file, option="--output")
     records = read_scores(options.file, metric=options.metric)
     scores = collect_scores(records, worst=options.worst)
     page = scores_page(scores, name=options.file.name, explanations=options.explanations)
     write_whole(options.output, page, option="--output")
     sys.stdout.write(f"{options.output}: {scores.turns} turns, {len(scores.series)} metrics\n")
     return 0
-
-
-def _check(output: Path, file: Path) -> None:
-    """Raise `ConfigError` if the page cannot be written to ``output``.
-
-    This is checked before the score file is read.
-    """
-    if output.suffix.lower() not in {".html", ".htm"}:
-        msg = f"--output {output} must end in .html"
-        raise ConfigError(msg)
-    if output.is_dir():
-        msg = f"--output {output} is a folder; name a file"
-        raise ConfigError(msg)
-    if output.resolve() == file.resolve():
-        msg = f"--output {output} is the file that is read; name another"
-        raise ConfigError(msg)

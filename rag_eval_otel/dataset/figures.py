@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -81,11 +81,13 @@ def scale_of(series: Series) -> Range:
     returned. Otherwise the result is 0 and 1 if all scores are in [0, 1], else a range a little
     wider than the scores.
     """
-    values = [max(-_LARGEST, min(_LARGEST, value)) for value in series.values]
+    return _own_scale(series) or range_of(series.values)
+
+
+def range_of(scores: Iterable[float]) -> Range:
+    """Return 0 and 1 if all ``scores`` are in [0, 1], else a range a little wider than they are."""
+    values = [max(-_LARGEST, min(_LARGEST, value)) for value in scores]
     low, high = min(values, default=0.0), max(values, default=1.0)
-    own = _own_scale(series)
-    if own is not None:
-        return own
     if low >= 0 and high <= 1:
         return 0.0, 1.0
     width = max(high - low, _NARROW * max(1.0, abs(low)))

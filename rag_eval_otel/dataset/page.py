@@ -102,7 +102,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _render(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
     """Fill ``template`` with ``values`` and return the page. Texts in ``values`` are escaped."""
     page = _environment().get_template(template).render(values)
     return _UNPRINTABLE.sub("\ufffd", page)
@@ -120,7 +120,7 @@ def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "
         (text, counter, scores.counters.total(counter, attributes))
         for text, counter, attributes in _COUNTERS
     ]
-    return _render(
+    return render(
         "scores.html",
         title=f"Scores of {name}",
         name=name,
@@ -277,7 +277,7 @@ def drift_page(plots: Sequence[DriftPlot], *, name: str, form: Literal["html", "
 
     ``name`` is the name of the score file, for the title.
     """
-    return _render(
+    return render(
         f"drift.{form}",
         title=f"Drift in {name}",
         name=name,

@@ -22,7 +22,7 @@ from rag_eval_otel.results.rows import (
     score_from_cells,
     text,
 )
-from rag_eval_otel.types import Evaluation, Sample
+from rag_eval_otel.types import Evaluation, Passage, Sample
 
 T = TypeVar("T")
 
@@ -36,6 +36,7 @@ _IDS = ("turn_id", "id")
 _PARTS = ("trace_id", "span_id", "row", "sample")
 _QUESTION_IDS = ("question_id", "id")
 _QUESTIONS = ("question", "user_input")
+_ANSWERS = ("answer", "response")
 
 
 def read_scores(
@@ -145,7 +146,7 @@ def _table_row(
     )
     if not scores:
         return
-    question = next((q for name in _QUESTIONS if (q := text(cells.get(name)))), None)
+    sample = _sample(cells)
     yield Row(
         index=index,
         evaluation=Evaluation(
@@ -154,23 +155,49 @@ def _table_row(
             duration=number(cells.get("duration")) or 0.0,
             sampling=_first(map(sampling_of, map(cells.get, _PROBABILITIES))),
         ),
-        sample=Sample(question=question or ""),
+        sample=sample,
         place=f"row {index}",
         time=next((moment(cells[name]) for name in _TIMES if name in cells), None),
         service=str(cells.get("service") or ""),
         stratum=None if stratum is None else str(cells.get(stratum)),
         trace=str(cells.get("trace_id") or ""),
         turn=_turn(cells, path),
-        question_id=_question_id(cells, question),
+        question_id=_question_id(cells, sample),
     )
 
 
-def _question_id(cells: Mapping[str, Any], question: str | None) -> str:
+def _question_id(cells: Mapping[str, Any], sample: Sample) -> str:
     """Return what identifies the question of a row in all runs, or ``""`` if no column says it."""
     given = next((one for one in map(_id, map(cells.get, _QUESTION_IDS)) if one), "")
-    if given or question is None:
-        return given
-    return question_id_of(Sample(question=question, reference=text(cells.get("reference"))))
+    return given or (question_id_of(sample) if sample.question else "")
+
+
+def _sample(cells: Mapping[str, Any]) -> Sample:
+    """Return the texts in ``cells``, without texts that cannot be read."""
+    question, answer, reference = (
+        next((found for name in names if (found := text(cells.get(name)))), None)
+        for names in (_QUESTIONS, _ANSWERS, ("reference",))
+    )
+    return Sample(
+        question=question or "",
+        contexts=_contexts(cells.get("contexts")),
+        answer=answer or "",
+        reference=reference,
+    )
+
+
+def _contexts(cell: object) -> tuple[Passage, ...]:
+    """Return the contexts in ``cell``: texts or mappings with a text, in a list or as JSON."""
+    if isinstance(cell, str):
+        try:
+            cell = json.loads(cell)
+        except (RecursionError, ValueError):
+            cell = [cell]
+    items = [
+        one.get("text") if isinstance(one, Mapping) else one
+        for one in (cell if isinstance(cell, list) else ())
+    ]
+    return tuple(Passage(text=found) for one in items if (found := text(one)))
 
 
 def _turn(cells: Mapping[str, Any], path: Path) -> str:

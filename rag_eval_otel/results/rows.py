@@ -35,8 +35,7 @@ class Row:
     the file identifies the turn. ``question_id`` identifies the question in all runs, also if the
     answer changes; it is empty if the file does not have it. These, ``service`` and
     ``stratum`` (a kind of question, such as a route) are known only if the row was read from a
-    score file. The sample of such a row has no more than the
-    question.
+    score file. The sample of such a row has the texts that the file has.
     """
 
     index: int

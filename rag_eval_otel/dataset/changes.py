@@ -1,0 +1,379 @@
+"""Show how the scores of two files differ, and which turns got better or worse.
+
+The files have the scores of two runs over the same questions: *A* is the earlier run and *B* the
+later run. A difference is B minus A, so a negative number says that B is worse.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, Literal, TypeAlias
+
+from rag_eval_otel.dataset import charts
+from rag_eval_otel.dataset.charts import Chart
+from rag_eval_otel.dataset.comparison import (
+    Entry,
+    Pairs,
+    ScoredRun,
+    Versions,
+    common_metrics,
+    pair_scores,
+    read_run,
+    signed,
+)
+from rag_eval_otel.dataset.figures import Bin, Range, bins, range_of
+from rag_eval_otel.dataset.page import render
+from rag_eval_otel.dataset.summary import Moments, aligned, interval, number
+from rag_eval_otel.results.read import read_scores
+from rag_eval_otel.results.rows import Row
+
+Texts = Literal["on", "off"]
+"""Whether the questions, answers and explanations in the files are shown."""
+
+_COLUMNS = ("metric", "A", "B", "B - A", "95 % interval", "pairs", "lower", "higher", "pass A", "pass B")  # fmt: skip  # noqa: E501
+_LINE = 90  # characters of a text in a line of the terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The scores of one metric in one run, over all rows of its file."""
+
+    values: Sequence[float]
+    mean: float | None
+    interval: Range | None
+    passed: int
+    labelled: int
+
+    @property
+    def passes(self) -> str:
+        """The number of scores with the label pass among those with a label, as text."""
+        return f"{self.passed}/{self.labelled}" if self.labelled else "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A turn whose score differs: its rows in both files, its scores, and texts of the files.
+
+    A text is empty if its file does not have it, or if texts are not shown. ``explanation`` is the
+    explanation of the judge in B.
+    """
+
+    row_a: int
+    row_b: int
+    a: float
+    b: float
+    question: str = ""
+    answer_a: str = ""
+    answer_b: str = ""
+    explanation: str = ""
+
+    @property
+    def place(self) -> str:
+        """The row of the turn, or both rows if they differ."""
+        where = "" if self.row_a == self.row_b else f" (A: row {self.row_a})"
+        return f"row {self.row_b}{where}"
+
+    def __str__(self) -> str:
+        """Return the turn as a line of text."""
+        text = f"  {shorten(self.question, _LINE, placeholder='...')}" if self.question else ""
+        return f"{self.place}  {self.a:.3f} -> {self.b:.3f}  {signed(self.b - self.a)}{text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricChange:
+    """How one metric differs between the runs, with the turns that fell and rose the most."""
+
+    pairs: Pairs
+    a: Side
+    b: Side
+    worse: Sequence[Turn]
+    better: Sequence[Turn]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the line of the metric in the table."""
+        found = self.pairs.difference()
+        return (
+            self.pairs.name,
+            number(self.a.mean),
+            number(self.b.mean),
+            signed(found.mean),
+            interval(found.interval),
+            *map(str, (found.pairs, found.lower, found.higher)),
+            self.a.passes,
+            self.b.passes,
+        )
+
+    def remarks(self) -> Iterator[str]:
+        """Yield sentences on rows that are not in the difference, and on versions."""
+        pairs = self.pairs
+        if pairs.only_here or pairs.only_there:
+            yield f"rows only in A: {pairs.only_there}, only in B: {pairs.only_here}"
+        if pairs.lost or pairs.gained:
+            yield f"rows with a score only in A: {pairs.lost}, only in B: {pairs.gained}"
+        versions = [{entry.version for entry in side} for side in zip(*pairs.pairs, strict=True)]
+        if versions[0] != versions[1]:
+            yield "A and B were measured in different ways: " + " and ".join(
+                ", ".join(sorted(side)) or "no version" for side in reversed(versions)
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FileComparison:
+    """The comparison of two score files: what `compare_files` returns.
+
+    ``name_a`` and ``name_b`` are the names of the files, ``rows_a`` and ``rows_b`` their numbers of
+    rows. ``only_a`` and ``only_b`` name the metrics that only one file has.
+    """
+
+    name_a: str
+    name_b: str
+    rows_a: int
+    rows_b: int
+    metrics: tuple[MetricChange, ...]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the differences as a table, with the turns that changed the most below."""
+        lines = [
+            f"A: {self.name_a}, {self.rows_a} rows",
+            f"B: {self.name_b}, {self.rows_b} rows",
+            aligned([_COLUMNS, *(metric.cells() for metric in self.metrics)]),
+        ]
+        lines += [f"  {m.pairs.name}: {text}" for m in self.metrics for text in m.remarks()]
+        lines += [f"  {name}: only in A" for name in self.only_a]
+        lines += [f"  {name}: only in B" for name in self.only_b]
+        for metric in self.metrics:
+            for word, turns in (("worse", metric.worse), ("better", metric.better)):
+                if turns:
+                    lines += ["", f"{metric.pairs.name}, turns that got {word}:"]
+                    lines += [f"  {turn}" for turn in turns]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, without the single scores."""
+        return {
+            "a": {"file": self.name_a, "rows": self.rows_a},
+            "b": {"file": self.name_b, "rows": self.rows_b},
+            "metrics": {metric.pairs.name: _metric_dict(metric) for metric in self.metrics},
+            "only_a": list(self.only_a),
+            "only_b": list(self.only_b),
+        }
+
+
+def _metric_dict(metric: MetricChange) -> dict[str, Any]:
+    sides = {"a": metric.a, "b": metric.b}
+    return {
+        "difference": asdict(metric.pairs.difference()),
+        **{
+            name: {key: value for key, value in asdict(side).items() if key != "values"}
+            for name, side in sides.items()
+        },
+        "remarks": list(metric.remarks()),
+        "worse": [_turn_dict(turn) for turn in metric.worse],
+        "better": [_turn_dict(turn) for turn in metric.better],
+    }
+
+
+def _turn_dict(turn: Turn) -> dict[str, Any]:
+    return {name: value for name, value in asdict(turn).items() if value != ""}
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def compare_files(
+    a: Path,
+    b: Path,
+    *,
+    metric: str | None = None,
+    versions: Versions = "same",
+    turns: int = 10,
+    texts: Texts = "on",
+) -> FileComparison:
+    """Compare the score files ``a`` and ``b``, which have scores of the same questions.
+
+    Rows are paired as `pair_scores` says. With ``metric``, only this metric is compared. ``turns``
+    is the highest number of turns that are listed as worse, and as better, for each metric. Raises
+    `ConfigError` for files that cannot be read or paired, and, unless ``versions`` is "any", for a
+    metric that was measured in different versions.
+    """
+    before, after = read_run(a, metric=metric), read_run(b, metric=metric)
+    names = common_metrics(after, before)
+    paired = [pair_scores(after, before, metric=name) for name in names]
+    if versions == "same":
+        for pairs in paired:
+            pairs.require_one_version("pass --versions any")
+    most = [_most_changed(pairs, turns) for pairs in paired]
+    texts_a, texts_b = (
+        _Texts.of(path, {entries[side].index for lists in most for one in lists for entries in one})
+        if texts == "on"
+        else _Texts({})
+        for path, side in ((a, 1), (b, 0))
+    )
+    return FileComparison(
+        name_a=str(a),
+        name_b=str(b),
+        rows_a=before.rows,
+        rows_b=after.rows,
+        metrics=tuple(
+            MetricChange(
+                pairs=pairs,
+                a=_side(before, pairs.name),
+                b=_side(after, pairs.name),
+                worse=[_turn(pair, pairs.name, texts_a, texts_b) for pair in worse],
+                better=[_turn(pair, pairs.name, texts_a, texts_b) for pair in better],
+            )
+            for pairs, (worse, better) in zip(paired, most, strict=True)
+        ),
+        only_a=tuple(name for name in before.metrics if name not in names),
+        only_b=tuple(name for name in after.metrics if name not in names),
+    )
+
+
+Pair: TypeAlias = "tuple[Entry, Entry]"
+
+
+def _most_changed(pairs: Pairs, count: int) -> tuple[list[Pair], list[Pair]]:
+    """Return the pairs that fell the most and the pairs that rose the most, the largest first."""
+    changes = [change for change in pairs.changes() if change[0] != 0]
+    worse = heapq.nsmallest(count, (one for one in changes if one[0] < 0), key=_by_size)
+    better = heapq.nsmallest(count, (one for one in changes if one[0] > 0), key=_by_size)
+    return [(b, a) for _, b, a in worse], [(b, a) for _, b, a in better]
+
+
+def _by_size(change: tuple[float, Entry, Entry]) -> tuple[float, int]:
+    return -abs(change[0]), change[1].index
+
+
+def _side(run: ScoredRun, name: str) -> Side:
+    entries, moments = run.metrics[name], Moments()
+    values = [entry.value for entry in entries if entry.value is not None]
+    for value in values:
+        moments.add(value)
+    return Side(
+        values=values,
+        mean=moments.mean,
+        interval=moments.interval,
+        passed=sum(entry.label == "pass" for entry in entries),
+        labelled=sum(entry.label is not None for entry in entries),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The rows of a file by their number, for their texts."""
+
+    rows: dict[int, list[Row]]
+
+    @classmethod
+    def of(cls, path: Path, wanted: set[int]) -> _Texts:
+        rows: dict[int, list[Row]] = {}
+        for record in read_scores(path) if wanted else ():
+            if isinstance(record, Row) and record.index in wanted:
+                rows.setdefault(record.index, []).append(record)
+        return cls(rows)
+
+    def question(self, index: int) -> str:
+        return next((q for row in self.rows.get(index, ()) if (q := row.sample.question)), "")
+
+    def answer(self, index: int) -> str:
+        return next((a for row in self.rows.get(index, ()) if (a := row.sample.answer)), "")
+
+    def explanation(self, index: int, metric: str) -> str:
+        scores = (score for row in self.rows.get(index, ()) for score in row.scores)
+        return next((s.explanation or "" for s in scores if s.name == metric), "")
+
+
+def _turn(pair: Pair, metric: str, texts_a: _Texts, texts_b: _Texts) -> Turn:
+    b, a = pair
+    return Turn(
+        row_a=a.index,
+        row_b=b.index,
+        a=a.value or 0.0,
+        b=b.value or 0.0,
+        question=texts_b.question(b.index) or texts_a.question(a.index),
+        answer_a=texts_a.answer(a.index),
+        answer_b=texts_b.answer(b.index),
+        explanation=texts_b.explanation(b.index, metric),
+    )
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """The section of the page on one metric: its drawings, and the tables of turns."""
+
+    anchor: str
+    change: MetricChange
+    charts: Sequence[tuple[str, Chart, Sequence[Bin]]]
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
+
+
+def comparison_page(found: FileComparison) -> str:
+    """Return the HTML page on ``found``: distributions, paired differences, and turns."""
+    return render(
+        "compare.html",
+        title=f"Scores of {found.name_a} and {found.name_b}",
+        found=found,
+        columns=_COLUMNS,
+        metrics=[_section(metric, f"m{i}") for i, metric in enumerate(found.metrics)],
+    )
+
+
+def _section(change: MetricChange, anchor: str) -> _Section:
+    name, scale = change.pairs.name, range_of([*change.a.values, *change.b.values])
+    differences = [difference for difference in change.pairs.differences if difference]
+    widest = max(map(abs, differences), default=1.0)
+    drawn = [
+        ("Scores in A", change.a.values, change.a.mean, scale),
+        ("Scores in B", change.b.values, change.b.mean, scale),
+        ("Differences B - A that are not 0", differences, None, (-widest, widest)),
+    ]
+    return _Section(
+        anchor=anchor,
+        change=change,
+        charts=[
+            (title, *_histogram(values, limits, mean=mean, title=f"{title}: {name}"))
+            for title, values, mean, limits in drawn
+        ],
+        tables=[
+            (f"Turns that got {word}", *_turn_table(turns))
+            for word, turns in (("worse", change.worse), ("better", change.better))
+            if turns
+        ],
+    )
+
+
+def _histogram(
+    values: Sequence[float], scale: Range, *, mean: float | None, title: str
+) -> tuple[Chart, Sequence[Bin]]:
+    counted = bins(values, scale)
+    most = max(counted, key=lambda each: each.count)
+    text = f"{len(values):,}; most of them, {most.count:,}, from {most.low:.3g} to {most.high:.3g}"
+    return charts.histogram(counted, mean=mean, title=title, description=text), counted
+
+
+def _turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows of a table of ``turns``, without columns that are empty."""
+    cells = [
+        {
+            "row": turn.place,
+            "A": number(turn.a),
+            "B": number(turn.b),
+            "B - A": signed(turn.b - turn.a),
+            "question": turn.question,
+            "answer in A": turn.answer_a,
+            "answer in B": turn.answer_b,
+            "explanation in B": turn.explanation,
+        }
+        for turn in turns
+    ]
+    columns = [name for name in cells[0] if any(each[name] for each in cells)]
+    return columns, [[each[name] for name in columns] for each in cells]
