@@ -127,6 +127,9 @@ class Config:
     drift: Literal["on", "off"] | DriftSettings = "on"
     """Whether drift of scores is detected: ``on``, ``off``, or a `drift.DriftOptions`."""
 
+    backends: Sequence[str] = ()
+    """Backends that get each score as their own object: ``phoenix``."""
+
     # Sampling
     sample_rate: float = 1.0
     """The fraction of turns that are evaluated, 0 to 1. The trace id decides for each turn."""
@@ -285,6 +288,7 @@ class ConfigOptions(TypedDict, total=False):
     thresholds: str | os.PathLike[str] | Mapping[str, float]
     label_metrics: Sequence[str]
     drift: Literal["on", "off"] | DriftSettings
+    backends: Sequence[str]
     sample_rate: float
     sampling_rules: str | os.PathLike[str] | Sequence[SamplingRule | Mapping[str, Any]]
     cascade: str | JudgeLike | None
@@ -388,7 +392,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 _ITEMS = {
     "metrics": "metrics or names",
-    **dict.fromkeys(("label_metrics", "metadata_keys", "span_conventions"), "names"),
+    **dict.fromkeys(("backends", "label_metrics", "metadata_keys", "span_conventions"), "names"),
 }
 _TEXTS = (
     *("budget", "at_budget", "budget_redis", "prices"),

@@ -449,10 +449,12 @@ class Embedder(Protocol):
 class Sink(Protocol):
     """Receives every finished evaluation, on the evaluator's thread.
 
-    Three members are optional. A method ``close()`` is called at shutdown. A method
-    ``emit_feedback(feedback)`` gets each `Feedback` of people, perhaps before the scores of the
-    same turn. `Evaluation.question_embedding`, which reveals much of the question, is passed only
-    if the attribute ``takes_question_embeddings`` is true.
+    Four members are optional. A method ``close()`` is called at shutdown. Before it, and at a
+    flush, a method ``flush(timeout)`` is called after the spans were exported. It returns False if
+    it could not send everything in ``timeout`` seconds. A method ``emit_feedback(feedback)`` gets
+    each `Feedback` of people, perhaps before the scores of the same turn.
+    `Evaluation.question_embedding`, which reveals much of the question, is passed only if the
+    attribute ``takes_question_embeddings`` is true.
     """
 
     def emit(self, evaluation: Evaluation) -> None:

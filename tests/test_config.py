@@ -41,6 +41,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "thresholds": ("faithfulness=0.8, mrr = .5", {"faithfulness": 0.8, "mrr": 0.5}),
     "label_metrics": ("faithfulness, mrr", ("faithfulness", "mrr")),
     "drift": ("off", "off"),
+    "backends": ("phoenix, acme", ("phoenix", "acme")),
     "sample_rate": ("0.25", 0.25),
     "sampling_rules": (
         ' [{"match": {"route": "/chat"}, "rate": 0.5}] ',

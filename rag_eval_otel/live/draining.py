@@ -57,7 +57,8 @@ class Draining:
                 self.pipeline.releases, _done(self.pipeline.recorder.flush), timeout=timeout
             )
         flushed = self.force_flush(int(self._left(deadline) * 1000))
-        return self.pipeline.evaluator.flush(self._left(deadline)) and flushed
+        scored = self.pipeline.evaluator.flush(self._left(deadline))
+        return self._flush_sinks(deadline) and scored and flushed
 
     def force_flush(self, timeout_millis: int) -> bool:
         """Wait for scores for half of ``timeout_millis`` (5 s at most), and export all spans.
@@ -153,10 +154,25 @@ class Draining:
         wait = self._left(end - 2 * share)
         stop = partial(pipeline.evaluator.shutdown, wait, grace=share)
         self._within(pipeline.releases, stop, timeout=wait + share + _GRACE)
+        if pipeline.scorer.delivers:  # a backend takes the scores of a span that it has
+            spans, left = _done(self._flush_spans), self._left(end)
+            self._within(pipeline.flushes, spans, timeout=max(share, left / 2))
+            self._flush_sinks(end, at_least=share)
         close = _done(pipeline.scorer.close)
         self._within(pipeline.releases, close, timeout=max(self._left(end), 2 * share))
         pipeline.flushes.close()
         pipeline.releases.close()
+
+    def _flush_sinks(self, deadline: float, *, at_least: float = 0.0) -> bool:
+        """Have the sinks send what waits, until ``deadline`` or for ``at_least`` some seconds.
+
+        Return False if something is left.
+        """
+        if not self.pipeline.scorer.delivers:
+            return True
+        timeout = max(at_least, self._left(deadline))
+        flush = partial(self.pipeline.scorer.flush, timeout)
+        return self._within(self.pipeline.flushes, flush, timeout=timeout)
 
     def _call(self, calls: TimedCalls, call: Callable[[], object], *, deadline: float) -> None:
         """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""

@@ -167,6 +167,19 @@ class TurnScorer:
             with self._sink_edge:
                 getattr(sink, "close", lambda: None)()
 
+    @property
+    def delivers(self) -> bool:
+        """Whether a sink has a method ``flush``, as a sink has that sends to a backend."""
+        return any(hasattr(sink, "flush") for sink in self.sinks)
+
+    def flush(self, timeout: float) -> bool:
+        """Call the method ``flush`` of each sink that has one; return False if any is not done."""
+        done = True
+        for sink in self.sinks:
+            with self._sink_edge:
+                done = getattr(sink, "flush", lambda _: True)(timeout) and done
+        return done
+
     def _log_failures(self, evaluation: Evaluation) -> None:
         """Log why scores in ``evaluation`` are missing, once a minute for each reason."""
         if evaluation.is_useless:

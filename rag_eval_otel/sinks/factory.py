@@ -14,6 +14,7 @@ from rag_eval_otel.drift.options import DriftOptions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.registry import Registry
+from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.sinks.drift import DriftSink, DriftTelemetry
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.types import Sink
@@ -56,13 +57,15 @@ def build_sinks(
     logs: LoggerProvider | None = None,
     guard: AbstractContextManager[object, bool | None] | None = None,
 ) -> Iterator[Sink]:
-    """Yield the sinks for log events and for drift detection that ``config`` turns on.
+    """Yield the sinks for log events, for backends and for drift, as far as ``config`` asks.
 
     ``provider`` is the tracer provider; its resource has the name of the service. ``guard`` is a
     context manager that handles exceptions of drift detectors that the user provides.
     """
     if config.score_events != "span":
         yield EventSink(logs, explanations=config.explanations)
+    if config.backends and not config.sdk_disabled:
+        yield build_backends(config, meters)
     if config.drift == "off" or config.sdk_disabled:
         return
     yield DriftSink(
@@ -70,6 +73,17 @@ def build_sinks(
         DriftTelemetry(meter_provider=meters, logger_provider=logs),
         service=service_name(provider),
         guard=guard,
+    )
+
+
+def build_backends(config: Config, meters: MeterProvider | None = None) -> BackendSink:
+    """Return the sink for the backends that ``config`` names."""
+    metrics = resolve_metrics(config.metrics)
+    return BackendSink(
+        config.backends,
+        asking=frozenset(metric.name for metric in metrics if metric.asks),
+        explanations=config.explanations,
+        meter_provider=meters,
     )
 
 

@@ -48,12 +48,16 @@ class Fickle:
 
     def ask(self, count: int, answer: str = GOOD) -> None:
         """Run ``count`` turns with this ``answer``, and export them with their scores."""
-        self.said[:] = [answer]
-        for _ in range(count):
-            self._chain.invoke(company.FOUNDED, {"callbacks": [self.handle.callback]})
+        self.run(count, answer)
         assert self.handle.flush()
         self.providers.meter_provider.force_flush()
         self.providers.logger_provider.force_flush()
+
+    def run(self, count: int, answer: str = GOOD) -> None:
+        """Run ``count`` turns with this ``answer``, and wait for nothing."""
+        self.said[:] = [answer]
+        for _ in range(count):
+            self._chain.invoke(company.FOUNDED, {"callbacks": [self.handle.callback]})
 
     @property
     def _chain(self) -> Any:

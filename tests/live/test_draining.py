@@ -27,6 +27,7 @@ class HangingPipeline:
     """A pipeline in which nothing ends by itself; its clock runs only while something waits."""
 
     now: float = 0.0
+    delivers: bool = False
     is_idle_child: bool = False
     is_forked: bool = False
     config: Any = field(default_factory=lambda: SimpleNamespace(sdk_disabled=False))
@@ -43,6 +44,9 @@ class HangingPipeline:
         return False
 
     def close(self) -> None: ...
+
+    def flush(self, timeout: float) -> bool:
+        raise AssertionError(timeout)  # `call` calls nothing
 
     def wait_empty(self, timeout: float) -> bool:
         self.now += timeout
@@ -63,6 +67,14 @@ def test_a_drain_in_which_everything_hangs_takes_its_time(seconds: float) -> Non
     pipeline = HangingPipeline()
     Draining(cast("Pipeline", pipeline)).drain(seconds)
     assert seconds - 1 <= pipeline.now <= seconds + 1
+
+
+@pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
+def test_backends_that_hang_add_half_a_second(seconds: float) -> None:
+    """The spans are flushed once more before the scores go to the backends."""
+    pipeline = HangingPipeline(delivers=True)
+    Draining(cast("Pipeline", pipeline)).drain(seconds)
+    assert seconds - 1 <= pipeline.now <= seconds + 1.5
 
 
 class HangingFlush(BatchSpanProcessor):

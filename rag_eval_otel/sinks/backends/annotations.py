@@ -1,0 +1,157 @@
+"""`Annotation`: one score, label or feedback on a span, in a form that every backend can take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, TypeAlias
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.sinks.attributes import MAX_EXPLANATION
+from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
+
+Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
+Metadata: TypeAlias = Mapping[str, "str | int | float | bool"]
+
+OVERALL = "rag.evaluation"
+"""The name of the annotation with the overall label of a turn, which has no number."""
+
+IDENTIFIER = "rag_eval_otel"
+"""Says in backends that an annotation is from this library; equal names of others stay apart."""
+
+_NO_JUDGE = frozenset({None, "lexical"})
+_OVERHEAD = 700  # about how many bytes an annotation takes in memory beside its texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """What a metric, the overall label or a person says about one span or one trace.
+
+    - ``span_id``: None if the annotation is about a whole trace.
+    - ``value``: the score on the scale of the metric, or None if there is only a label.
+    - ``kind``: ``LLM`` if a model judged, ``CODE`` if a program did, ``HUMAN`` for feedback.
+    - ``annotator``: the model that judged, or the name of the program.
+    - ``metadata``: for example the version of the metric and its threshold.
+    - ``made``: the time in seconds since the epoch.
+    """
+
+    name: str
+    trace_id: int
+    span_id: int | None
+    value: float | None = None
+    label: Label | None = None
+    kind: Annotator
+    annotator: str = IDENTIFIER
+    explanation: str | None = None
+    metadata: Metadata = field(default_factory=dict)
+    made: float = field(default_factory=time.time)
+
+    @property
+    def trace_hex(self) -> str:
+        """The trace id as 32 hexadecimal digits."""
+        return f"{self.trace_id:032x}"
+
+    @property
+    def span_hex(self) -> str | None:
+        """The span id as 16 hexadecimal digits; None if the annotation is about a trace."""
+        return None if self.span_id is None else f"{self.span_id:016x}"
+
+    @cached_property
+    def id(self) -> UUID:
+        """The same id for each attempt to send the annotation: of the span, the name, the kind."""
+        kind = "HUMAN" if self.kind == "HUMAN" else "score"
+        of = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{self.name}"
+        return uuid5(NAMESPACE_URL, of)
+
+    @cached_property
+    def size(self) -> int:
+        """About how many bytes the annotation takes in memory."""
+        texts = (self.name, self.annotator, self.explanation or "", *map(str, self.metadata))
+        values = [value for value in self.metadata.values() if isinstance(value, str)]
+        return _OVERHEAD + 2 * sum(map(len, (*texts, *values)))
+
+
+def annotations_of(
+    evaluation: Evaluation,
+    *,
+    asking: frozenset[str],
+    explanations: Literal["off", "on"] = "off",
+) -> Iterator[Annotation]:
+    """Yield an annotation for each score in ``evaluation`` that is a number, and the overall label.
+
+    A failed score is not annotated, because a failure is not a score. An evaluation without a span
+    has no annotations. ``asking`` has the names of the metrics that ask the judge. The names of
+    scores by the offline judge of a cascade begin with ``offline.``, as on the span.
+    """
+    span = evaluation.span
+    if span is None:
+        return
+    is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
+    offline = evaluation if is_offline else evaluation.offline
+    found = (
+        [] if offline is None else [(f"{semconv.OFFLINE}.", one, offline) for one in offline.scores]
+    )
+    found += [] if is_offline else [("", one, evaluation) for one in evaluation.scores]
+    for prefix, score, by in found:
+        if score.value is not None:
+            made = _of_score(score, by, span=span, asking=asking)
+            told = score.explanation if explanations == "on" and not prefix else None
+            told = exportable(told[:MAX_EXPLANATION]) if told else None
+            yield replace(made, name=f"{prefix}{made.name}", explanation=told)
+    if evaluation.label is not None:
+        yield Annotation(
+            name=OVERALL,
+            trace_id=span.trace_id,
+            span_id=span.span_id,
+            label=evaluation.label,
+            kind="CODE",
+            metadata=_metadata({"status": evaluation.status, "judge": evaluation.judge}),
+        )
+
+
+def annotation_of(feedback: Feedback) -> Annotation:
+    """Return the annotation for the ``feedback`` of a person."""
+    return Annotation(
+        name=exportable(feedback.name),
+        trace_id=feedback.trace_id,
+        span_id=feedback.span_id,
+        value=feedback.score,
+        label=feedback.label,
+        kind="HUMAN",
+        annotator=exportable(feedback.name),
+        explanation=None if feedback.comment is None else exportable(feedback.comment),
+    )
+
+
+def _of_score(
+    score: Score, evaluation: Evaluation, *, span: SpanRef, asking: frozenset[str]
+) -> Annotation:
+    judged = score.name in asking and evaluation.judge not in _NO_JUDGE
+    probability = None if evaluation.sampling is None else evaluation.sampling.probability
+    found = {
+        "version": score.version or None,
+        "threshold": score.threshold,
+        "judge": evaluation.judge,
+        "normalized_score": score.normalized,
+        "reason": score.reason,
+        "sampling_probability": probability,
+    }
+    return Annotation(
+        name=exportable(score.name),
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+        value=score.value,
+        label=score.label,
+        kind="LLM" if judged else "CODE",
+        annotator=exportable(evaluation.judge or IDENTIFIER) if judged else IDENTIFIER,
+        metadata=_metadata(found),
+    )
+
+
+def _metadata(found: Mapping[str, str | float | None]) -> dict[str, str | float]:
+    given = {key: value for key, value in found.items() if value is not None}
+    return {k: exportable(v) if isinstance(v, str) else float(v) for k, v in given.items()}

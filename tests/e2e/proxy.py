@@ -1,0 +1,113 @@
+"""A proxy in front of an HTTP server, which can be down, slow, or fail a tenth of the requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+Fault = Literal["none", "down", "slow", "errors"]
+
+_PER_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host"})
+_SLOW = 2.0  # seconds
+_OUTAGE = 20.0  # seconds
+
+
+@dataclass
+class Proxy:
+    """A proxy at ``url``. ``fault`` is what it does with requests from now on.
+
+    - ``down``: it closes the connection, for 20 seconds from the first request.
+    - ``slow``: it waits for two seconds before it forwards a request.
+    - ``errors``: it answers each tenth request with 500. It forwards every second of these
+      requests before, so that the sender cannot know whether the server has done the work.
+    """
+
+    target: str
+    url: str = ""
+    fault: Fault = "none"
+    requests: int = 0
+    failed: int = 0
+    down_since: float | None = None
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def is_down(self) -> bool:
+        """Return True in the first 20 seconds from the first call."""
+        now = time.monotonic()
+        self.down_since = self.down_since or now
+        return now - self.down_since < _OUTAGE
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: Proxy
+
+    def _forward(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        proxy, number = self.proxy, next(self.proxy.numbers)
+        proxy.requests += 1
+        if proxy.fault == "down" and proxy.is_down():
+            proxy.failed += 1
+            self.close_connection = True
+            return
+        if proxy.fault == "slow":
+            threading.Event().wait(_SLOW)  # the slow server
+        if proxy.fault == "errors" and number % 10 == 0:
+            proxy.failed += 1
+            if number % 20 == 0:
+                self._ask(body)
+            self._answer(500, {}, b"no luck")
+            return
+        self._answer(*self._ask(body))
+
+    def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        place = urlsplit(self.proxy.target)
+        connection = HTTPConnection(str(place.hostname), place.port, timeout=60)
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in _PER_HOP}
+        try:
+            connection.request(self.command, self.path, body, headers)
+            answer = connection.getresponse()
+            found = {k: v for k, v in answer.getheaders() if k.lower() not in _PER_HOP}
+            return answer.status, found, answer.read()
+        except (OSError, HTTPException):
+            return 502, {}, b""
+        finally:
+            connection.close()
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        with suppress(OSError):  # the client may have gone
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _forward  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+@contextmanager
+def proxied(target: str) -> Iterator[Proxy]:
+    """Run a proxy in front of the server at the URL ``target``."""
+    proxy = Proxy(target=target)
+    handler = type("Handler", (_Handler,), {"proxy": proxy})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            server.shutdown()
+            thread.join()

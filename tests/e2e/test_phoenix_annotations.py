@@ -1,0 +1,146 @@
+"""Scores as annotations in a real Phoenix: each once, and equal to the scores on the span."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.fickle import BAD, GOOD, fickle
+from e2e.programs import free_ports, get, running
+from e2e.proxy import Fault, Proxy, proxied
+
+COMMAND = Path(sys.executable).with_name("phoenix")
+TURNS, BAD_TURNS = 200, 20
+PATIENCE = 300.0
+
+pytestmark = [
+    pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed"),
+    pytest.mark.timeout(1200),
+    # The package of the server, which the client shares, imports outdated parts of its own.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+Found = Mapping[str, Counter[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phoenix:
+    """A running Phoenix."""
+
+    http: str
+    grpc: str
+
+    def pages(self, path: str, **parameters: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects at ``path`` of its REST API, page by page."""
+        cursor: str | None = ""
+        while cursor is not None:
+            told = get(
+                f"{self.http}/v1/{path}", **parameters, **({"cursor": cursor} if cursor else {})
+            )
+            page = json.loads(told or '{"data": [], "next_cursor": null}')
+            yield from page["data"]
+            cursor = page["next_cursor"]
+
+    def turns(self, service: str) -> dict[str, dict[str, Any]]:
+        """Return the attributes of the spans that stand for a turn, by span id."""
+        spans = self.pages(f"projects/{service}/spans", limit="500")
+        return {
+            span["context"]["span_id"]: span["attributes"]
+            for span in spans
+            if "rag.evaluation.status" in span["attributes"]
+        }
+
+    def annotations(self, service: str, spans: list[str]) -> list[dict[str, Any]]:
+        """Return the annotations of these spans."""
+        found: list[dict[str, Any]] = []
+        for i in range(0, len(spans), 50):
+            ids = "&".join(f"span_ids={one}" for one in spans[i : i + 50])
+            path = f"projects/{service}/span_annotations?limit=1000&{ids}"
+            found += json.loads(get(f"{self.http}/v1/{path}") or '{"data": []}')["data"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
+    """Run Phoenix."""
+    folder = tmp_path_factory.mktemp("phoenix")
+    port, grpc = free_ports(2)
+    environment = {
+        "PHOENIX_HOST": "127.0.0.1",
+        "PHOENIX_PORT": str(port),
+        "PHOENIX_GRPC_PORT": str(grpc),
+        "PHOENIX_WORKING_DIR": str(folder),
+        "PHOENIX_TELEMETRY_ENABLED": "false",
+    }
+    found = Phoenix(http=f"http://127.0.0.1:{port}", grpc=f"127.0.0.1:{grpc}")
+    with running(
+        [str(COMMAND), "serve"],
+        ready=f"{found.http}/healthz",
+        log=folder / "phoenix.log",
+        environment=environment,
+        patience=PATIENCE,
+    ):
+        yield found
+
+
+@pytest.fixture
+def proxy(phoenix: Phoenix, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Have the client of Phoenix send to a proxy in front of it."""
+    with proxied(phoenix.http) as made:
+        monkeypatch.setenv("PHOENIX_ENDPOINT", made.url)
+        yield made
+
+
+def expected(turns: Mapping[str, Mapping[str, Any]]) -> Found:
+    """Return the scores and labels on the spans, by span id."""
+    found: dict[str, Counter[tuple[Any, ...]]] = {}
+    for span, attributes in turns.items():
+        names = [name.split(".")[2] for name in attributes if name.endswith(".score")]
+        scores = Counter(
+            (
+                name,
+                attributes[f"rag.evaluation.{name}.score"],
+                attributes.get(f"rag.evaluation.{name}.label"),
+                attributes[f"rag.evaluation.{name}.version"],
+                attributes.get(f"rag.evaluation.{name}.threshold"),
+            )
+            for name in names
+        )
+        scores["rag.evaluation", None, attributes["rag.evaluation.label"], None, None] += 1
+        found[span] = scores
+    return found
+
+
+def seen(annotations: list[dict[str, Any]]) -> Found:
+    """Return what the annotations say, by span id."""
+    found: dict[str, Counter[tuple[Any, ...]]] = {}
+    for one in annotations:
+        result, metadata = one["result"], one["metadata"]
+        told = (one["name"], result.get("score"), result.get("label"))
+        limits = (metadata.get("version"), metadata.get("threshold"))
+        found.setdefault(one["span_id"], Counter())[(*told, *limits)] += 1
+    return found
+
+
+@pytest.mark.parametrize("fault", ["none", "down", "slow", "errors"])
+def test_annotations_equal_the_scores(phoenix: Phoenix, proxy: Proxy, fault: Fault) -> None:
+    """Also with Phoenix down for 20 seconds, slow, or failing a tenth of the requests."""
+    service = f"shop-{fault}"
+    proxy.fault = fault
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"openinference.project.name={service}")
+        with fickle(phoenix, service, signals="traces", backends=["phoenix"]) as app:
+            app.run(TURNS - BAD_TURNS, GOOD)
+            app.run(BAD_TURNS, BAD)
+            assert app.handle.flush(PATIENCE)
+    turns = phoenix.turns(service)
+    assert len(turns) == TURNS
+    assert seen(phoenix.annotations(service, list(turns))) == expected(turns)
+    assert (proxy.failed > 0) == (fault in {"down", "errors"})
