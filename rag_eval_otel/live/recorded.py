@@ -83,7 +83,7 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     """
     with _edge(error_mode()):
         asked = _text("record_retrieval", query)
-        passages = _passages(documents)
+        passages = passages_of(documents)
         run = _active_run()
         if run is not None:
             known = (run.said or {}).get("documents", ())
@@ -161,10 +161,14 @@ def _text(caller: str, text: object) -> str:
     raise TypeError(msg)
 
 
-def _passages(documents: object) -> list[Passage]:
+def passages_of(documents: object, *, caller: str = "record_retrieval()") -> list[Passage]:
+    """Return ``documents``, which may have the types that `record_retrieval` takes, as passages.
+
+    Raises `TypeError`, which names ``caller``, for other types.
+    """
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Collection):
         msg = (
-            f"record_retrieval() takes a list of documents, not {type(documents).__name__};"
+            f"{caller} takes a list of documents, not {type(documents).__name__};"
             " pass [document] for one and [] for none"
         )
         raise TypeError(msg)

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rag_eval_otel.testing.assertions import RagEval
     from rag_eval_otel.testing.fakes import (
         FakeEmbedder,
         FakeJudge,
@@ -36,6 +37,7 @@ __all__ = [
     "HttpReply",
     "ManualClock",
     "OtlpReceiver",
+    "RagEval",
     "ReceivedEvent",
     "ReceivedLink",
     "ReceivedLog",
@@ -48,6 +50,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "RagEval": "assertions",
     "FakeEmbedder": "fakes",
     "FakeJudge": "fakes",
     "HttpReply": "openai_server",

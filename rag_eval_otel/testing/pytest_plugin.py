@@ -1,0 +1,130 @@
+"""The pytest plugin: the fixture ``rag_eval``, its options, and the report at the end of a session.
+
+Pytest imports this module at each start, also for test suites that do not use it. So it imports
+nothing but pytest and the standard library: what scores is imported by the first test that asks for
+the fixture, and a test without scores leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from rag_eval_otel.testing.assertions import RagEval
+
+PREFIX = "rag_eval."
+AT_LEAST = ".at_least"
+"""The names of the JUnit properties: ``rag_eval.<metric>`` and ``rag_eval.<metric>.at_least``."""
+
+JUDGE, TOKENS = f"{PREFIX}judge", f"{PREFIX}tokens"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the plugin."""
+    group = parser.getgroup("rag-eval-otel", "scores of RAG answers")
+    group.addoption(
+        "--rag-eval-judge",
+        metavar="lexical|PROVIDER/MODEL",
+        help="the judge of the fixture rag_eval (default: RAG_EVAL_JUDGE, else lexical, offline)",
+    )
+    group.addoption(
+        "--rag-eval-embedder",
+        metavar="hashing|PROVIDER/MODEL",
+        help="its embedder (default: RAG_EVAL_EMBEDDER, else that of the judge's provider)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the scores of the session."""
+    config.pluginmanager.register(SessionReport(), "rag_eval_report")
+
+
+@pytest.fixture
+def rag_eval(request: pytest.FixtureRequest) -> RagEval:
+    """Assert scores of RAG answers: ``rag_eval.assert_scores(sample, faithfulness=0.8)``."""
+    from rag_eval_otel.testing.assertions import RagEval  # noqa: PLC0415
+
+    properties = request.node.user_properties
+    return RagEval(
+        judge=request.config.getoption("--rag-eval-judge"),
+        embedder=request.config.getoption("--rag-eval-embedder"),
+        record=lambda name, value: properties.append((f"{PREFIX}{name}", value)),
+    )
+
+
+class Asserted(NamedTuple):
+    """A score that a test has asserted. ``value`` is None if there was no score."""
+
+    test: str
+    metric: str
+    value: float | None
+    least: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the score reaches the bound, but for rounding."""
+        return self.value is not None and self.value >= self.least - 1e-9
+
+
+class SessionReport:
+    """Collects the scores in the reports of tests, and prints them at the end of the session.
+
+    The scores are properties of the reports, so that they come from the workers of pytest-xdist and
+    go to the JUnit file, too. Of a test that is repeated, the last run counts.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[tuple[str, object]]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the properties of a test that has asserted scores."""
+        if report.when != "call" or not report.user_properties:
+            return
+        own = [(n, v) for n, v in report.user_properties if n.startswith(PREFIX)]
+        if own:
+            self._found[report.nodeid] = own
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print a table of the metrics, and the scores that were too low."""
+        if not self._found:
+            return
+        from rag_eval_otel.dataset.summary import aligned, number  # noqa: PLC0415
+        from rag_eval_otel.untrusted import visible  # noqa: PLC0415
+
+        asserted = [one for test, own in self._found.items() for one in _asserted(test, own)]
+        by_metric: dict[str, list[Asserted]] = {}
+        for one in asserted:
+            by_metric.setdefault(one.metric, []).append(one)
+        rows: list[tuple[str, ...]] = [("metric", "asserted", "failed", "mean", "lowest")]
+        for name, scores in by_metric.items():
+            values = [one.value for one in scores if one.value is not None]
+            mean = sum(values) / len(values) if values else None
+            failed = sum(not one.passed for one in scores)
+            cells = (len(scores), failed, number(mean), number(min(values, default=None)))
+            rows.append((name, *map(str, cells)))
+        judges = sorted({str(v) for own in self._found.values() for n, v in own if n == JUDGE})
+        told = [v for own in self._found.values() for n, v in own if n == TOKENS]
+        tokens = sum(v for v in told if isinstance(v, int))
+        terminalreporter.section(f"scores: judge {', '.join(judges) or '-'}, {tokens} tokens")
+        lines = [
+            aligned(rows),
+            *(
+                f"{one.test}: {one.metric} {number(one.value)}, at least {one.least:g}"
+                for one in asserted
+                if not one.passed
+            ),
+        ]
+        terminalreporter.write_line(visible("\n".join(lines)))
+
+
+def _asserted(test: str, properties: list[tuple[str, object]]) -> Iterator[Asserted]:
+    """Yield the scores in ``properties``, in which each bound comes after its score."""
+    value: object = None
+    for name, found in properties:
+        if name.endswith(AT_LEAST) and isinstance(found, float):
+            metric = name.removeprefix(PREFIX).removesuffix(AT_LEAST)
+            yield Asserted(test, metric, value if isinstance(value, float) else None, found)
+        value = found

@@ -1,0 +1,355 @@
+"""The pytest plugin: its fixture, its options, its report, and that it costs others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from rag_eval_otel import Sample, instrument, record_answer, record_question, record_retrieval
+from rag_eval_otel.dataset.summary import number
+from rag_eval_otel.demo.app import TURNS, build_app
+from rag_eval_otel.errors import ConfigError, FailedRowError
+from rag_eval_otel.testing import FakeEmbedder, FakeJudge, RagEval, assertions
+from rag_eval_otel.types import Passage
+
+ROOT = Path(__file__).parents[2]
+GOOD = Sample(question="When?", contexts=(Passage(text="It opens at 9."),), answer="It opens at 9.")
+BAD = Sample(question="When?", contexts=(Passage(text="It opens at 9."),), answer="In July.")
+
+INSTALLED = any(one.name == "rag_eval_otel" for one in entry_points(group="pytest11"))
+PLUGIN = [] if INSTALLED else ["-p", "rag_eval_otel.testing.pytest_plugin"]
+
+TESTS = """
+import pytest
+from rag_eval_otel import Sample
+from rag_eval_otel.types import Passage
+
+CONTEXTS = (Passage(text="It opens at 9."),)
+
+@pytest.mark.parametrize("answer", ["It opens at 9.", "In July."])
+def test_answer(rag_eval, answer):
+    sample = Sample(question="When?", contexts=CONTEXTS, answer=answer)
+    rag_eval.assert_scores(sample, faithfulness=0.8, response_groundedness=0.1)
+
+def test_without_scores():
+    pass
+"""
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """Run the tests of ``pytester`` with the plugin, in this process."""
+    return pytester.runpytest_inprocess(*PLUGIN, "-p", "no:randomly", *arguments)
+
+
+def test_a_low_score_fails_with_its_texts(pytester: pytest.Pytester) -> None:
+    """The message has the score, the bound, the question and the answer; no frame of ours."""
+    pytester.makepyfile(TESTS)
+    result = run(pytester)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*AssertionError: faithfulness is 0.000, below 0.8",
+            "*question: When?",
+            "*answer: In July.",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*assertions.py*")
+
+
+def test_the_session_ends_with_a_report(pytester: pytest.Pytester) -> None:
+    """A line for each metric, and one for each score that was too low."""
+    pytester.makepyfile(test_it=TESTS)
+    result = run(pytester)
+    result.stdout.fnmatch_lines(
+        [
+            "*= scores: judge lexical, 0 tokens =*",
+            "metric * asserted  failed   mean  lowest",
+            "faithfulness * 2       1  0.500   0.000",
+            "test_it.py::test_answer[[]In July.]: faithfulness 0.000, at least 0.8",
+        ]
+    )
+
+
+def test_the_report_comes_from_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
+    """The scores travel with the reports of the tests."""
+    pytester.makepyfile(TESTS)
+    command = [sys.executable, "-m", "pytest", *PLUGIN, "-n", "2", str(pytester.path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, env=environment, cwd=pytester.path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "scores: judge lexical" in done.stdout
+    assert done.stdout.count("faithfulness 0.000, at least 0.8") == 1
+
+
+def test_scores_are_properties_in_the_junit_file(pytester: pytest.Pytester) -> None:
+    """Each score with its bound, and the judge, in the test case that asserted it."""
+    pytester.makepyfile(TESTS)
+    run(pytester, "--junitxml", "junit.xml")
+    found = ET.parse(pytester.path / "junit.xml")  # noqa: S314  # pytest's own
+    cases = list(found.iter("testcase"))
+    assert [len(list(case.iter("property"))) for case in cases] == [6, 6, 0]
+    told = {one.get("name"): one.get("value") for one in cases[1].iter("property")}
+    assert told["rag_eval.faithfulness"] == "0.0"
+    assert told["rag_eval.faithfulness.at_least"] == "0.8"
+    assert told["rag_eval.judge"] == "lexical"
+
+
+def test_the_judge_is_an_option(pytester: pytest.Pytester) -> None:
+    """A judge that does not exist is an error that names what does."""
+    pytester.makepyfile(TESTS)
+    result = run(pytester, "--rag-eval-judge", "nobody")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["*ConfigError: *judge*openai/<model>*"])
+
+
+# --- tests that do not use it ---------------------------------------------------------------------
+
+
+def test_other_sessions_are_left_alone(pytester: pytest.Pytester) -> None:
+    """No report, no property, and no library is imported but pytest and our names."""
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_plain(request):
+            heavy = {"numpy", "pydantic", "openai", "langchain_core", "opentelemetry", "jinja2"}
+            assert not heavy & set(sys.modules)
+            ours = {name for name in sys.modules if name.startswith("rag_eval_otel")}
+            assert ours == {
+                "rag_eval_otel",
+                "rag_eval_otel.semconv",
+                "rag_eval_otel.testing",
+                "rag_eval_otel.testing.pytest_plugin",
+            }
+            assert request.node.user_properties == []
+        """
+    )
+    # Other plugins of this environment import what they like.
+    options = ["-p", "rag_eval_otel.testing.pytest_plugin", "-q", "--junitxml", "junit.xml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "COVERAGE_PROCESS_START"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        env=environment,
+        cwd=pytester.path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "scores" not in done.stdout
+    assert "properties" not in (pytester.path / "junit.xml").read_text(encoding="utf-8")
+
+
+def test_the_distribution_registers_the_plugin() -> None:
+    """Pytest finds the plugin by its entry point, and the module exists."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'rag_eval_otel = "rag_eval_otel.testing.pytest_plugin"' in text
+    assert (ROOT / "rag_eval_otel" / "testing" / "pytest_plugin.py").is_file()
+
+
+# --- what is asserted -----------------------------------------------------------------------------
+
+
+def offline() -> RagEval:
+    """Return assertions by the offline judge."""
+    return RagEval(judge="lexical", embedder="hashing")
+
+
+def test_a_dataset_is_asserted_by_its_mean() -> None:
+    """The message names the worst row."""
+    found = offline().assert_scores([GOOD, BAD], faithfulness=0.4)
+    assert number(found["faithfulness"].mean) == "0.500"
+    with pytest.raises(AssertionError, match=r"(?s)mean of faithfulness is 0.500.*row 1: question"):
+        offline().assert_scores([GOOD, BAD], faithfulness=0.6)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"question": "When?", "contexts": ["It opens at 9."], "answer": "It opens at 9."},
+        {"question": ["When?"], "contexts": [["It opens at 9."]], "answer": ["It opens at 9."]},
+    ],
+)
+def test_mappings_are_rows_or_columns(sample: dict[str, Any]) -> None:
+    """As in a dataset, columns are lists."""
+    assert len(offline().assert_scores(sample, faithfulness=0.8).rows) == 1
+
+
+def test_a_score_that_is_undefined_is_no_pass() -> None:
+    """An empty answer has no faithfulness, which is no reason to pass."""
+    silent = Sample(question="When?", contexts=GOOD.contexts, answer="Hm.")
+    with pytest.raises(AssertionError, match=r"faithfulness has no score \(no_claims\)"):
+        offline().assert_scores(silent, faithfulness=0.0)
+
+
+def test_a_judge_that_fails_is_another_error() -> None:
+    """An outage is not a bad answer."""
+
+    def fail(_: object) -> object:
+        raise ConnectionError
+
+    judge = FakeJudge(fail)
+    with pytest.raises(FailedRowError, match="response_relevancy could not be measured in 1 rows"):
+        RagEval(judge=judge, embedder=FakeEmbedder({})).assert_scores(GOOD, response_relevancy=0.5)
+
+
+def long_answer(sample: Sample) -> float:
+    """Return 1 for an answer of more than ten characters."""
+    return float(len(sample.answer) > 10)
+
+
+def test_metrics_of_ones_own_are_asserted_by_name() -> None:
+    """A function is a metric."""
+    assert offline().assert_scores(GOOD, metrics=[long_answer], long_answer=1)
+    with pytest.raises(AssertionError, match=r"long_answer is 0\.000, below 1"):
+        offline().assert_scores(BAD, metrics=[long_answer], long_answer=1)
+
+
+@pytest.mark.parametrize(
+    ("least", "told"),
+    [
+        ({}, "needs a lowest score"),
+        ({"faithfulness": "high"}, "a threshold must be a number"),
+        ({"faithfullness": 0.5}, "unknown metric 'faithfullness'"),
+        ({"answer_accuracy": 0.5}, "answer_accuracy needs reference"),
+    ],
+)
+def test_bounds_that_cannot_be_checked(least: dict[str, Any], told: str) -> None:
+    """The error says what is missing."""
+    with pytest.raises(ConfigError, match=told):
+        offline().assert_scores(GOOD, **least)
+
+
+# --- applications ---------------------------------------------------------------------------------
+
+
+def museum(question: str) -> str:
+    """Answer by hand-written RAG that records itself."""
+    record_question(question)
+    record_retrieval(question, ["The museum opens at 9."])
+    record_answer("It opens at 9.")
+    return "It opens at 9."
+
+
+async def async_museum(question: str) -> str:
+    """Answer after other tasks had a turn."""
+    await asyncio.sleep(0)
+    return museum(question)
+
+
+def test_a_langchain_application_is_called_and_read() -> None:
+    """Its retriever and its model are seen without a callback."""
+    found = offline().assert_scores(build_app(), TURNS[0].question, faithfulness=0.8)
+    assert found.rows[0].sample.question == TURNS[0].question
+    assert found.rows[0].sample.contexts
+
+
+@pytest.mark.parametrize("app", [museum, async_museum])
+def test_a_hand_written_application_is_called_and_read(app: Any) -> None:
+    """Recorded texts need no tracer provider of the application."""
+    found = offline().assert_scores(app, "When does it open?", faithfulness=0.8)
+    assert found.rows[0].sample == Sample(
+        question="When does it open?",
+        contexts=(Passage(text="The museum opens at 9."),),
+        answer="It opens at 9.",
+    )
+
+
+def test_an_application_is_called_within_an_event_loop() -> None:
+    """An asynchronous test asserts in the same way."""
+
+    async def body() -> None:
+        offline().assert_scores(async_museum, "When does it open?", faithfulness=0.8)
+
+        assert asyncio.get_running_loop().is_running()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        GOOD,
+        Sample(contexts=GOOD.contexts, answer=GOOD.answer),
+        {"answer": "It opens at 9.", "contexts": ["It opens at 9."]},
+        {"input": "When?", "answer": "It opens at 9.", "context": [{"text": "It opens at 9."}]},
+        ("It opens at 9.", ["It opens at 9."]),
+    ],
+)
+def test_an_application_may_return_its_turn(returned: object) -> None:
+    """Then nothing needs to be traced; the question is the argument."""
+    found = offline().assert_scores(lambda _: returned, "When?", faithfulness=0.8)
+    assert found.rows[0].sample.question == "When?"
+    assert found.rows[0].sample.context_texts == ("It opens at 9.",)
+
+
+def test_the_argument_may_be_a_mapping() -> None:
+    """LangChain's chains take one; without an argument, the application is called without."""
+    ask = {"input": "When?", "chat_history": []}
+    pair = ("It opens at 9.", ["It opens at 9."])
+    found = offline().assert_scores(lambda _: pair, ask, faithfulness=0.8)
+    assert found.rows[0].sample.question == "When?"
+    assert offline().assert_scores(lambda: GOOD, faithfulness=0.8)
+
+
+def test_an_application_that_shows_nothing_is_told() -> None:
+    """The error says what to return or to trace."""
+    with pytest.raises(ConfigError, match=r"call of _mute has 0 turns.*Return a Sample"):
+        offline().assert_scores(_mute, "When?", faithfulness=0.8)
+
+
+def _mute(question: str) -> str:
+    return question
+
+
+def test_errors_of_the_application_are_its_own() -> None:
+    """They reach the test unchanged, and the next call is read as usual."""
+    with pytest.raises(ZeroDivisionError):
+        offline().assert_scores(lambda: 1 / 0, faithfulness=0.8)
+    assert offline().assert_scores(museum, "When?", faithfulness=0.8)
+
+
+@pytest.mark.parametrize("instrumented", ["no", "yes"])
+def test_spans_of_the_global_provider_are_read(
+    instrumented: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless another pipeline reads them already, which then scores and exports as before."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(assertions, "get_tracer_provider", lambda: provider)
+    handle = (
+        instrument(tracer_provider=provider, judge="lexical", on_sigterm="off")
+        if instrumented == "yes"
+        else None
+    )
+
+    def ask(question: str) -> str:
+        with provider.get_tracer("app").start_as_current_span("ask"):
+            return museum(question)
+
+    if handle is None:
+        assert offline().assert_scores(ask, "When?", faithfulness=0.8)
+        assert len(exporter.get_finished_spans()) == 2
+        return
+    with pytest.raises(ConfigError, match="0 turns"):
+        offline().assert_scores(ask, "When?", faithfulness=0.8)
+    handle.flush()
+    (span,) = exporter.get_finished_spans()
+    assert (span.attributes or {})["rag.evaluation.status"] == "scored"
+    handle.shutdown()
