@@ -281,6 +281,7 @@ class _Noting:
         self.evaluator = self
         self.instruments = self
         self.threads: frozenset[int] = frozenset()
+        self.delivers = False
         self.tally = Tally()
         self.found: list[Outcome] = []
         self._recent = RecentTurns()

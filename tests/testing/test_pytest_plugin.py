@@ -71,6 +71,7 @@ def test_the_session_ends_with_a_report(pytester: pytest.Pytester) -> None:
     """A line for each metric, and one for each score that was too low."""
     pytester.makepyfile(test_it=TESTS)
     result = run(pytester)
+    assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
             "*= scores: judge lexical, 0 tokens =*",
