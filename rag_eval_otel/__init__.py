@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from rag_eval_otel.judge.openai import OpenAIJudge
     from rag_eval_otel.live.handler import RagEvalCallbackHandler
     from rag_eval_otel.live.instrument import Handle, RagEvalSpanProcessor, instrument
-    from rag_eval_otel.live.recorded import record_answer, record_question, record_retrieval
+    from rag_eval_otel.live.recorded import (
+        record_answer,
+        record_feedback,
+        record_question,
+        record_retrieval,
+    )
     from rag_eval_otel.types import Evaluation, Passage, Sample, Score
 
 __version__ = semconv.VERSION
@@ -52,6 +57,7 @@ __all__ = [
     "evaluate_dataset",
     "instrument",
     "record_answer",
+    "record_feedback",
     "record_question",
     "record_retrieval",
 ]
@@ -76,6 +82,7 @@ _HOMES = {
     "evaluate_dataset": "dataset.run",
     "instrument": "live.instrument",
     "record_answer": "live.recorded",
+    "record_feedback": "live.recorded",
     "record_question": "live.recorded",
     "record_retrieval": "live.recorded",
 }

@@ -151,6 +151,9 @@ class Config:
     budget_redis: str | None = field(default=None, repr=False)
     """The URL of a Redis or Valkey server in which several processes share the budget."""
 
+    feedback_turns: int = 256
+    """The most turns, not evaluated because of sampling, that are kept until bad feedback comes."""
+
     # Limits
     hold_seconds: float = 10.0
     """Seconds that a span waits for its scores. Later scores go to events and metrics only."""
@@ -297,6 +300,7 @@ class ConfigOptions(TypedDict, total=False):
     budget: str | None
     at_budget: AtBudget | str
     budget_redis: str | None
+    feedback_turns: int
     hold_seconds: float
     max_held: int
     max_text_chars: int

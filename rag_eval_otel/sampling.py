@@ -16,8 +16,11 @@ from rag_eval_otel.errors import ConfigError
 Facts: TypeAlias = Mapping[str, Sequence[object]]
 """What rules can match: names such as ``route`` or ``http.route``, each with its values."""
 
-Stage: TypeAlias = Literal["judge", "offline"]
-"""Which judge made the scores: the judge, or the offline judge of a cascade."""
+Stage: TypeAlias = Literal["judge", "offline", "feedback"]
+"""Which judge made the scores: the judge, or the offline judge of a cascade.
+
+``feedback``: the judge, but only because of bad feedback. Such scores are in no estimate.
+"""
 
 _ALWAYS: Final = ("error", "feedback")
 _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'

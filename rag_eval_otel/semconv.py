@@ -63,6 +63,11 @@ EVALUATION_TOKENS: Final = "rag.evaluation.tokens"
 EVALUATION_COST: Final = "rag.evaluation.cost"
 EVALUATION_CURRENCY: Final = "rag.evaluation.currency"
 EVALUATION_SAMPLING_TARGETED: Final = "rag.evaluation.sampling.targeted"
+EVALUATION_SAMPLING_STAGE: Final = "rag.evaluation.sampling.stage"
+EVALUATION_ANNOTATOR: Final = "rag.evaluation.annotator"
+HUMAN: Final = "human"
+"""The annotator of feedback; an event of a score by a judge has no annotator."""
+FEEDBACK_PREFIX: Final = "rag.feedback."
 METRIC_PREFIX: Final = "rag.evaluation"
 OFFLINE: Final = "offline"
 """Stands before the metric in names of attributes with scores of a cascade's offline judge."""
@@ -135,6 +140,13 @@ PLACE: Final = "place"
 DRIFT_ALARMS: Final = "rag.evaluation.drift.alarms"
 DRIFT_EVIDENCE: Final = "rag.evaluation.drift.log10_evidence"
 
+FEEDBACK_RECEIVED: Final = "rag.evaluation.feedback.received"
+FEEDBACK_SCORE: Final = "rag.evaluation.feedback.score"
+FEEDBACK_AGREEMENT: Final = "rag.evaluation.feedback.agreement"
+FEEDBACK_EVALUATED: Final = "rag.evaluation.feedback.evaluated"
+FEEDBACK: Final = "feedback"
+FEEDBACK_LABEL: Final = "feedback_label"
+
 # Metrics of the OpenTelemetry SDK on itself
 SDK_QUEUE_SIZE: Final = "otel.sdk.processor.span.queue.size"
 SDK_QUEUE_CAPACITY: Final = "otel.sdk.processor.span.queue.capacity"
@@ -160,3 +172,6 @@ metric_attribute: Final = (METRIC_PREFIX + ".{}.{}").format
 
 The arguments are the name of the metric and a leaf, such as ``score`` or ``label``.
 """
+
+feedback_attribute: Final = (FEEDBACK_PREFIX + "{}.{}").format
+"""Returns the name of a span attribute about feedback, ``rag.feedback.<name>.<leaf>``."""

@@ -386,12 +386,9 @@ class Evaluation:
 class Feedback:
     """What a person said about one answer, as `record_feedback` passes it to the sinks.
 
-    - ``trace_id``, ``span_id``: the ids of the rated span. ``span_id`` is None if the feedback is
-      about a whole trace whose turn is not known.
-    - ``name``: who or what gave the feedback, for example ``user``.
-    - ``score``: from 0 (bad) to 1 (good).
-    - ``comment``: the words of the person. They may quote the user's texts.
-    - ``label``: by default ``fail`` if the score is below 0.5, else ``pass``.
+    - ``trace_id``, ``span_id``: ids of the rated span; no ``span_id`` if the turn is not known.
+    - ``name``: who or what gave the feedback, for example ``user``. ``comment``: the words.
+    - ``score``: from 0 (bad) to 1 (good). ``label``: by default ``fail`` below 0.5, else ``pass``.
     """
 
     trace_id: int
@@ -426,13 +423,14 @@ class Ending:
 
     ``status`` becomes ``rag.evaluation.status`` of the span; None if there was nothing to evaluate.
     ``reason`` says why the turn was skipped or has no scores. ``contexts`` says whether the
-    contexts were read from a retrieval, a tool or the prompt.
+    contexts were read from a retrieval, a tool or the prompt. ``feedback`` came before the end.
     """
 
     status: HoldStatus | None = None
     reason: SkipReason | Reason | None = None
     evaluation: Evaluation | None = None
     contexts: ContextsSource | None = None
+    feedback: tuple[Feedback, ...] = ()
 
 
 UNTOUCHED = Ending()

@@ -30,7 +30,8 @@ from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config, ContentCapture, ErrorMode, Spans
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.score import Measurement, TurnScorer, build_measurement
+from rag_eval_otel.live.score import Measurement, TurnScorer
+from rag_eval_otel.live.spending import build_measurement
 from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason

@@ -22,7 +22,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Useful, Verdict
-from rag_eval_otel.live.score import build_measurement
+from rag_eval_otel.live.spending import build_measurement
 from rag_eval_otel.metrics import (
     Correctness,
     Faithfulness,

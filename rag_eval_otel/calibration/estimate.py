@@ -193,8 +193,14 @@ def _rows(files: Files, metric: str | None) -> Iterator[tuple[str, Row]]:
         raise ConfigError(msg)
     for file in map(Path, given):
         for record in read_scores(file, metric=metric):
-            if isinstance(record, Row):
+            if isinstance(record, Row) and not _is_chosen_by_feedback(record):
                 yield record.turn or f"{file}, {record.place}", record
+
+
+def _is_chosen_by_feedback(row: Row) -> bool:
+    """Return True if a turn has scores only because of bad feedback, so that it is no sample."""
+    sampling = row.evaluation.sampling
+    return sampling is not None and sampling.stage == "feedback"
 
 
 def _cells(

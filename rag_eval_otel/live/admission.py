@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from rag_eval_otel import semconv
 from rag_eval_otel.capture.span import ROUTES, Bystander, SpanView
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
@@ -210,6 +211,8 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
         facts[name] = tuple(value for value in values if value is not None)
     facts["error"] = (any(step.error is not None for step in steps),)
     given = [value for one in _FEEDBACK for value in bare.get(one, ())]
+    recorded = (name for name in found if name.startswith(semconv.FEEDBACK_PREFIX))
+    given += [v for name in recorded if name.endswith(semconv.LEAF_SCORE) for v in found[name]]
     facts["feedback"] = _verdict(given)
     return facts
 

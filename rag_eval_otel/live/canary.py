@@ -19,7 +19,7 @@ from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.records import Alarm, Cause, Drift, Stream
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.instrument import Handle, pipeline_of
-from rag_eval_otel.live.score import build_measurement
+from rag_eval_otel.live.spending import build_measurement
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.workers import Sweeper

@@ -39,6 +39,7 @@ from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.admission import attributes_around
 from rag_eval_otel.live.hold import HeldSpan, Holdback, Key
+from rag_eval_otel.live.recorded import register
 from rag_eval_otel.live.score import TurnJob, TurnScorer, build_scorer, given_up
 from rag_eval_otel.live.tree_spans import SpanWriter
 from rag_eval_otel.live.trees import TreeJob, TreeParts, TreeUse, UncountedTurns
@@ -110,6 +111,8 @@ class Pipeline:
         self.recorder = RunRecorder(self, clock=clock)
         self.sweeper = Sweeper(self.sweep)
         self.flushes = TimedCalls()
+        self.scorer.feedback.is_under_way = self._is_under_way
+        register(self.scorer.feedback)
         self.releases = TimedCalls()  # apart, because a flush that hangs must not stop them
         self.is_forked = False
         self._evicted: deque[Trace] = deque()
@@ -120,6 +123,10 @@ class Pipeline:
         self._read_edge = self.edge("reading")
         self.release_edge = self.edge("release")
         call_in_child(self._after_fork)
+
+    def _is_under_way(self, number: int) -> bool:
+        """Return True if ``number`` is the id of a trace or LangChain run that has not ended."""
+        return number in self.buffer.traces or number in self.recorder.runs
 
     def edge(self, place: str) -> Edge:
         """Return a context manager that keeps errors of this library from the application.

@@ -1,20 +1,24 @@
-"""`record_question`, `record_retrieval`, `record_answer`: let an application record its own turns.
+"""`record_question`, `record_retrieval`, `record_answer`, `record_feedback`: for applications.
 
 A *turn* is one question of a user and its answer. The functions are for hand-written RAG, and for
 retrievers that no instrumentation covers or that run in another process. A call belongs to the
 LangChain run in which it is made, if the callback handler records that run. Otherwise the call
-belongs to the current span. Recorded texts take precedence over observed texts.
+belongs to the current span. Recorded texts take precedence over observed texts. Feedback may come
+later, for a turn that its trace id names.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Collection, Mapping
 from functools import cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
+from weakref import ReferenceType, ref
 
 from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import Span, get_current_span
@@ -25,9 +29,13 @@ from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Part
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ErrorMode, error_mode
+from rag_eval_otel.live.feedback import FeedbackIntake, Origin
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.types import Passage
+from rag_eval_otel.sinks.attributes import feedback_attributes
+from rag_eval_otel.sinks.events import EventSink
+from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.types import Feedback, Passage
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -100,6 +108,46 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
         }
         span.add_event(semconv.RETRIEVAL_EVENT, found)
         span.set_attribute(semconv.RETRIEVAL_RECORDED, value=True)
+
+
+def record_feedback(
+    score: float,
+    *,
+    trace_id: str | int | UUID | None = None,
+    span_id: str | int | None = None,
+    name: str = "user",
+    comment: str | None = None,
+) -> None:
+    """Record what a person, or a check of the application, says about an answer.
+
+    ``score`` is from 0 (bad) to 1 (good), or a bool. Without ids, the feedback is about the turn
+    (question and answer) of the current span. ``trace_id`` has 32 hexadecimal digits, as in
+    ``format_trace_id(span.get_span_context().trace_id)``. A W3C ``traceparent`` is accepted, too,
+    and for LangChain the ``run_id`` of the root run. ``span_id`` has 16 hexadecimal digits; it is
+    needed only if a trace has several turns. ``name`` says who gave the feedback. ``comment`` is
+    exported as it is, after the rules of the option ``redact``.
+
+    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and to the
+    backends that take feedback. If a turn with bad feedback (below 0.5) was not evaluated because
+    of sampling, and is still in memory, it is evaluated now.
+
+    The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
+    ``RAG_EVAL_ERRORS=raise``. Otherwise the error is logged and counted.
+    """
+    with _feedback_edge(error_mode()):
+        given = _checked(score, name, comment=comment)
+        trace, span, origin = _ids(trace_id, span_id)
+        if trace == 0:
+            _warn_lost("record_feedback")
+            return
+        feedback = Feedback(trace_id=trace, span_id=span, score=given, name=name, comment=comment)
+        if origin == "current" and get_current_span().is_recording():
+            get_current_span().set_attributes(feedback_attributes(feedback))
+        intake = _intake_for(trace)
+        if intake is None:
+            _emit_alone(feedback)
+        else:
+            intake.submit(feedback, origin)
 
 
 def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
@@ -226,3 +274,143 @@ def _score(document: object) -> float | None:
 def _is_number(value: object) -> bool:
     """Return True if ``value`` is a number of Python, or a number of numpy from a vector store."""
     return not isinstance(value, bool | str) and hasattr(value, "__float__")
+
+
+# --- arguments of feedback ------------------------------------------------------------------------
+
+_TRACE_DIGITS, _SPAN_DIGITS = 32, 16
+_TRACEPARENT_PARTS = 4
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _checked(score: object, name: object, *, comment: object) -> float:
+    """Return ``score`` as a float; raise `TypeError` or `ValueError` for a wrong argument."""
+    if isinstance(score, str) or not hasattr(score, "__float__"):
+        msg = f"record_feedback() takes a score from 0 to 1 or a bool, not {score!r}"
+        raise TypeError(msg)
+    number = float(score)
+    if not 0 <= number <= 1:
+        msg = (
+            f"record_feedback() takes a score from 0 (bad) to 1 (good), not {number:g}; bring stars"
+            " to this scale with (stars - 1) / 4, and thumbs of -1 and 1 with (thumb + 1) / 2"
+        )
+        raise ValueError(msg)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        msg = f"the name of feedback has 1 to 64 ASCII letters, digits, _ and -, not {name!r}"
+        raise ValueError(msg)
+    if not isinstance(comment, str | None):
+        msg = f"the comment of feedback is a str, not {type(comment).__name__}"
+        raise TypeError(msg)
+    return number
+
+
+def _ids(
+    trace_id: str | int | UUID | None, span_id: str | int | None
+) -> tuple[int, int | None, Origin]:
+    """Return trace id, span id and their origin. The trace id is 0 if there is no current span."""
+    if trace_id is None:
+        if span_id is not None:
+            msg = "record_feedback(span_id=...) needs trace_id=..., too"
+            raise ValueError(msg)
+        return _current()
+    if isinstance(trace_id, str) and trace_id.count("-") == _TRACEPARENT_PARTS - 1:
+        _, trace_id, span, _ = trace_id.split("-")
+        span_id = span if span_id is None else span_id
+    is_run = isinstance(trace_id, UUID) or "-" in str(trace_id)
+    origin: Origin = "run" if is_run else "ids"
+    trace = _number(trace_id, name="trace_id", digits=_TRACE_DIGITS)
+    return trace, None if span_id is None else _number(span_id, name="span_id"), origin
+
+
+def _number(given: object, *, name: str, digits: int = _SPAN_DIGITS) -> int:
+    found = given.int if isinstance(given, UUID) else given
+    if isinstance(found, str):
+        text = found.strip().replace("-", "")
+        is_hex = len(text) == digits and all(sign in "0123456789abcdefABCDEF" for sign in text)
+        found = int(text, 16) if is_hex else None
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < 16**digits:
+        msg = f"{name} must be {digits} hexadecimal digits, or an int, not {given!r}{_hint(given)}"
+        raise ValueError(msg)
+    return found
+
+
+def _hint(given: object) -> str:
+    """Return what an id that cannot be read looks like."""
+    text = str(given).strip()
+    if text.isdecimal():
+        return "; decimal ids are Datadog's: take the id from OpenTelemetry's span context"
+    if text.endswith("="):
+        return "; this looks like base64, in which protobuf as JSON has ids"
+    return "; ids of a backend's own objects are no trace ids"
+
+
+def _current() -> tuple[int, int | None, Origin]:
+    context = get_current_span().get_span_context()
+    if context.is_valid:
+        return context.trace_id, context.span_id, "current"
+    run = _active_run()
+    return (0, None, "current") if run is None else (run.tree.root.id, None, "run")
+
+
+def _mark(span: Span, feedback: Feedback) -> None:
+    """Write ``feedback`` on the current span if it has not ended."""
+    if span.is_recording():
+        span.set_attributes(feedback_attributes(feedback))
+
+
+# --- the pipelines of the process -----------------------------------------------------------------
+
+
+def register(intake: FeedbackIntake) -> None:
+    """Let `record_feedback` find ``intake`` until its evaluator is shut down."""
+    intakes = _intakes()
+    intakes[:] = [*(one for one in intakes if _is_open(one)), ref(intake)]
+
+
+@cache
+def _intakes() -> list[ReferenceType[FeedbackIntake]]:
+    """Return the list of the intakes of this process, the newest last."""
+    return []
+
+
+def _is_open(reference: ReferenceType[FeedbackIntake]) -> bool:
+    intake = reference()
+    return intake is not None and not intake.evaluator.is_closed
+
+
+def _intake_for(trace_id: int) -> FeedbackIntake | None:
+    """Return the intake that knows the trace, or else the newest open one, or else the newest."""
+    found = [one for reference in reversed(_intakes()) if (one := reference()) is not None]
+    still = [one for one in found if not one.evaluator.is_closed]
+    known = (one for one in still if one.knows(trace_id))
+    return next(known, next(iter([*still, *found]), None))
+
+
+def _emit_alone(feedback: Feedback) -> None:
+    """Emit ``feedback`` as an event and in metrics, in a process that scores no turns."""
+    _warn_alone()
+    instruments = InstrumentSink()
+    instruments.feedback(feedback, "unmatched")
+    instruments.emit_feedback(feedback)
+    EventSink().emit_feedback(feedback)
+
+
+@cache
+def _warn_alone() -> None:
+    _log.warning(
+        "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is only"
+        " emitted as an event and a metric; call instrument() to reach backends (logged once)"
+    )
+
+
+@cache
+def _feedback_edge(mode: ErrorMode) -> Edge:
+    """Return the error handler of `record_feedback`."""
+    return Edge("feedback", on_error=_count_refused, mode=mode)
+
+
+def _count_refused(place: str) -> None:
+    intake = _intake_for(0)
+    instruments = InstrumentSink() if intake is None else intake.instruments
+    instruments.internal_error(place)
+    instruments.feedback(None, "refused")

@@ -18,19 +18,19 @@ from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config, ErrorMode
-from rag_eval_otel.embed import VectorCache
 from rag_eval_otel.errors import PartBlockedError, RedactionError
-from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
-from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.judge.models import build_judge, build_live_embedder
-from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
+from rag_eval_otel.evaluation import Measurement, failed_evaluation
 from rag_eval_otel.live.admission import Admission, facts_of
+from rag_eval_otel.live.feedback import FeedbackIntake, KeptTurn
 from rag_eval_otel.live.hold import Awaited
 from rag_eval_otel.live.repeats import RecentTurns, SharedEvaluations
-from rag_eval_otel.live.spending import Spending, build_budget
-from rag_eval_otel.metrics import resolve_metrics, with_thresholds
-from rag_eval_otel.prices import load_prices
-from rag_eval_otel.redaction import redactor
+from rag_eval_otel.live.spending import (
+    Spending,
+    build_measurement,
+    build_offline,
+    build_spending,
+)
+from rag_eval_otel.redaction import Redactor, redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.limited_log import LimitedLog
@@ -40,7 +40,7 @@ from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import (
     Ending,
     Evaluation,
-    JudgeLike,
+    Feedback,
     Reason,
     Sample,
     Sink,
@@ -62,7 +62,8 @@ class TurnScorer:
     A turn is one question of a user and its answer. Each turn is counted once, with its outcome.
     In a cascade, ``offline`` measures all turns, and ``measurement`` a sample of them.
     ``metadata_keys`` names the metadata of a turn that goes to the sinks together with the scores.
-    ``errors`` says whether an error of a sink is logged or raised.
+    ``errors`` says whether an error of a sink is logged or raised. ``kept_turns`` is the number of
+    turns that are kept for evaluation after bad feedback. ``redactor`` redacts comments of people.
     """
 
     def __init__(
@@ -77,13 +78,24 @@ class TurnScorer:
         metadata_keys: Sequence[str] = (),
         errors: ErrorMode,
         spending: Spending | None = None,
+        kept_turns: int = 0,
+        redactor: Redactor = Redactor(),  # noqa: B008  # frozen
     ) -> None:
         self._measurement = measurement
         self._spending = spending or Spending(measurement, budget=None)
         self._offline = offline
         self.evaluator = evaluator
         self.instruments = instruments
-        self.sinks = (instruments, *sinks)  # counted first: another sink may block
+        self.feedback = FeedbackIntake(
+            instruments=instruments,
+            evaluator=evaluator,
+            pass_on=self._emit_feedback,
+            evaluate=self._evaluate_kept,
+            max_kept=kept_turns,
+            redactor=redactor,
+        )
+        # Counted first: another sink may block.
+        self.sinks: tuple[Sink, ...] = (instruments, self.feedback, *sinks)
         self._admission = admission or Admission()
         self._metadata_keys = metadata_keys
         self._recent = RecentTurns()
@@ -150,6 +162,23 @@ class TurnScorer:
             self.drop(why)
             job.release(Ending(why))
         return is_taken
+
+    def _emit_feedback(self, feedback: Feedback) -> None:
+        """Pass ``feedback`` to the sinks that take it."""
+        for sink in self.sinks:
+            emit = getattr(sink, "emit_feedback", None)
+            if emit is not None:
+                with self._sink_edge, suppress(PartBlockedError), running(f"sink {_name_of(sink)}"):
+                    emit(feedback)
+
+    def _evaluate_kept(self, kept: KeptTurn) -> bool:
+        """Have a turn evaluated that was skipped before; return False if there is no room for it.
+
+        Its scores go to the sinks. The turn is not counted again.
+        """
+        chosen = Chosen(kept.span.trace_id, Sampling(stage="feedback", is_targeted=True))
+        job = TurnJob(self, kept.turn, kept.span, kept.ended, held=None, chosen=chosen)
+        return self.evaluator.submit(job)
 
     def drop(self, reason: DropReason, turns: int = 1) -> None:
         """Count ``turns`` RAG turns as dropped, with ``reason`` ``overload`` or ``shutdown``."""
@@ -226,16 +255,24 @@ class TurnScorer:
         ref = SpanRef(
             trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
         )
-        result = await self._evaluation(turn, ref, ended=ended, chosen=chosen or Chosen())
+        chosen = chosen or Chosen()
+        result = await self._evaluation(turn, ref, ended=ended, chosen=chosen)
+        is_recounted = chosen.sampling.stage == "feedback"
         if not isinstance(result, Evaluation):
-            ending = Ending("skipped", result)
-            if claim(ending):
+            ending = Ending("skipped", result, feedback=self.feedback.of(ref))
+            if claim(ending) and not is_recounted:
                 self.refuse(result)
             return ending
         shown = replace(result, question_embedding=None)  # the question may be guessed from it
         reason: SkipReason | Reason | None = shown.sampling.reason if shown.sampling else None
         reason = shown.reason if shown.status == "unscored" else reason
-        ending = Ending(shown.status, reason, evaluation=shown, contexts=turn.contexts_source)
+        ending = Ending(
+            shown.status,
+            reason,
+            evaluation=shown,
+            contexts=turn.contexts_source,
+            feedback=self.feedback.of(ref),
+        )
         if claim(ending):
             self._emit(result, shown)
         return ending
@@ -270,7 +307,7 @@ class TurnScorer:
 
     async def _measured(self, sample: Sample, chosen: Chosen) -> Evaluation | SkipReason:
         """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
-        if self._offline is None:
+        if self._offline is None or chosen.sampling.stage == "feedback":
             return await self._spending.of(sample, chosen.sampling)
         cheap = await self._shared.of(self._offline, sample)
         offline = replace(cheap, sampling=Sampling(stage="offline"))
@@ -330,13 +367,20 @@ class TurnJob:
 
         ``attributes()`` returns the attributes of the spans of the turn and around it.
         """
-        facts = partial(_facts, self.turn, attributes)
+        feedback = self.scorer.feedback
+        facts = partial(_facts, self.turn, attributes, feedback=partial(feedback.facts, self.span))
         found = self.scorer.admit(trace_id, facts)
         if isinstance(found, Sampling):
+            feedback.note(self.span)
             self.chosen = Chosen(trace_id, found)
             return True
+        self._keep()
         self.release(Ending("skipped", found))
         return False
+
+    def _keep(self) -> None:
+        """Keep the turn, to evaluate it if bad feedback comes."""
+        self.scorer.feedback.keep(KeptTurn(turn=self.turn, span=self.span, ended=self.ended))
 
     @property
     def size(self) -> int:
@@ -351,15 +395,17 @@ class TurnJob:
         return True
 
     async def run(self) -> None:
-        self.release(
-            await self.scorer.score(
-                self.turn, self.span, ended=self.ended, chosen=self.chosen, claim=self._claim
-            )
+        ending = await self.scorer.score(
+            self.turn, self.span, ended=self.ended, chosen=self.chosen, claim=self._claim
         )
+        sampling = ending.evaluation.sampling if ending.evaluation is not None else None
+        if sampling is not None and sampling.stage == "offline":
+            self._keep()
+        self.release(ending)
 
     def give_up(self, why: GivenUp) -> None:
         """Count the turn, unless `run` has counted it, and export its span."""
-        if self._claim(given_up(why)):
+        if self._claim(given_up(why)) and self.chosen.sampling.stage != "feedback":
             self.scorer.count_given_up(why)
         self.release(self._endings[0])
 
@@ -377,8 +423,13 @@ class TurnJob:
             self.held.release(ending)
 
 
-def _facts(turn: Turn, attributes: Callable[[], Iterable[Mapping[str, Any]]]) -> Facts:
-    return facts_of(turn, attributes())
+def _facts(
+    turn: Turn,
+    attributes: Callable[[], Iterable[Mapping[str, Any]]],
+    *,
+    feedback: Callable[[], Mapping[str, Any]],
+) -> Facts:
+    return facts_of(turn, [*attributes(), feedback()])
 
 
 def given_up(why: GivenUp) -> Ending:
@@ -411,64 +462,6 @@ def seconds_since(
     return min((age for age in ages if age >= 0), default=0) / 1e9
 
 
-def build_measurement(config: Config) -> Measurement:
-    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names."""
-    watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
-    metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
-    return Measurement(
-        metrics=metrics,
-        judge=build_judge(config),
-        embedder=build_live_embedder(config),
-        fusion=config.fusion,
-        explanations=config.explanations,
-        timeout=config.evaluation_timeout,
-        cache=ReplyCache(),
-        vectors=VectorCache(),
-        redactor=redactor(config.redact),
-        max_text_chars=config.max_text_chars,
-        embedding="keep" if watched else "drop",
-        label_metrics=chosen_labelling(metrics, config.label_metrics),
-        prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
-        prices=load_prices(config.prices),
-    )
-
-
-def build_offline(config: Config, judge: str | JudgeLike) -> Measurement:
-    """Return a `Measurement` with the offline embedder and ``judge``, which is not that of config.
-
-    It is the first judge of a cascade, or scores turns when the budget is spent.
-    """
-    offline = replace(
-        config,
-        judge=judge,
-        embedder="hashing",
-        judge_base_url=None,
-        judge_api_key=None,
-        cascade=None,
-        suspicious_rate=None,
-        drift="off",
-    )
-    return build_measurement(offline)
-
-
-def build_spending(
-    config: Config, measurement: Measurement, *, instruments: InstrumentSink
-) -> Spending:
-    """Return the `Spending` of ``config``; in a cascade, it has no offline judge of its own."""
-    on_error = partial(instruments.internal_error, "budget_redis")
-    budget, at_budget = build_budget(config, on_error), config.at_budget
-    judge = "lexical" if at_budget == "offline" else at_budget
-    needs_judge = budget is not None and config.cascade is None
-    is_offline = needs_judge and at_budget not in {"drop", "sample"}
-    return Spending(
-        measurement,
-        budget=budget,
-        at_budget=at_budget,
-        offline=build_offline(config, judge) if is_offline else None,
-        on_unused=instruments.count_cost,
-    )
-
-
 def build_scorer(
     config: Config, *, instruments: InstrumentSink, sinks: Sequence[Sink] = ()
 ) -> TurnScorer:
@@ -476,6 +469,7 @@ def build_scorer(
     measurement = build_measurement(config)
     spending = build_spending(config, measurement, instruments=instruments)
     instruments.watch_budget(spending.observe_left)
+    is_off = config.sample_rate <= 0 and not config.chosen_rules
     return TurnScorer(
         measurement,
         offline=None if config.cascade is None else build_offline(config, config.cascade),
@@ -491,4 +485,6 @@ def build_scorer(
         metadata_keys=config.metadata_keys,
         errors=config.errors,
         spending=spending,
+        kept_turns=0 if is_off else config.feedback_turns,
+        redactor=redactor(config.redact),
     )

@@ -1,4 +1,7 @@
-"""`Spending`: keep live scoring within the budget, and decide what happens when it is spent."""
+"""`Spending`: keep live scoring within the budget, and decide what happens when it is spent.
+
+The functions ``build_...()`` make the measurements of live scoring, which spend the budget.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,28 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import name_of
-from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.embed import VectorCache, name_of
+from rag_eval_otel.evaluation import Measurement, chosen_labelling
+from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.budget import NANO, Budget, whole
+from rag_eval_otel.judge.models import build_judge, build_live_embedder
+from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.judge.redis_counts import RedisCounts
 from rag_eval_otel.limits import AtBudget
 from rag_eval_otel.live.repeats import SharedEvaluations
+from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
+from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Sample, SkipReason, Usage
+from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.types import Evaluation, JudgeLike, Sample, SkipReason, Usage
 
 _TURNS = 50  # recent turns that count most for the mean cost, and for the time between turns
 
@@ -203,3 +213,64 @@ def _paid(evaluation: Evaluation, refused: Evaluation) -> Evaluation:
 
 def _mean(mean: float | None, value: float) -> float:
     return value if mean is None else mean + (value - mean) / _TURNS
+
+
+# --- what scores turns, by the options ------------------------------------------------------------
+
+
+def build_measurement(config: Config) -> Measurement:
+    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names."""
+    watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
+    return Measurement(
+        metrics=metrics,
+        judge=build_judge(config),
+        embedder=build_live_embedder(config),
+        fusion=config.fusion,
+        explanations=config.explanations,
+        timeout=config.evaluation_timeout,
+        cache=ReplyCache(),
+        vectors=VectorCache(),
+        redactor=redactor(config.redact),
+        max_text_chars=config.max_text_chars,
+        embedding="keep" if watched else "drop",
+        label_metrics=chosen_labelling(metrics, config.label_metrics),
+        prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
+        prices=load_prices(config.prices),
+    )
+
+
+def build_offline(config: Config, judge: str | JudgeLike) -> Measurement:
+    """Return a `Measurement` with the offline embedder and ``judge``, which is not that of config.
+
+    It is the first judge of a cascade, or scores turns when the budget is spent.
+    """
+    offline = replace(
+        config,
+        judge=judge,
+        embedder="hashing",
+        judge_base_url=None,
+        judge_api_key=None,
+        cascade=None,
+        suspicious_rate=None,
+        drift="off",
+    )
+    return build_measurement(offline)
+
+
+def build_spending(
+    config: Config, measurement: Measurement, *, instruments: InstrumentSink
+) -> Spending:
+    """Return the `Spending` of ``config``; in a cascade, it has no offline judge of its own."""
+    on_error = partial(instruments.internal_error, "budget_redis")
+    budget, at_budget = build_budget(config, on_error), config.at_budget
+    judge = "lexical" if at_budget == "offline" else at_budget
+    needs_judge = budget is not None and config.cascade is None
+    is_offline = needs_judge and at_budget not in {"drop", "sample"}
+    return Spending(
+        measurement,
+        budget=budget,
+        at_budget=at_budget,
+        offline=build_offline(config, judge) if is_offline else None,
+        on_unused=instruments.count_cost,
+    )

@@ -210,6 +210,7 @@ class TreeJob:
             return None
         trace_id = context.trace_id or zlib.crc32(repr(turn.anchor.id).encode())  # any number does
         job = TurnJob(scorer, turn, context, turn.path[-1].end or time.time_ns(), held)
+        scorer.feedback.note(context, runs=(self.tree.root.id, turn.path[-1].id))
         outer = getattr(get_current_span(self.tree.context), "attributes", None) or {}
         return job if job.admit(trace_id, lambda: [outer]) else None
 

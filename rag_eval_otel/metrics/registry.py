@@ -39,6 +39,7 @@ _RESERVED = frozenset(
         *("status", "label", "judge", "duration", "reason", "version", "threshold"),
         *("cost", "currency", "tokens", "truncated"),
         *("contexts", "drift", "injection", "offline", "sampling"),
+        *("annotator", "overall"),
     }
 )
 """Names that no metric can have: on a span, they name attributes of the whole evaluation.

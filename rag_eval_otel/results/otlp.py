@@ -211,6 +211,8 @@ def _event(
     name = text(attributes.get(semconv.GEN_AI_EVALUATION_NAME))
     if record.get("eventName") != semconv.EVALUATION_EVENT or name is None:
         return
+    if semconv.EVALUATION_ANNOTATOR in attributes:  # feedback of a person is no score
+        return
     trace = str(record.get("traceId", ""))
     span_id = str(record.get("spanId", ""))
     turn = turns.of_span(trace, span_id)
@@ -221,7 +223,7 @@ def _event(
             evaluation=Evaluation(
                 scores=(score,),
                 judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
-                sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
+                sampling=_sampling(attributes),
             ),
             trace=trace,
             turn=f"{trace}/{span_id}" if span_id else "",
@@ -229,6 +231,12 @@ def _event(
             time=_seconds(record.get("timeUnixNano") or record.get("observedTimeUnixNano")),
             service=service,
         )
+
+
+def _sampling(attributes: Mapping[str, Any]) -> Sampling | None:
+    if attributes.get(semconv.EVALUATION_SAMPLING_STAGE) == "feedback":
+        return Sampling(stage="feedback", is_targeted=True)
+    return sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY))
 
 
 def _event_score(name: str, attributes: Mapping[str, Any]) -> Score:

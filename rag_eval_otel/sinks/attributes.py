@@ -24,7 +24,7 @@ from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import Content, ContentCapture, Convention
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
-from rag_eval_otel.types import Ending, Score, SpanRef, Usage
+from rag_eval_otel.types import Ending, Feedback, Score, SpanRef, Usage
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -62,6 +62,8 @@ def score_attributes(
         semconv.EVALUATION_REASON: ending.reason,
         semconv.EVALUATION_CONTEXTS_SOURCE: ending.contexts,
     }
+    for feedback in ending.feedback:
+        found |= feedback_attributes(feedback)
     evaluation = ending.evaluation
     if evaluation is not None:
         found[semconv.EVALUATION_LABEL] = evaluation.label
@@ -84,6 +86,15 @@ def score_attributes(
                 key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
                 found[key] = score.explanation[:MAX_EXPLANATION]
     return exportable_attributes((k, value) for k, value in found.items() if value is not None)
+
+
+def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
+    """Return the attributes of ``feedback`` for the span of its turn, without the comment."""
+    values: Mapping[str, AttributeValue] = {
+        semconv.LEAF_SCORE: feedback.score,
+        semconv.LEAF_LABEL: feedback.label or "",
+    }
+    return {semconv.feedback_attribute(feedback.name, leaf): v for leaf, v in values.items()}
 
 
 _REMARKS: Mapping[str, str] = {

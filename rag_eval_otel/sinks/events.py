@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from rag_eval_otel import semconv
 from rag_eval_otel.config import ScoreEvents
 from rag_eval_otel.drift.records import Drift, NewBaseline
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import (
     MAX_EXPLANATION,
     enrich,
@@ -27,7 +28,7 @@ from rag_eval_otel.sinks.attributes import (
     span_context,
     spent,
 )
-from rag_eval_otel.types import Ending, Evaluation, Score
+from rag_eval_otel.types import Ending, Evaluation, Feedback, Score, SpanRef
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class EventSink:
-    """Emit one ``gen_ai.evaluation.result`` event for each score of an evaluation.
+    """Emit one ``gen_ai.evaluation.result`` event for each score of an evaluation, or feedback.
 
     The event is emitted even if the evaluated span was exported before the score was known.
     """
@@ -66,6 +67,32 @@ class EventSink:
                 ),
             )
 
+    def emit_feedback(self, feedback: Feedback) -> None:
+        """Emit the feedback of a person, in the context of the rated span or of its trace."""
+        rated = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
+        self._logger.emit(
+            event_name=semconv.EVALUATION_EVENT,
+            context=span_context(rated),
+            severity_number=_logs.SeverityNumber.INFO,
+            attributes=exportable_attributes(_of_feedback(feedback)),
+        )
+
+
+def _of_feedback(feedback: Feedback) -> Iterator[tuple[str, AttributeValue]]:
+    yield semconv.GEN_AI_EVALUATION_NAME, feedback.name
+    yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, feedback.score
+    yield semconv.GEN_AI_EVALUATION_SCORE_LABEL, feedback.label or ""
+    yield semconv.EVALUATION_ANNOTATOR, semconv.HUMAN
+    if feedback.comment:
+        yield semconv.GEN_AI_EVALUATION_EXPLANATION, feedback.comment[:MAX_EXPLANATION]
+
+
+def _chosen(sampling: Sampling) -> tuple[str, AttributeValue]:
+    """Return how the turn was chosen: its probability, or because of feedback."""
+    if sampling.stage == "feedback":
+        return semconv.EVALUATION_SAMPLING_STAGE, sampling.stage
+    return semconv.EVALUATION_SAMPLING_PROBABILITY, float(sampling.probability)
+
 
 def _attributes(
     score: Score, evaluation: Evaluation, *, explanations: Literal["off", "on"]
@@ -87,8 +114,7 @@ def _attributes(
     if evaluation.judge is not None:
         yield semconv.EVALUATION_JUDGE, evaluation.judge
     if evaluation.sampling is not None:
-        probability = float(evaluation.sampling.probability)
-        yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
+        yield _chosen(evaluation.sampling)
     yield from spent(score.usage, score.cost, currency=evaluation.currency).items()
     if explanations == "on" and score.explanation:
         yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]

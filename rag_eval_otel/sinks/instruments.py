@@ -26,19 +26,27 @@ from rag_eval_otel.sinks.health import (
     add_gauge_source,
     meter_of,
 )
-from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
+from rag_eval_otel.types import (
+    Evaluation,
+    Feedback,
+    HoldStatus,
+    Label,
+    Reason,
+    SkipReason,
+    SpanRef,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
 
-Counted = Literal["captured", "turn", "source", "released", "failure"]
+Counted = Literal["captured", "turn", "source", "released", "failure", "feedback"]
 """What a `Tally` counts.
 
 ``captured``: turns that were found, with the name ``turn``. ``turn``: turns by outcome and reason.
 ``source``: spans by the instrumentation that wrote them, and turns of LangChain runs as
 ``callback``. ``released``: spans that waited for scores, by the status
 with which they were exported. ``failure``: failures of this library by the part that failed, such
-as ``sink``.
+as ``sink``. ``feedback``: feedback of people by what became of it.
 """
 
 
@@ -91,6 +99,7 @@ class Stats:
     - ``failures``: number of errors of this library, by the part of the library that failed.
     - ``held``: number of spans and run trees that wait now.
     - ``scoring``: number of waiting spans and run trees that have been read and are being scored.
+    - ``feedback``: number of feedback of people by outcome, for example ``joined``.
     """
 
     captured: int
@@ -101,10 +110,14 @@ class Stats:
     failures: Mapping[str, int]
     held: int
     scoring: int
+    feedback: Mapping[str, int]
 
 
 Outcome = Literal["scored", "unscored", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]
+FeedbackOutcome = Literal["joined", "unmatched", "dropped", "refused"]
+"""What became of feedback. ``joined``: its turn, or a trace under way, is known. ``unmatched``: it
+was passed on with its ids alone. ``dropped``: no room. ``refused``: a wrong argument."""
 
 _LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
 _BUDGET = Gauge(
@@ -114,7 +127,7 @@ _BUDGET = Gauge(
     join=min,
 )
 
-_MOST_JUDGES = 100  # names of models in attributes of metrics
+_MOST_NAMES = 100  # of models, or of feedback, in attributes of metrics
 
 
 class InstrumentSink:
@@ -129,6 +142,7 @@ class InstrumentSink:
         meter = meter_of(meter_provider)
         self.tally = Tally()
         self._judges = set[str]()
+        self._feedback_names = set[str]()
         self._health: Health | None = None
         self._meter_provider = meter_provider
         self._score = meter.create_histogram(
@@ -178,6 +192,28 @@ class InstrumentSink:
         )
 
         self._add_health_instruments(meter)
+        self._add_feedback_instruments(meter)
+
+    def _add_feedback_instruments(self, meter: Meter) -> None:
+        self._feedback_score = meter.create_histogram(
+            semconv.FEEDBACK_SCORE,
+            unit="1",
+            description="Feedback of people, from 0 (bad) to 1 (good).",
+            explicit_bucket_boundaries_advisory=semconv.SCORE_BOUNDS,
+        )
+        self._feedback = meter.create_counter(
+            semconv.FEEDBACK_RECEIVED, unit="{feedback}", description="Feedback by outcome."
+        )
+        self._agreement = meter.create_counter(
+            semconv.FEEDBACK_AGREEMENT,
+            unit="{turn}",
+            description="Turns with feedback, by the labels of the judge and of people.",
+        )
+        self._feedback_evaluated = meter.create_counter(
+            semconv.FEEDBACK_EVALUATED,
+            unit="{turn}",
+            description="Turns that were evaluated because of bad feedback.",
+        )
 
     def _add_health_instruments(self, meter: Meter) -> None:
         self._released = meter.create_counter(
@@ -210,7 +246,14 @@ class InstrumentSink:
         )
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Record the scores and the duration of ``evaluation``, and its requests and tokens."""
+        """Record the scores and the duration of ``evaluation``, and its requests and tokens.
+
+        Of a turn that was evaluated because of feedback, only the cost is recorded. The turn was
+        counted when it was skipped.
+        """
+        if evaluation.sampling is not None and evaluation.sampling.stage == "feedback":
+            self.count_cost(evaluation)
+            return
         context = span_context(evaluation.span)
         judge = self._judge_of(evaluation)
         self._record_scores(evaluation)
@@ -258,6 +301,34 @@ class InstrumentSink:
         self._turns.add(1, attributes)
         self.tally.add("turn", " ".join(attributes.values()))
 
+    def feedback(self, feedback: Feedback | None, outcome: FeedbackOutcome) -> None:
+        """Count feedback of people; ``feedback`` is None if it could not be read."""
+        attributes: dict[str, str] = {semconv.OUTCOME: outcome}
+        if feedback is not None:
+            attributes |= self._of_feedback(feedback)
+        self._feedback.add(1, attributes)
+        self.tally.add("feedback", outcome)
+
+    def emit_feedback(self, feedback: Feedback) -> None:
+        """Record the score of ``feedback``."""
+        rated = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
+        name = self._of_feedback(feedback)
+        self._feedback_score.record(feedback.score, name, context=span_context(rated))
+
+    def agreement(self, metric: str, label: Label, feedback: Feedback) -> None:
+        """Count a turn with the judge's ``label`` for ``metric``, and with ``feedback``."""
+        name = {semconv.GEN_AI_EVALUATION_NAME: metric, _LABEL: label}
+        self._agreement.add(1, {**name, **self._of_feedback(feedback)})
+
+    def feedback_evaluated(self) -> None:
+        """Count a turn that is evaluated because of bad feedback."""
+        self._feedback_evaluated.add(1)
+
+    def _of_feedback(self, feedback: Feedback) -> dict[str, str]:
+        """Return the attributes of ``feedback``; after 100 names, the name is ``other``."""
+        name = _limited(feedback.name, self._feedback_names)
+        return {semconv.FEEDBACK: name, semconv.FEEDBACK_LABEL: feedback.label or ""}
+
     def released(self, status: HoldStatus) -> None:
         """Count a span that has waited for scores; ``status`` is written on the span."""
         self.tally.add("released", status)
@@ -285,6 +356,7 @@ class InstrumentSink:
             failures=self.tally.of("failure"),
             held=held,
             scoring=scoring,
+            feedback=self.tally.of("feedback"),
         )
 
     def watch(self, held: Held, measurements: Iterable[Measurement] = ()) -> None:
@@ -322,10 +394,7 @@ class InstrumentSink:
 
         The judge's server names the model, and each name makes new series of metrics.
         """
-        model = exportable(evaluation.judge or "")
-        if model not in self._judges and len(self._judges) >= _MOST_JUDGES:
-            model = "other"
-        self._judges.add(model)
+        model = _limited(exportable(evaluation.judge or ""), self._judges)
         return {semconv.EVALUATION_JUDGE: model} if model else {}
 
     def count_cost(self, evaluation: Evaluation) -> None:
@@ -345,6 +414,14 @@ class InstrumentSink:
             if score.cost:
                 name = {semconv.GEN_AI_EVALUATION_NAME: score.name}
                 self._cost.add(score.cost, {**name, **judge, **currency})
+
+
+def _limited(name: str, known: set[str]) -> str:
+    """Add ``name`` to ``known`` and return it; return ``other`` if there are too many names."""
+    if name not in known and len(known) >= _MOST_NAMES:
+        return "other"
+    known.add(name)
+    return name
 
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | None]:

@@ -14,8 +14,7 @@ from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.admission import Admission
-from rag_eval_otel.live.score import build_measurement, build_offline
-from rag_eval_otel.live.spending import Spending, build_budget
+from rag_eval_otel.live.spending import Spending, build_budget, build_measurement, build_offline
 from rag_eval_otel.metrics.groundedness import Faithfulness
 from rag_eval_otel.metrics.rubric import Guideline
 from rag_eval_otel.prices import Price, Prices

@@ -74,7 +74,10 @@ def test_a_lone_name_is_a_name() -> None:
         ([Own(name="My own")], "a metric can't be named 'My own'; use a-z, 0-9 and _, and none of"),
         ([Own(name="")], "a metric can't be named ''"),
         *(
-            ([Own(name=name)], f"a metric can't be named '{name}'; .* none of contexts, cost, curr")
+            (
+                [Own(name=name)],
+                f"a metric can't be named '{name}'; .* none of annotator, contexts, cost, curr",
+            )
             for name in sorted(ON_SPANS | {semconv.OFFLINE})
         ),
     ],

@@ -31,6 +31,10 @@ def instrument_refuses_unknown_options_and_wrong_types() -> None:
     instrument(drift="maybe")  # type: ignore[arg-type]
     instrument(drift=DriftOptions())
     instrument(drift=LexicalJudge())  # type: ignore[arg-type]
+    instrument(span_conventions=["genai"], score_events="span", feedback_turns=0)
+    instrument(span_conventions=["zipkin"])  # type: ignore[list-item]
+    instrument(score_events="trace")  # type: ignore[arg-type]
+    instrument(feedback_turns=0.5)  # type: ignore[arg-type]
     instrument(content="none")  # type: ignore[arg-type]
     instrument(sample_rate="0.1")  # type: ignore[arg-type]
     instrument(sampling_rules=[{"match": {"error": True}, "rate": 1}], cascade="lexical")

@@ -1,0 +1,440 @@
+"""`record_feedback`: people's feedback is joined with its turn, counted, and passed to sinks."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from threading import Event
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.trace import format_span_id, format_trace_id
+
+from apps.fakes import KeywordRetriever, ScriptedChat
+from apps.parts import rag
+from apps.replies import saying
+from live import STATUS, App, asked, attached, said, told
+from pipeline import GatedJudge
+from rag_eval_otel import record_answer, record_feedback, record_question, record_retrieval
+from rag_eval_otel.live import recorded
+from rag_eval_otel.live.feedback import FeedbackIntake
+from rag_eval_otel.runtime.background import BackgroundEvaluator
+from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
+
+RECEIVED = "rag.evaluation.feedback.received"
+AGREEMENT = "rag.evaluation.feedback.agreement"
+NAME, LABEL = "gen_ai.evaluation.name", "gen_ai.evaluation.score.label"
+
+
+class KeepingSink:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.evaluations: list[Evaluation] = []
+        self.feedback: list[Feedback] = []
+        self.has_feedback = Event()
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Keep ``evaluation``."""
+        self.evaluations.append(evaluation)
+
+    def emit_feedback(self, feedback: Feedback) -> None:
+        """Keep ``feedback``."""
+        self.feedback.append(feedback)
+        self.has_feedback.set()
+
+
+def ids(span: Any) -> dict[str, str]:
+    """Return the ids of ``span`` as `record_feedback` takes them."""
+    context = span.get_span_context()
+    return {
+        "trace_id": format_trace_id(context.trace_id),
+        "span_id": format_span_id(context.span_id),
+    }
+
+
+def events(app: App, name: str = "user") -> list[Any]:
+    """Return the events of feedback called ``name``."""
+    records = [data.log_record for data in app.events.get_finished_logs()]
+    return [one for one in records if (one.attributes or {}).get(NAME) == name]
+
+
+def agreement(app: App) -> dict[tuple[Any, Any, Any], int]:
+    """Return the turns with feedback by metric, the judge's label and the people's label."""
+    found = {}
+    for point in app.points(AGREEMENT):
+        of: Mapping[str, Any] = point.attributes
+        found[of[NAME], of[LABEL], of["feedback_label"]] = int(point.value)
+    return found
+
+
+def scored_turn(app: App, number: int = 1) -> Any:
+    """Record a turn and wait until it is scored; return its span."""
+    span = app.turn(number)
+    assert app.handle.flush()
+    return span
+
+
+# --- joined with the turn -------------------------------------------------------------------------
+
+
+def test_feedback_on_a_scored_turn() -> None:
+    """The event has the context of the turn's span, and people and judge are compared."""
+    sink = KeepingSink()
+    with attached(metrics=["faithfulness"], thresholds={"faithfulness": 0.5}, sinks=[sink]) as app:
+        span = scored_turn(app)
+        record_feedback(0, trace_id=ids(span)["trace_id"], comment="Wrong year.")
+        assert app.handle.flush()
+        (event,) = events(app)
+        context = span.get_span_context()
+        assert (event.trace_id, event.span_id) == (context.trace_id, context.span_id)
+        assert event.event_name == "gen_ai.evaluation.result"
+        assert event.attributes["gen_ai.evaluation.score.value"] == 0.0
+        assert event.attributes[LABEL] == "fail"
+        assert event.attributes["gen_ai.evaluation.explanation"] == "Wrong year."
+        assert event.attributes["rag.evaluation.annotator"] == "human"
+        assert agreement(app) == {
+            ("faithfulness", "pass", "fail"): 1,
+            ("overall", "pass", "fail"): 1,
+        }
+        assert app.handle.stats.feedback == {"joined": 1}
+        assert app.counted_by(RECEIVED, "outcome") == {"joined": 1}
+        (point,) = app.points("rag.evaluation.feedback.score")
+        assert (point.count, point.sum) == (1, 0.0)
+        expected = Feedback(
+            trace_id=context.trace_id, span_id=context.span_id, score=0, comment="Wrong year."
+        )
+        assert sink.feedback == [expected]
+
+
+def test_feedback_that_is_named_like_a_metric_is_about_this_metric() -> None:
+    """A person who rates faithfulness is not compared with other metrics."""
+    with attached(thresholds={"faithfulness": 0.5, "answer_relevancy": 0.5}) as app:
+        record_feedback(True, **ids(scored_turn(app)), name="faithfulness")  # noqa: FBT003
+        assert app.handle.flush()
+        assert agreement(app) == {("faithfulness", "pass", "pass"): 1}
+
+
+def test_feedback_within_the_current_span() -> None:
+    """Without ids, feedback is on the current span, and is compared when the turn is scored."""
+    with attached(metrics=["faithfulness"], thresholds={"faithfulness": 0.5}) as app:
+        with app.provider.get_tracer("app").start_as_current_span("turn") as span:
+            record_question(asked(1))
+            record_retrieval(asked(1), told(1))
+            record_answer(said(1))
+            record_feedback(1)
+        assert app.handle.flush()
+        (event,) = events(app)
+        assert event.span_id == span.get_span_context().span_id
+        (exported,) = app.exported()
+        assert (exported.attributes or {})["rag.feedback.user.score"] == 1.0
+        assert (exported.attributes or {})["rag.feedback.user.label"] == "pass"
+        assert agreement(app)["overall", "pass", "pass"] == 1
+        assert app.handle.stats.feedback == {"joined": 1}
+
+
+def test_feedback_on_a_held_turn_is_on_its_span() -> None:
+    """Feedback that comes while the turn is scored leaves with the span."""
+    judge, sink = GatedJudge(), KeepingSink()
+    with attached(metrics=["faithfulness"], judge=judge, sinks=[sink]) as app:
+        span = app.turn()
+        app.pipeline.submit_ended()
+        judge.asked.result(60)
+        record_feedback(0.2, **ids(span), name="expert")
+        assert sink.has_feedback.wait(60)
+        judge.open()
+        assert app.handle.flush()
+        attributes = [dict(one.attributes or {}) for one in app.exported()]
+        (found,) = [one for one in attributes if STATUS in one]
+        assert found["rag.feedback.expert.score"] == 0.2
+
+
+def test_feedback_before_its_turn_is_compared_later() -> None:
+    """Feedback with ids may come before the trace has ended."""
+    with attached(metrics=["faithfulness"], thresholds={"faithfulness": 0.5}) as app:
+        chain = app.chain()
+        app.retrieve(1, chain)
+        record_feedback(1, trace_id=ids(chain)["trace_id"])
+        assert app.handle.stats.failures == {}
+        app.generate(1, chain)
+        chain.end()
+        assert app.handle.flush()
+        assert agreement(app)["overall", "pass", "pass"] == 1
+        assert app.handle.stats.feedback == {"joined": 1}
+
+
+def test_a_trace_with_several_turns_needs_the_span_id() -> None:
+    """Feedback on the trace alone is passed on, but not compared with one of the turns."""
+    with attached(metrics=["faithfulness"], thresholds={"faithfulness": 0.5}) as app:
+        session = app.plain("session")
+        turns = [app.turn(number, session) for number in (1, 2)]
+        session.end()
+        assert app.handle.flush()
+        assert app.handle.stats.turns == {"scored": 2}
+        record_feedback(1, trace_id=ids(session)["trace_id"])
+        assert app.handle.flush()
+        assert agreement(app) == {}
+        record_feedback(1, **ids(turns[1]))
+        assert app.handle.flush()
+        assert agreement(app)["overall", "pass", "pass"] == 1
+        assert [one.span_id for one in events(app)] == [0, turns[1].get_span_context().span_id]
+
+
+def test_the_id_of_a_langchain_run_names_the_turn() -> None:
+    """Applications choose the id of the root run, and do not know the ids of spans."""
+    chain = rag(KeywordRetriever(), ScriptedChat(reply=saying("In 1987.")))
+    run_ids = [uuid.uuid4() for _ in range(3)]
+    sink = KeepingSink()
+    with attached(metrics=["faithfulness"], thresholds={"faithfulness": 0.5}, sinks=[sink]) as app:
+        record_feedback(1, trace_id=run_ids[0])  # before the run: it is passed on when it is known
+        for run_id in run_ids:
+            chain.invoke("When?", {"callbacks": [app.handle.callback], "run_id": run_id})
+        assert app.handle.flush()
+        record_feedback(0, trace_id=str(run_ids[1]))
+        record_feedback(0, trace_id=run_ids[2].hex)
+        assert app.handle.flush()
+        scored = [one.context for one in app.exported() if STATUS in (one.attributes or {})]
+        found = {(one.trace_id, one.span_id) for one in sink.feedback}
+        assert found == {(one.trace_id, one.span_id) for one in scored}
+        assert len(found) == 3
+
+
+# --- sampling -------------------------------------------------------------------------------------
+
+
+def test_bad_feedback_has_a_turn_evaluated_that_was_not_sampled() -> None:
+    """The scores are emitted, but are in no figure that stands for all turns."""
+    sink = KeepingSink()
+    with attached(metrics=["faithfulness"], sample_rate=1e-9, sinks=[sink]) as app:
+        good, bad = scored_turn(app, 1), scored_turn(app, 2)
+        record_feedback(1, **ids(good))
+        record_feedback(0, **ids(bad))
+        record_feedback(0, **ids(bad), name="expert")
+        assert app.handle.flush()
+        (evaluation,) = sink.evaluations
+        assert evaluation.span is not None
+        assert evaluation.span.span_id == bad.get_span_context().span_id
+        assert app.handle.stats.turns == {"skipped sample_rate": 2}
+        assert app.points("rag.evaluation.score") == []
+        assert app.points("rag.evaluation.weighted.score") == []
+        assert agreement(app) == {}
+        (event,) = events(app, "faithfulness")
+        assert event.attributes["rag.evaluation.sampling.stage"] == "feedback"
+        assert "rag.evaluation.sampling.probability" not in event.attributes
+        assert [p.value for p in app.points("rag.evaluation.feedback.evaluated")] == [1]
+
+
+def test_bad_feedback_before_the_end_of_a_turn_has_it_sampled() -> None:
+    """A turn with bad feedback is always chosen, as one with an error is."""
+    with attached(metrics=["faithfulness"], sample_rate=1e-9) as app:
+        chain = app.chain()
+        app.retrieve(1, chain)
+        record_feedback(0, trace_id=ids(chain)["trace_id"])
+        app.generate(1, chain)
+        chain.end()
+        assert app.handle.flush()
+        assert app.handle.stats.turns == {"scored": 1}
+
+
+@pytest.mark.parametrize(
+    "options", [{"sample_rate": 0.0}, {"sample_rate": 1e-9, "feedback_turns": 0}]
+)
+def test_turns_are_not_kept_if_options_say_so(options: dict[str, Any]) -> None:
+    """Without scoring, and without room for turns, bad feedback has no turn evaluated."""
+    sink = KeepingSink()
+    with attached(metrics=["faithfulness"], sinks=[sink], **options) as app:
+        record_feedback(0, **ids(scored_turn(app)))
+        assert app.handle.flush()
+        assert sink.evaluations == []
+        assert app.handle.stats.failures == {}
+
+
+def test_the_oldest_turns_make_room() -> None:
+    """Of the turns that were not evaluated, the last ``feedback_turns`` are kept."""
+    sink = KeepingSink()
+    with attached(
+        metrics=["faithfulness"], sinks=[sink], sample_rate=1e-9, feedback_turns=1
+    ) as app:
+        spans = [scored_turn(app, number) for number in (1, 2)]
+        for span in spans:
+            record_feedback(0, **ids(span))
+        assert app.handle.flush()
+        assert [one.span.span_id for one in sink.evaluations if one.span] == [
+            spans[1].get_span_context().span_id
+        ]
+
+
+def test_bad_feedback_asks_the_judge_of_a_cascade() -> None:
+    """A turn that has offline scores only gets those of the judge, too."""
+    sink = KeepingSink()
+    options: dict[str, Any] = {"cascade": "lexical", "sample_rate": 1e-9, "suspicious_rate": 1e-9}
+    with attached(metrics=["faithfulness"], sinks=[sink], **options) as app:
+        span = scored_turn(app)
+        record_feedback(0, **ids(span))
+        assert app.handle.flush()
+        stages = [one.sampling.stage for one in sink.evaluations if one.sampling]
+        assert stages == ["offline", "feedback"]
+        assert app.handle.stats.turns == {"scored": 1}
+
+
+# --- unknown ids, wrong arguments -----------------------------------------------------------------
+
+
+def test_feedback_on_an_unknown_trace_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:
+    """The turn may have been scored by another process: its ids are enough for an event."""
+    with attached() as app, caplog.at_level(logging.WARNING):
+        record_feedback(1, trace_id="ab" * 16, span_id="cd" * 8)
+        record_feedback(1, trace_id=int("ab" * 16, 16))
+        assert app.handle.flush()
+        assert [(e.trace_id, e.span_id) for e in events(app)] == [
+            (int("ab" * 16, 16), int("cd" * 8, 16)),
+            (int("ab" * 16, 16), 0),
+        ]
+        assert app.handle.stats.feedback == {"unmatched": 2}
+    (line,) = [one.getMessage() for one in caplog.records if "feedback" in one.getMessage()]
+    assert f"feedback 'user' on trace {'ab' * 16}: no turn of it is known here" in line
+
+
+def test_feedback_on_an_unknown_run_is_counted() -> None:
+    """The id of a LangChain run is no trace id, so nothing can be said about a span."""
+    with attached() as app:
+        record_feedback(1, trace_id=uuid.uuid4())
+        assert app.handle.flush()
+        assert events(app) == []
+        assert app.handle.stats.feedback == {"unmatched": 1}
+
+
+def test_a_traceparent_names_trace_and_span() -> None:
+    """The header that a browser got with its answer can be sent back as it is."""
+    with attached() as app:
+        record_feedback(1, trace_id=f"00-{'ab' * 16}-{'cd' * 8}-01")
+        assert app.handle.flush()
+        assert [(e.trace_id, e.span_id) for e in events(app)] == [
+            (int("ab" * 16, 16), int("cd" * 8, 16))
+        ]
+
+
+TRACE = "ab" * 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"score": 4}, r"from 0 \(bad\) to 1 \(good\), not 4; bring stars to this scale"),
+        ({"score": -1}, r"not -1; .*thumbs of -1 and 1 with \(thumb \+ 1\) / 2"),
+        ({"score": float("nan")}, r"not nan"),
+        ({"score": "up"}, r"a score from 0 to 1 or a bool, not 'up'"),
+        ({"name": "two words"}, r"1 to 64 ASCII letters, digits, _ and -, not 'two words'"),
+        ({"comment": 7}, r"comment of feedback is a str, not int"),
+        ({"trace_id": "1311768467284833366"}, r"32 hexadecimal digits.*decimal ids are Datadog's"),
+        ({"trace_id": "q83vASNFZ4mrze8BI0VniQ=="}, r"32 hexadecimal digits.*base64"),
+        ({"trace_id": "run-17"}, r"32 hexadecimal digits, .*ids of a backend's own objects"),
+        ({"trace_id": "0" * 32}, r"32 hexadecimal digits"),
+        ({"trace_id": 2**128}, r"32 hexadecimal digits"),
+        ({"trace_id": TRACE, "span_id": "12"}, r"span_id must be 16 hexadecimal digits"),
+        ({"trace_id": None, "span_id": "cd" * 8}, r"needs trace_id"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], expected: str) -> None:
+    """The message says what is accepted, and what an id looks like."""
+    with pytest.raises((TypeError, ValueError), match=expected):
+        record_feedback(**{"score": 1, "trace_id": TRACE, **arguments})
+
+
+def test_wrong_arguments_do_not_stop_an_application(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In production they are logged and counted."""
+    monkeypatch.setenv("RAG_EVAL_ERRORS", "swallow")
+    recorded._feedback_edge.cache_clear()  # noqa: SLF001
+    with attached() as app:
+        record_feedback(5, trace_id=TRACE)
+        assert app.handle.stats.feedback == {"refused": 1}
+        assert app.handle.stats.failures == {"feedback": 1}
+        assert app.counted_by(RECEIVED, "outcome") == {"refused": 1}
+    assert "not 5; bring stars" in caplog.text
+
+
+def test_feedback_without_a_span_is_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    """There is nothing that it could be about."""
+    recorded._warn_lost.cache_clear()  # noqa: SLF001
+    with attached() as app:
+        record_feedback(1)
+        assert app.handle.stats.feedback == {}
+    assert "record_feedback() has no effect" in caplog.text
+
+
+def test_comments_are_redacted() -> None:
+    """The rules for private texts hold for comments of people."""
+    with attached(redact=["email"]) as app:
+        record_feedback(0, trace_id=TRACE, comment="Write to ada@example.com")
+        assert app.handle.flush()
+        (event,) = events(app)
+        assert event.attributes["gen_ai.evaluation.explanation"] == "Write to [redacted]"
+
+
+def test_feedback_after_the_end_is_dropped() -> None:
+    """A pipeline that was shut down has no thread for it."""
+    with attached() as app:
+        app.handle.shutdown()
+        record_feedback(1, trace_id=TRACE)
+        assert app.handle.stats.feedback == {"dropped": 1}
+
+
+def test_a_sink_that_fails_stops_no_other() -> None:
+    """The error of one sink is counted."""
+
+    class Failing(KeepingSink):
+        def emit_feedback(self, feedback: Feedback) -> None:
+            raise RuntimeError
+
+    with attached(sinks=[Failing()], errors="swallow") as app:
+        record_feedback(1, trace_id=TRACE)
+        assert app.handle.flush()
+        assert len(events(app)) == 1
+        assert app.handle.stats.failures == {"sink": 1}
+
+
+def test_the_pipeline_that_knows_the_turn_takes_the_feedback() -> None:
+    """With several pipelines in a process, the newest one is asked last."""
+    with attached() as first:
+        span = scored_turn(first)
+        with attached() as second:
+            record_feedback(1, **ids(span))
+            record_feedback(1, trace_id=TRACE)
+            assert first.handle.flush()
+            assert second.handle.flush()
+            assert first.handle.stats.feedback == {"joined": 1}
+            assert second.handle.stats.feedback == {"unmatched": 1}
+
+
+# --- what is remembered ---------------------------------------------------------------------------
+
+
+def intake() -> FeedbackIntake:
+    """Return an intake on its own."""
+    return FeedbackIntake(
+        instruments=InstrumentSink(MeterProvider()),
+        evaluator=BackgroundEvaluator(),
+        pass_on=lambda _: None,
+        max_kept=10,
+    )
+
+
+def test_memory_is_bounded() -> None:
+    """The tables of turns and of early feedback have limits, whatever comes."""
+    found = intake()
+    for number in range(1, 6000):
+        scores = (Score(name="m", value=1.0, label="pass"),)
+        span = SpanRef(trace_id=number // 3 + 1, span_id=number)
+        found.emit(Evaluation(scores=scores, span=span))
+        found.take(Feedback(trace_id=10_000 + number, score=1), "ids")
+        found.take(Feedback(trace_id=1_000_000, score=1), "run")
+    assert len(found._turns) == 4096  # noqa: SLF001
+    assert sum(map(len, found._traces.values())) == 4096  # noqa: SLF001
+    assert len(found._early) <= 1024  # noqa: SLF001
+    assert max(map(len, found._early.values())) <= 16  # noqa: SLF001
