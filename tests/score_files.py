@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from base64 import b64decode
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from rag_eval_otel.cli import main
+
+if TYPE_CHECKING:
+    from live import App
 
 
 def jsonl(path: Path, rows: Iterable[Any]) -> Path:
@@ -94,3 +104,21 @@ def counter(
             {"resource": _resource("shop"), "scopeMetrics": [{"metrics": [metric]}]}
         ]
     }
+
+
+def otlp_json(message: Any) -> Any:
+    """Return ``message`` as OTLP JSON: enumerations are numbers, and ids hexadecimal."""
+    text = json.dumps(MessageToDict(message, use_integers_for_enums=True))
+    ids = re.compile(r'"((?:trace|span|parentSpan)Id)": "([^"]*)"')
+    return json.loads(ids.sub(lambda m: f'"{m[1]}": "{b64decode(m[2]).hex()}"', text))
+
+
+def exported(app: App) -> list[Any]:
+    """Return the export requests of ``app``."""
+    metrics = app.reader.get_metrics_data()
+    assert metrics is not None
+    return [
+        otlp_json(encode_spans(app.exported())),
+        otlp_json(encode_logs(app.events.get_finished_logs())),
+        otlp_json(encode_metrics(metrics)),
+    ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from rag_eval_otel.calibration.agreement import (
     spearman,
     weighted_kappa,
 )
-from rag_eval_otel.calibration.labels import Observation, observe
+from rag_eval_otel.calibration.labels import Observation, Timed, observe
 from rag_eval_otel.calibration.threshold import ThresholdFit, fit_threshold
 from rag_eval_otel.errors import ConfigError
 
@@ -250,6 +251,79 @@ def calibration_of(
         **_order_figures(scores, truths, labels, confidence=confidence, seed=seed),
         **binary,
         **_pass_rates(binary["confusion"], unlabelled, threshold=threshold, confidence=confidence),
+    )
+
+
+PERIODS: Final = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+"""Periods over which agreement is shown, and how each is named in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodAgreement:
+    """The agreement of a metric with people in one period, with the same thresholds in all periods.
+
+    ``labelled`` turns have a score and a label. ``accuracy`` is the fraction of them on which
+    metric and people agree, and ``kappa`` the agreement beyond chance. ``metric_passes`` and
+    ``human_passes`` are the fractions that each passes.
+    """
+
+    period: str
+    labelled: int
+    accuracy: Figure
+    kappa: Figure
+    metric_passes: Figure
+    human_passes: Figure
+
+    def __str__(self) -> str:
+        return (
+            f"  {self.period:<10} {self.labelled:>6} labelled  accuracy {self.accuracy}"
+            f"  kappa {self.kappa}  passes: metric {self.metric_passes}, human {self.human_passes}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as a dict for JSON."""
+        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+
+
+def agreement_by(
+    timed: Iterable[Timed], period: str, *, like: Calibration
+) -> list[PeriodAgreement]:
+    """Return the agreement of scores with human labels in each period, oldest first.
+
+    ``period`` is ``day``, ``week`` or ``month`` in UTC. The thresholds are those of ``like``, the
+    calibration on all turns. A falling accuracy beside steady scores means that the judge drifts
+    away from people. Raises `ConfigError` if a labelled turn has no time.
+    """
+    found: defaultdict[str, list[Observation]] = defaultdict(list)
+    for time, one in timed:
+        if one.score is None or one.label is None:
+            continue
+        if time is None:
+            msg = "--by needs the time of each turn: add a column time"
+            raise ConfigError(msg)
+        at = datetime.fromtimestamp(time, tz=timezone.utc)
+        found[at.strftime(PERIODS[period])].append(one)
+    return [_in_period(name, seen, like) for name, seen in sorted(found.items())]
+
+
+def _in_period(name: str, seen: Sequence[Observation], like: Calibration) -> PeriodAgreement:
+    c = calibration_of(
+        seen,
+        threshold=like.threshold,
+        label_threshold=like.label_threshold,
+        confidence=like.confidence,
+    )
+    passed = Figure(reason=_NO_THRESHOLD)
+    if c.confusion is not None:
+        passes = c.confusion.true_pass + c.confusion.false_pass
+        passed = proportion(passes, c.labelled, confidence=c.confidence)
+    return PeriodAgreement(
+        period=name,
+        labelled=c.labelled,
+        accuracy=c.accuracy,
+        kappa=c.kappa,
+        metric_passes=passed,
+        human_passes=c.human_rate,
     )
 
 

@@ -1,15 +1,18 @@
-"""Read scores and human labels from the rows of a table, which may have several layouts."""
+"""Read scores and human labels from the rows of a table, or join scores with people's feedback."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.results.read import metric_cells, metric_names
+from rag_eval_otel.results.read import metric_cells, metric_names, plain_turn
+from rag_eval_otel.results.rows import FeedbackRow, Row
+from rag_eval_otel.types import Score
 
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
 Cells: TypeAlias = Mapping[str, Any]
@@ -93,6 +96,110 @@ def scores_of(metric: str, rows: Iterable[tuple[str, Cells]]) -> list[Observatio
     """
     return [_observed(row, metric, where) for where, row in rows if "score" not in row]
 
+
+# --- feedback -------------------------------------------------------------------------------------
+
+Timed: TypeAlias = "tuple[float | None, Observation]"
+"""The time of a turn, in seconds since the epoch, and its score and label for one metric."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rated:
+    """The scores of turns, with the labels that people gave in feedback.
+
+    ``observations`` has the turns of each metric. If a metric has scores of several versions, each
+    version is a metric of its own. ``unmatched`` is the feedback on turns without scores.
+    """
+
+    observations: Mapping[str, Sequence[Timed]]
+    unmatched: Sequence[FeedbackRow]
+
+
+def rated(
+    rows: Iterable[Row],
+    feedback: Iterable[FeedbackRow],
+    *,
+    metric: str | None = None,
+    name: str | None = None,
+) -> Rated:
+    """Join the scores in ``rows`` with ``feedback`` on the same turns.
+
+    Feedback that names no span is joined if its trace has one scored turn. Of several feedbacks on
+    a turn with one name, the last counts. Feedback that is named like a metric is about this metric
+    only. ``metric`` and ``name`` choose a metric and the feedback of one name. Scores that a turn
+    has only because of bad feedback are left out. Raises `ConfigError` if a label cannot be read,
+    if no feedback has a scored turn, or if there is feedback of several names and none is chosen.
+    """
+    scored = _scored_turns(rows, metric)
+    metrics = {one.name for scores in scored.values() for one, _ in scores}
+    given = [one for one in feedback if name in {None, one.name}]
+    _check_one_name({one.name for one in given} - metrics, name)
+    by_trace: defaultdict[str, list[str]] = defaultdict(list)
+    for turn in scored:
+        by_trace[turn.partition("/")[0]].append(turn)
+    labels: dict[tuple[str, str], float | None] = {}
+    unmatched = []
+    for one in given:
+        turns = by_trace.get(plain_turn(one.trace), [])
+        of_span = plain_turn(one.turn)
+        turn = of_span if of_span in scored else (turns[0] if len(turns) == 1 else "")
+        if not turn:
+            unmatched.append(one)
+            continue
+        about = one.name if one.name in metrics else ""
+        labels[turn, about] = _label(one.score, where=one.place)
+    if not labels:
+        raise ConfigError(_no_turn(given, scored, name))
+    return Rated(observations=_observed_turns(scored, labels), unmatched=unmatched)
+
+
+_Scores: TypeAlias = "Mapping[str, Sequence[tuple[Score, float | None]]]"
+"""The scores of each turn, by the id of the turn, with the time of the turn."""
+
+
+def _scored_turns(rows: Iterable[Row], metric: str | None) -> _Scores:
+    found: defaultdict[str, list[tuple[Score, float | None]]] = defaultdict(list)
+    for row in rows:
+        sampling = row.evaluation.sampling
+        if sampling is None or sampling.stage != "feedback":
+            scores = [(one, row.time) for one in row.scores if metric in {None, one.name}]
+            found[plain_turn(row.turn or row.trace) or row.place] += scores
+    return found
+
+
+def _check_one_name(names: Collection[str], chosen: str | None) -> None:
+    if chosen is None and len(names) > 1:
+        msg = f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
+        raise ConfigError(msg)
+
+
+def _no_turn(given: Sequence[FeedbackRow], scored: _Scores, name: str | None) -> str:
+    if not given:
+        return f"there is no feedback of the name {name}"
+    one, turn = given[0], next(iter(scored), "none")
+    return (
+        f"no feedback is on a scored turn; {one.place} is on {one.turn or one.trace!r}, and the ids"
+        f" of scored turns look like {turn!r}"
+    )
+
+
+def _observed_turns(
+    scored: _Scores, labels: Mapping[tuple[str, str], float | None]
+) -> dict[str, list[Timed]]:
+    versions: defaultdict[str, set[str]] = defaultdict(set)
+    for score, _ in (each for scores in scored.values() for each in scores):
+        versions[score.name].add(score.version)
+    found: defaultdict[str, list[Timed]] = defaultdict(list)
+    for turn, scores in scored.items():
+        for score, time in scores:
+            label = labels.get((turn, score.name), labels.get((turn, "")))
+            seen = Observation(score=score.value, label=label, status=score.status)
+            several = len(versions[score.name]) > 1
+            found[f"{score.name} {score.version}" if several else score.name].append((time, seen))
+    return dict(found)
+
+
+# --- rows of a table ------------------------------------------------------------------------------
 
 _NO_LABEL = (
     "no row has a human label: add label (beside score), labels, human or <metric>.human;"

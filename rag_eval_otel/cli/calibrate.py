@@ -10,13 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_eval_otel.calibration.calibrate import FULL, Calibration, calibration_of, form_agreement
-from rag_eval_otel.calibration.labels import Observation, observations, scores_of
+from rag_eval_otel.calibration.calibrate import (
+    FULL,
+    PERIODS,
+    Calibration,
+    agreement_by,
+    calibration_of,
+    form_agreement,
+)
+from rag_eval_otel.calibration.labels import Observation, Timed, observations, rated, scores_of
 from rag_eval_otel.cli.options import AS_JSON
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.results import Row, read_feedback, read_scores
 from rag_eval_otel.results.files import source_of
 from rag_eval_otel.thresholds import written_thresholds
+
+_GOOD = 0.5
 
 DESCRIPTION = """\
 Compares the scores of a metric with human labels: agreement, the errors of its pass and fail, the
@@ -27,11 +37,24 @@ these errors. FILE is .jsonl, .csv or .parquet, each row one of
   {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}
   {"faithfulness": 0.8, "faithfulness.human": 1}
   what `rag-eval-otel evaluate --output` wrote, with <metric>.human or human added
+
+With --feedback, the labels are the feedback of people on the same turns, and FILE may also be OTLP
+JSON from the OpenTelemetry Collector. docs/feedback.md says more.
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet")
+    parser.add_argument(
+        "--feedback",
+        type=Path,
+        metavar="FILE",
+        help="feedback of people: OTLP JSON, or a table with trace_id and score",
+    )
+    parser.add_argument("--feedback-name", metavar="NAME", help="only the feedback of this name")
+    parser.add_argument(
+        "--by", choices=PERIODS, help="with --feedback: the agreement in each period, too"
+    )
     parser.add_argument("--metric", metavar="NAME", help="only this metric")
     parser.add_argument(
         "--threshold", type=float, help="lowest score that passes (default: the metric's own)"
@@ -52,6 +75,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print for each metric in the file how its scores agree with the human labels."""
+    if options.feedback is not None:
+        return _run_on_feedback(options)
+    if options.by or options.feedback_name:
+        msg = "--by and --feedback-name need --feedback FILE"
+        raise ConfigError(msg)
     rows = list(_rows(options.file))
     found = [
         _with_full_form(
@@ -70,6 +98,58 @@ def run(options: argparse.Namespace) -> int:
     if options.write is not None:
         _write(options.write, found)
     return 0
+
+
+def _run_on_feedback(options: argparse.Namespace) -> int:
+    """Print for each metric how its scores agree with the feedback of people."""
+    rows = (row for row in read_scores(Path(options.file)) if isinstance(row, Row))
+    joined = rated(
+        rows,
+        read_feedback(options.feedback),
+        metric=options.metric,
+        name=options.feedback_name,
+    )
+    found, periods = [], []
+    for name, timed in joined.observations.items():
+        threshold = _threshold(name.partition(" ")[0])
+        calibration = calibration_of(
+            [one for _, one in timed],
+            threshold=threshold if options.threshold is None else options.threshold,
+            label_threshold=_passing_label(options, timed),
+            metric=name,
+        )
+        found.append(calibration)
+        periods.append(agreement_by(timed, options.by, like=calibration) if options.by else [])
+    if options.form == "json":
+        shown = json.dumps(
+            [
+                {**one.to_dict(), **({"periods": [p.to_dict() for p in of]} if of else {})}
+                for one, of in zip(found, periods, strict=True)
+            ],
+            indent=2,
+            ensure_ascii=False,
+        )
+    else:
+        shown = "\n\n".join(
+            "\n".join(map(str, [one, *of])) for one, of in zip(found, periods, strict=True)
+        )
+    sys.stdout.write(f"{shown}\n")
+    if joined.unmatched:
+        first = joined.unmatched[0]
+        sys.stderr.write(
+            f"rag-eval-otel: {len(joined.unmatched)} feedback on turns without scores was left out"
+            f" (the first: {first.place})\n"
+        )
+    if options.write is not None:
+        _write(options.write, found)
+    return 0
+
+
+def _passing_label(options: argparse.Namespace, timed: Sequence[Timed]) -> float | None:
+    """Return the lowest label that passes: 0.5 on the scale of `record_feedback`, from 0 to 1."""
+    labels = [one.label for _, one in timed if one.label is not None]
+    is_unit = all(0 <= label <= 1 for label in labels)
+    return _GOOD if options.label_threshold is None and is_unit else options.label_threshold
 
 
 def _with_full_form(

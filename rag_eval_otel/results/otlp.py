@@ -14,6 +14,7 @@ from typing import Any, get_args
 from rag_eval_otel import semconv
 from rag_eval_otel.results.rows import (
     CounterPoint,
+    FeedbackRow,
     Row,
     ScoreRecord,
     UnscoredTurn,
@@ -29,6 +30,7 @@ SIGNALS = ("resourceSpans", "resourceLogs", "resourceMetrics")
 
 _PREFIX = f"{semconv.METRIC_PREFIX}."
 _OFFLINE = f"{semconv.OFFLINE}."
+_SCORE = f".{semconv.LEAF_SCORE}"
 _METRIC_LEAVES = (semconv.LEAF_SCORE, semconv.LEAF_REASON)
 _FIELDS = {
     "value": semconv.LEAF_SCORE,
@@ -237,6 +239,40 @@ def _sampling(attributes: Mapping[str, Any]) -> Sampling | None:
     if attributes.get(semconv.EVALUATION_SAMPLING_STAGE) == "feedback":
         return Sampling(stage="feedback", is_targeted=True)
     return sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY))
+
+
+def otlp_feedback(message: Mapping[str, Any]) -> Iterator[FeedbackRow]:
+    """Yield the feedback of people in ``message``, an OTLP export request.
+
+    Feedback is in events, and in attributes of spans that it reached before their export. Raises
+    the same errors as `otlp_records`.
+    """
+    for resource in message.get("resourceLogs", ()):
+        for record in _parts(resource, "scopeLogs", name="logRecords"):
+            found = _attributes(record)
+            if semconv.EVALUATION_ANNOTATOR in found:
+                name = str(found.get(semconv.GEN_AI_EVALUATION_NAME, ""))
+                score = found.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE)
+                yield _feedback(record, name, score=score)
+    for resource in message.get("resourceSpans", ()):
+        for span in _parts(resource, "scopeSpans", name="spans"):
+            for key, value in _attributes(span).items():
+                name = key.removeprefix(semconv.FEEDBACK_PREFIX).removesuffix(_SCORE)
+                if key == semconv.feedback_attribute(name, semconv.LEAF_SCORE):
+                    yield _feedback(span, name, score=value)
+
+
+def _feedback(record: Mapping[str, Any], name: str, *, score: object) -> FeedbackRow:
+    trace, span = str(record.get("traceId", "")), str(record.get("spanId", ""))
+    times = ("timeUnixNano", "observedTimeUnixNano", "endTimeUnixNano")
+    return FeedbackRow(
+        score=score,
+        turn=f"{trace}/{span}" if span else "",
+        trace=trace,
+        name=name,
+        place=f"trace {trace}",
+        time=_seconds(next((found for key in times if (found := record.get(key))), None)),
+    )
 
 
 def _event_score(name: str, attributes: Mapping[str, Any]) -> Score:

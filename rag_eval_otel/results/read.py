@@ -1,19 +1,21 @@
-"""Read the scores in a file: a table of scores, or OTLP JSON from the OpenTelemetry Collector."""
+"""Read the scores or the feedback in a file: a table, or OTLP JSON from the Collector."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import source_of
-from rag_eval_otel.results.otlp import SIGNALS, Turns, is_otlp, otlp_records
+from rag_eval_otel.results.otlp import SIGNALS, Turns, is_otlp, otlp_feedback, otlp_records
 from rag_eval_otel.results.rows import (
+    FeedbackRow,
     Row,
     ScoreRecord,
     number,
@@ -33,6 +35,8 @@ _LEAVES = ("status", "reason", "label", "normalized", "explanation", "version")
 _TIMES = ("time", "timestamp")
 _PROBABILITIES = ("sampling_probability", semconv.EVALUATION_SAMPLING_PROBABILITY)
 _IDS = ("turn_id", "id")
+_RATINGS = ("score", "value", "rating", "feedback", "label")
+_TRACE_ID = re.compile("[0-9a-f]{32}")
 _PARTS = ("trace_id", "span_id", "row", "sample")
 _QUESTION_IDS = ("question_id", "id")
 _QUESTIONS = ("question", "user_input")
@@ -55,7 +59,7 @@ def read_scores(
     for message in _messages(path):
         columns.update(dict.fromkeys(map(str, message)))
         if is_otlp(message):
-            found = _checked_otlp(message, turns, metric=metric)
+            found = _checked(partial(otlp_records, message, turns, metric=metric))
         else:
             found = _table_row(message, turns.new(), path=path, metric=metric, stratum=stratum)
         for record in _named(path, found):
@@ -69,7 +73,60 @@ def read_scores(
         raise ConfigError(msg)
 
 
-def _named(path: Path, found: Iterable[ScoreRecord]) -> Iterator[ScoreRecord]:
+def read_feedback(path: Path) -> Iterator[FeedbackRow]:
+    """Yield the feedback of people in the file ``path``.
+
+    The file is OTLP JSON with the events of `record_feedback`, or a .jsonl, .csv or .parquet table.
+    A row of a table has ``score`` (or ``value``, ``rating``, ``feedback`` or ``label``), the ids of
+    the turn (``trace_id``, perhaps with ``span_id``; ``turn_id`` or ``id``; or ``row`` with
+    ``sample``), and perhaps ``name`` and a time. Raises `ConfigError` if the file cannot be read,
+    if a row lacks a score or an id, or if there is no feedback.
+    """
+    is_empty = True
+    for index, message in enumerate(_messages(path)):
+        found: Iterable[FeedbackRow]
+        if is_otlp(message):
+            found = _checked(partial(otlp_feedback, message))
+        else:
+            found = [_feedback_row(message, f"{path}, row {index}")]
+        for one in _named(path, found):
+            is_empty = False
+            yield one
+    if is_empty:
+        msg = f"{path} has no feedback; it needs events of record_feedback(), or rows with a score"
+        raise ConfigError(msg)
+
+
+def _feedback_row(cells: Mapping[str, Any], place: str) -> FeedbackRow:
+    score = _first(map(cells.get, _RATINGS))
+    if score is None:
+        msg = f"{place} has no {', '.join(_RATINGS[:-1])} or {_RATINGS[-1]}: {', '.join(cells)}"
+        raise ConfigError(msg)
+    trace, turn = _id(cells.get("trace_id")), _turn(cells, Path())
+    if not (trace or turn):
+        msg = f"{place} has no trace_id, turn_id, id, or row with sample: {', '.join(cells)}"
+        raise ConfigError(msg)
+    return FeedbackRow(
+        score=score,
+        turn=turn,
+        trace=trace,
+        name=str(cells.get("name") or "user"),
+        place=place,
+        time=next((moment(cells[name]) for name in _TIMES if name in cells), None),
+    )
+
+
+def plain_turn(turn: str) -> str:
+    """Return the id of a turn or trace with the trace id as 32 hexadecimal digits in lower case.
+
+    A trace id may be written as a UUID. Another id is returned unchanged.
+    """
+    trace, slash, span = turn.strip().partition("/")
+    found = trace.lower().replace("-", "")
+    return f"{found}{slash}{span.lower()}" if _TRACE_ID.fullmatch(found) else turn
+
+
+def _named(path: Path, found: Iterable[T]) -> Iterator[T]:
     """Yield the records in ``found``; name the file in a `ConfigError`."""
     try:
         yield from found
@@ -78,11 +135,10 @@ def _named(path: Path, found: Iterable[ScoreRecord]) -> Iterator[ScoreRecord]:
         raise ConfigError(msg) from error
 
 
-def _checked_otlp(
-    message: Mapping[str, Any], turns: Turns, *, metric: str | None
-) -> Iterator[ScoreRecord]:
+def _checked(records: Callable[[], Iterable[T]]) -> Iterator[T]:
+    """Yield ``records()``; raise `ConfigError` for what is not OTLP JSON."""
     try:
-        yield from otlp_records(message, turns, metric=metric)
+        yield from records()
     except ConfigError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -109,6 +109,23 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackRow:
+    """What a person said about one turn, as read from a file.
+
+    ``score`` is a number, or a cell of a table that is not read yet. ``turn`` and ``trace`` are the
+    same as those of `Row`; at least one of them is not empty. ``name`` says who gave the feedback.
+    ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch.
+    """
+
+    score: object
+    turn: str = ""
+    trace: str = ""
+    name: str = "user"
+    place: str = ""
+    time: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnscoredTurn:
     """A turn whose span was exported without scores.
 

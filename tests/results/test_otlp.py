@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
-from base64 import b64decode
 from pathlib import Path
-from typing import Any
 
-from google.protobuf.json_format import MessageToDict
-from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-
-from live import App, attached
+from live import attached
 from rag_eval_otel.results import CounterPoint, Row, read_scores
-from score_files import jsonl, page_of
+from score_files import exported, jsonl, page_of
 
 TURNS = 12
-
-
-def otlp_json(message: Any) -> Any:
-    """Return ``message`` as OTLP JSON: enumerations are numbers, and ids hexadecimal."""
-    text = json.dumps(MessageToDict(message, use_integers_for_enums=True))
-    ids = re.compile(r'"((?:trace|span|parentSpan)Id)": "([^"]*)"')
-    return json.loads(ids.sub(lambda m: f'"{m[1]}": "{b64decode(m[2]).hex()}"', text))
-
-
-def exported(app: App) -> list[Any]:
-    """Return the export requests of ``app``."""
-    metrics = app.reader.get_metrics_data()
-    assert metrics is not None
-    return [
-        otlp_json(encode_spans(app.exported())),
-        otlp_json(encode_logs(app.events.get_finished_logs())),
-        otlp_json(encode_metrics(metrics)),
-    ]
 
 
 def test_exported_turns_are_read(tmp_path: Path) -> None:
