@@ -39,8 +39,9 @@ nox.options.sessions = [
     "local",
     "collector",
     "phoenix",
+    "mlflow",
+    "backends",
     "report",
-    "plugin",
     "soak",
     "pythons",
 ]
@@ -54,7 +55,10 @@ os.environ["PATH"] = os.pathsep.join(
 )
 
 # Settings of the machine's own telemetry, keys and proxy are not those of the tests.
-OF_THE_MACHINE = ("LANGCHAIN_", "LANGFUSE_", "LANGSMITH_", "OPENAI_", "OTEL_", "PHOENIX_", "RAG_")
+OF_THE_MACHINE = (
+    *("LANGCHAIN_", "LANGFUSE_", "LANGSMITH_", "MLFLOW_", "OPENAI_"),
+    *("OPIK_", "OTEL_", "PHOENIX_", "RAG_"),
+)
 for name in [name for name in os.environ if name.startswith(OF_THE_MACHINE)]:
     del os.environ[name]
 DIRECT = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
@@ -123,7 +127,7 @@ def test_beside(session: nox.Session, *packages: str) -> None:
     session.install("--editable", ".[test]", *packages)
     for path in existing(f"tests/e2e/test_{session.name}*.py"):
         # Frameworks of the corpus, and clients of models, leave sockets to the garbage collector.
-        leaves = any(part in path for part in ("corpus", "test_judges"))
+        leaves = any(part in path for part in ("corpus", "test_judges", "backends", "mlflow"))
         loose = ["-p", "no:unraisableexception"] if leaves else []
         session.run("pytest", *loose, path, *session.posargs)
 
@@ -295,16 +299,22 @@ def phoenix(session: nox.Session) -> None:
 
 
 @nox.session
-def report(session: nox.Session) -> None:
-    """Open the page of `rag-eval-otel report` in headless Chromium, and print it."""
-    test_beside(session)
+def mlflow(session: nox.Session) -> None:
+    """Send scores to MLflow as feedback, and read them back."""
+    test_beside(session, "mlflow==3.17.2")
 
 
 @nox.session
-def plugin(session: nox.Session) -> None:
-    """Run pytest with the plugin of the built distribution, and the gate in a shell."""
-    session.install(".", *TEST_TOOLS)
-    session.run("pytest", *existing("tests/e2e/test_plugin.py"), *session.posargs)
+def backends(session: nox.Session) -> None:
+    """Record what the clients of LangSmith, Langfuse and Opik send for scores."""
+    session.env["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else Opik's litellm asks the network
+    test_beside(session, "langsmith", "langfuse>=5", "opik>=2")
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Open the page of `rag-eval-otel report` in headless Chromium, and print it."""
+    test_beside(session)
 
 
 @nox.session

@@ -128,7 +128,7 @@ class Config:
     """Whether drift of scores is detected: ``on``, ``off``, or a `drift.DriftOptions`."""
 
     backends: Sequence[str] = ()
-    """Backends that get each score as their own object: ``phoenix``."""
+    """Backends that get each score as their own object, for example ``phoenix`` or ``mlflow``."""
 
     # Sampling
     sample_rate: float = 1.0

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.trace.export import SpanExporter
 
 from apps import company
 from apps.fakes import ScriptedChat
@@ -69,14 +70,19 @@ class Fickle:
 
 @contextmanager
 def fickle(
-    target: Target, service: str, *, signals: Signals = "all", **options: Any
+    target: Target,
+    service: str,
+    *,
+    signals: Signals = "all",
+    traces: Sequence[SpanExporter] = (),
+    **options: Any,
 ) -> Iterator[Fickle]:
-    """Run the app ``service``, which exports to ``target``."""
+    """Run the app ``service``, which exports to ``target``; its spans by ``traces``, if given."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_SERVICE_NAME", service)
         every = signals == "all"
         providers = Providers.exporting(
-            traces=[OTLPSpanExporter(endpoint=target.grpc, insecure=True)],
+            traces=traces or [OTLPSpanExporter(endpoint=target.grpc, insecure=True)],
             metrics=[OTLPMetricExporter(endpoint=f"{target.http}/v1/metrics")] if every else [],
             logs=[OTLPLogExporter(endpoint=f"{target.http}/v1/logs")] if every else [],
         )

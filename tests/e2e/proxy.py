@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 Fault = Literal["none", "down", "slow", "errors"]
 
 _PER_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host"})
-_SLOW = 2.0  # seconds
 _OUTAGE = 20.0  # seconds
 
 
@@ -25,7 +24,7 @@ class Proxy:
     """A proxy at ``url``. ``fault`` is what it does with requests from now on.
 
     - ``down``: it closes the connection, for 20 seconds from the first request.
-    - ``slow``: it waits for two seconds before it forwards a request.
+    - ``slow``: it waits for some ``seconds`` before it forwards a request.
     - ``errors``: it answers each tenth request with 500. It forwards every second of these
       requests before, so that the sender cannot know whether the server has done the work.
     """
@@ -33,6 +32,7 @@ class Proxy:
     target: str
     url: str = ""
     fault: Fault = "none"
+    seconds: float = 2.0
     requests: int = 0
     failed: int = 0
     down_since: float | None = None
@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if proxy.fault == "slow":
-            threading.Event().wait(_SLOW)  # the slow server
+            threading.Event().wait(proxy.seconds)  # the slow server
         if proxy.fault == "errors" and number % 10 == 0:
             proxy.failed += 1
             if number % 20 == 0:

@@ -27,6 +27,15 @@ _NO_JUDGE = frozenset({None, "lexical"})
 _OVERHEAD = 700  # about how many bytes an annotation takes in memory beside its texts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The number or the label of an annotation, with an id and a name of its own."""
+
+    id: UUID
+    name: str
+    value: float | str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
     """What a metric, the overall label or a person says about one span or one trace.
@@ -63,8 +72,25 @@ class Annotation:
     @cached_property
     def id(self) -> UUID:
         """The same id for each attempt to send the annotation: of the span, the name, the kind."""
+        return self._id_of(self.name)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The number and the label, for backends in which an object has one of them.
+
+        Beside a number, the name of the label is ``<name>.label``.
+        """
+        parts: list[tuple[str, float | str | None]] = [(self.name, self.value)]
+        parts += [(f"{self.name}.label" if self.value is not None else self.name, self.label)]
+        return tuple(
+            Part(id=self._id_of(name), name=name, value=value)
+            for name, value in parts
+            if value is not None
+        )
+
+    def _id_of(self, name: str) -> UUID:
         kind = "HUMAN" if self.kind == "HUMAN" else "score"
-        of = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{self.name}"
+        of = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}"
         return uuid5(NAMESPACE_URL, of)
 
     @cached_property

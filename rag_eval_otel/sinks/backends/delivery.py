@@ -11,14 +11,22 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
+from uuid import UUID
 
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
 from rag_eval_otel.sinks.backends.annotations import Annotation
+from rag_eval_otel.sinks.backends.client import (
+    NOT_FOUND,
+    SERVER_ERROR,
+    BackendError,
+    Client,
+    Refusal,
+)
 
 Outcome: TypeAlias = Literal[
     "delivered",
@@ -40,13 +48,9 @@ Outcome: TypeAlias = Literal[
 - ``shutdown``: the process ended first.
 - ``unauthorized``: the backend refused the key.
 """
-Refused: TypeAlias = Literal["not_found", "rejected"]
 Report: TypeAlias = Callable[[Outcome, int], None]
 
 _UNAUTHORIZED: Final = frozenset({401, 403})
-_NOT_FOUND: Final = 404
-_AGAIN: Final = frozenset({408, 409, 425, 429})
-_SERVER_ERROR: Final = 500
 _JITTER: Final = random.Random()  # noqa: S311  # no secret
 _QUOTED: Final = 300  # characters of a backend's message in the log
 
@@ -74,75 +78,6 @@ class Limits:
     hurry: float = 0.25
     patience: float = 300.0
     max_age: float = 3600.0
-
-
-class BackendError(Exception):
-    """A request to a backend failed. ``status`` is its HTTP status, or None without a response.
-
-    ``body`` is the text of the response. It may quote texts of users and must not be logged.
-    ``retry_after`` is the number of seconds after which the backend allows the next request.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        body: str = "",
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = body
-        self.retry_after = retry_after
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """An annotation that a backend did not take, although it took the others of the request.
-
-    ``not_found``: the span is unknown, and may arrive later. ``rejected``: it will never be taken.
-    """
-
-    annotation: Annotation
-    reason: Refused
-    message: str
-
-
-class Client(Protocol):
-    """The connection to one backend. It is used on one thread at a time."""
-
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Send ``annotations``, wait until the backend has stored them, and return the refusals.
-
-        The backend must not store an annotation twice if this is called with it again. Raise
-        `BackendError` if none is stored, or if that is not known.
-        """
-
-
-@contextmanager
-def reported(*kinds: type[Exception]) -> Iterator[None]:
-    """Raise errors of these ``kinds``, which a client raises, as `BackendError`."""
-    try:
-        yield
-    except kinds as error:
-        raise backend_error(error) from error
-
-
-def backend_error(error: Exception) -> BackendError:
-    """Return a `BackendError` with the HTTP status that ``error`` or its response has."""
-    response = getattr(error, "response", None)
-    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
-    headers = getattr(response, "headers", None) or getattr(error, "headers", None) or {}
-    after = None
-    with suppress(ValueError):  # it may be a date
-        after = max(0.0, float(headers.get("retry-after") or headers.get("Retry-After") or "-"))
-    return BackendError(
-        str(error) or type(error).__name__,
-        status=status if isinstance(status, int) else None,
-        body=str(getattr(response, "text", "")),
-        retry_after=after,
-    )
 
 
 @dataclass(order=True, slots=True)
@@ -327,7 +262,7 @@ class Delivery:
     ) -> None:
         """Report the annotations of ``batch`` that have ended, and queue the others again."""
         ended: Counter[Outcome] = Counter()
-        told = "docs/backends.md"
+        refused = _refused(batch, result)
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
@@ -335,20 +270,14 @@ class Delivery:
             self._bytes -= sum(entry.annotation.size for entry in batch)
             if result is None:
                 ended["internal"] += len(batch)
-            elif isinstance(result, BackendError):
-                told = str(result)
-                self._after_error(batch, result, ended)
             else:
-                self._failures, self._paused_until = 0, 0.0
-                self._batch = min(self._limits.batch, 2 * self._batch)
-                refused = {one.annotation.id: one for one in result}
-                told = next((one.message for one in result), told)
+                self._set_pace(refused.values())
                 for entry in batch:
-                    refusal = refused.get(entry.annotation.id)
-                    self._after_answer(entry, None if refusal is None else refusal.reason, ended)
+                    self._after_answer(entry, refused.get(entry.annotation.id), ended)
             self._changed.notify_all()
+        told = next((str(error) for error in refused.values()), "docs/backends.md")
         self._tell(ended, told)
-        if isinstance(result, BackendError) and not ended:
+        if refused and not ended:
             self._log.write(
                 "again",
                 "%s did not take scores (%s); they are sent again; logged at most once a minute",
@@ -356,44 +285,41 @@ class Delivery:
                 told[:_QUOTED],
             )
 
-    def _after_error(
-        self, batch: Sequence[_Entry], error: BackendError, ended: Counter[Outcome]
-    ) -> None:
-        status = error.status
-        if status in _UNAUTHORIZED:
-            ended["unauthorized"] += len(batch)
-        elif status == _NOT_FOUND:
-            for entry in batch:
-                self._after_answer(entry, "not_found", ended)
-        elif status is None or status in _AGAIN or status >= _SERVER_ERROR:
-            self._failures += 1
-            if status is not None and status >= _SERVER_ERROR:  # perhaps by one of the batch
-                self._batch = max(1, self._batch // 2)
-            pause = max(self._pause(self._failures), error.retry_after or 0.0)
-            self._paused_until = self._clock() + pause
-            for entry in batch:
-                self._again(entry, due=self._paused_until, ended=ended)
-        elif len(batch) == 1:
-            ended["rejected"] += 1
-        else:  # one invalid annotation must not lose the others
-            for entry in batch:
-                entry.is_alone = True
-                self._again(entry, due=self._clock(), ended=ended)
+    def _set_pace(self, errors: Iterable[BackendError]) -> None:
+        """Pause after a failure of the backend, and shrink batches if it may be due to one."""
+        failed = [error for error in errors if error.is_temporary]
+        if not failed:
+            self._failures, self._paused_until = 0, 0.0
+            self._batch = min(self._limits.batch, 2 * self._batch)
+            return
+        self._failures += 1
+        if any((error.status or 0) >= SERVER_ERROR for error in failed):
+            self._batch = max(1, self._batch // 2)
+        after = max(error.retry_after or 0.0 for error in failed)
+        self._paused_until = self._clock() + max(self._pause(self._failures), after)
 
     def _after_answer(
-        self, entry: _Entry, refused: Refused | None, ended: Counter[Outcome]
+        self, entry: _Entry, error: BackendError | None, ended: Counter[Outcome]
     ) -> None:
         now = self._clock()
-        if refused is None:
+        if error is None:
             ended["delivered"] += 1
-        elif refused == "rejected":
-            ended["rejected"] += 1
-        elif now - (entry.missed_since or now) > self._limits.patience:
-            ended["not_found"] += 1
-        else:
+        elif error.status in _UNAUTHORIZED:
+            ended["unauthorized"] += 1
+        elif error.is_temporary:
+            self._again(entry, due=self._paused_until, ended=ended)
+        elif error.status == NOT_FOUND:
             entry.misses += 1
             entry.missed_since = entry.missed_since or now
-            self._again(entry, due=now + self._pause(entry.misses), ended=ended)
+            if now - entry.missed_since > self._limits.patience:
+                ended["not_found"] += 1
+            else:
+                self._again(entry, due=now + self._pause(entry.misses), ended=ended)
+        elif entry.is_alone:
+            ended["rejected"] += 1
+        else:  # another annotation of the batch may be the invalid one
+            entry.is_alone = True
+            self._again(entry, due=now, ended=ended)
 
     def _again(self, entry: _Entry, *, due: float, ended: Counter[Outcome]) -> None:
         if self._clock() - entry.since > self._limits.max_age:
@@ -442,3 +368,12 @@ class Delivery:
                     outcome,
                     told[:_QUOTED],
                 )
+
+
+def _refused(
+    batch: Sequence[_Entry], result: Sequence[Refusal] | BackendError | None
+) -> dict[UUID, BackendError]:
+    """Return the errors of a request by the id of the annotation."""
+    if isinstance(result, BackendError):
+        return {entry.annotation.id: result for entry in batch}
+    return {one.annotation.id: one.error for one in result or ()}

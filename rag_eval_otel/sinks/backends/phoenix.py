@@ -12,9 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from rag_eval_otel.sinks.backends.annotations import IDENTIFIER, Annotation
-from rag_eval_otel.sinks.backends.delivery import BackendError, Refusal, reported
-
-_NOT_FOUND = 404
+from rag_eval_otel.sinks.backends.client import NOT_FOUND, BackendError, Refusal, reported
 
 
 class Phoenix:
@@ -41,7 +39,7 @@ class Phoenix:
             with reported(*self._errors):
                 self._request(annotations, of=of)
         except BackendError as error:
-            told = error.body if error.status == _NOT_FOUND else ""
+            told = error.body if error.status == NOT_FOUND else ""
             lost = [one for one in annotations if _target(one) in told]
             if not lost:
                 raise
@@ -81,4 +79,4 @@ def _refusal(annotation: Annotation) -> Refusal:
         f"Phoenix has no span {_target(annotation)}; export the spans to the same Phoenix, and all"
         " traces if a collector samples them"
     )
-    return Refusal(annotation=annotation, reason="not_found", message=told)
+    return Refusal(annotation=annotation, error=BackendError(told, status=NOT_FOUND))

@@ -16,7 +16,9 @@ from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.sinks.backends.annotations import Annotation, annotation_of, annotations_of
-from rag_eval_otel.sinks.backends.delivery import Client, Delivery, Limits, Outcome
+from rag_eval_otel.sinks.backends.client import Client
+from rag_eval_otel.sinks.backends.delivery import Delivery, Limits, Outcome
+from rag_eval_otel.sinks.backends.langfuse import PUBLIC_KEY, SECRET_KEY
 from rag_eval_otel.sinks.health import Gauge, add_gauge_source
 from rag_eval_otel.types import Evaluation, Feedback
 
@@ -26,9 +28,13 @@ BACKENDS = Registry(
     kind="backend",
     built_in={
         "phoenix": f"{_HERE}.phoenix:Phoenix",
+        "mlflow": f"{_HERE}.mlflow:MLflow",
+        "langsmith": f"{_HERE}.langsmith:LangSmith",
+        "langfuse": f"{_HERE}.langfuse:Langfuse",
+        "opik": f"{_HERE}.opik:Opik",
     },
 )
-"""Finds the class of a backend. Its instances are clients (see `delivery.Client`)."""
+"""Finds the class of a backend. Its instances are clients (see `client.Client`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,10 @@ class _Needs:
 
 _NEEDS = {
     "phoenix": _Needs(package="arize-phoenix-client"),
+    "mlflow": _Needs(package="mlflow", variables=("MLFLOW_TRACKING_URI",)),
+    "langsmith": _Needs(package="langsmith"),
+    "langfuse": _Needs(package="langfuse", variables=(PUBLIC_KEY, SECRET_KEY)),
+    "opik": _Needs(package="opik"),
 }
 
 _QUEUED = Gauge(

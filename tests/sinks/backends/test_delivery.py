@@ -14,15 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.sinks.backends.annotations import Annotation
-from rag_eval_otel.sinks.backends.delivery import (
-    BackendError,
-    Client,
-    Delivery,
-    Limits,
-    Outcome,
-    Refusal,
-    Refused,
-)
+from rag_eval_otel.sinks.backends.client import BackendError, Client, Refusal
+from rag_eval_otel.sinks.backends.delivery import Delivery, Limits, Outcome
 
 LIMITS = Limits()
 
@@ -57,8 +50,8 @@ class Backend:
         found = [one for one in annotations if one.span_id not in self.missing]
         self.stored.update(one.span_id for one in found if one.span_id is not None)
         lost = [one for one in annotations if one.span_id in self.missing]
-        reason: Refused = "not_found"
-        return [Refusal(annotation=one, reason=reason, message="no span") for one in lost]
+        error = BackendError("no span", status=404)
+        return [Refusal(annotation=one, error=error) for one in lost]
 
 
 class Unthreaded(Delivery):

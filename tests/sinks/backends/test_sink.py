@@ -16,7 +16,7 @@ from rag_eval_otel import Config, registry
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.sinks.backends import sink as sinks
 from rag_eval_otel.sinks.backends.annotations import Annotation
-from rag_eval_otel.sinks.backends.delivery import BackendError, Refusal
+from rag_eval_otel.sinks.backends.client import BackendError, Refusal
 from rag_eval_otel.sinks.backends.sink import BACKENDS, BackendSink
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Feedback
@@ -122,7 +122,7 @@ def test_a_hanging_backend_delays_no_span(acme: type[Acme]) -> None:
     with attached(backends=["acme"], shutdown_seconds=1) as app:
         for number in range(TURNS):
             app.turn(number)
-        assert app.handle.flush(30) is False or not acme.stored
+        assert app.handle.flush(2) is False
         app.handle.shutdown()
         assert app.statuses()["scored"] == TURNS
         assert set(outcomes(app)) == {("dropped", "shutdown")}

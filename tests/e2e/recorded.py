@@ -1,0 +1,172 @@
+"""Local servers that stand for LangSmith, Langfuse and Opik, and record what their clients send.
+
+They answer the requests of the real clients as the documentation of each service says. A test with
+them shows which requests are sent, and not what the service makes of them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+KEY = "the-right-key"
+PROJECT = "shop"
+PROJECT_ID = "11111111-1111-4111-8111-111111111111"
+Answer = tuple[int, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A request: its method, path, query, headers (with names in lower case) and JSON body."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Service:
+    """A service that knows the spans ``known``, by their OpenTelemetry ids; None means all.
+
+    ``stored`` has what it stores, by id. ``requests`` are all requests in order.
+    """
+
+    known: set[int] | None = None
+    stored: dict[str, dict[str, Any]] = field(default_factory=dict)
+    requests: list[Recorded] = field(default_factory=list)
+    url: str = ""
+
+    def knows(self, span_id: int) -> bool:
+        return self.known is None or span_id in self.known
+
+    def answer(self, request: Recorded) -> Answer:
+        """Return the status and the JSON body of the response."""
+        raise NotImplementedError
+
+    def sent(self, method: str, path: str) -> list[Recorded]:
+        """Return the requests with this method to this path."""
+        return [one for one in self.requests if (one.method, one.path) == (method, path)]
+
+    def statuses(self) -> Counter[str]:
+        return Counter(f"{one.method} {one.path}" for one in self.requests)
+
+
+class LangSmith(Service):
+    """Stores feedback by its id; the run of a span has the span's id."""
+
+    def answer(self, request: Recorded) -> Answer:
+        if request.path == "/info":
+            return 200, {"version": "0.12.0", "instance_flags": {}}
+        if request.headers.get("x-api-key") != KEY:
+            return 401, {"detail": "Invalid token"}
+        if request.path == "/sessions":
+            is_known = request.query["name"] == [PROJECT]
+            project = {"id": PROJECT_ID, "tenant_id": PROJECT_ID, "reference_dataset_id": None}
+            return 200, [project] if is_known else []
+        if (request.method, request.path) != ("POST", "/feedback"):
+            return 405, {}
+        if not self.knows(UUID(request.body["run_id"]).int):
+            return 404, {"detail": "Run not found"}
+        self.stored[request.body["id"]] = request.body
+        return 200, {}
+
+
+class Langfuse(Service):
+    """Stores scores by their ids, of observations that may come later."""
+
+    def answer(self, request: Recorded) -> Answer:
+        if not request.headers.get("authorization", "").startswith("Basic "):
+            return 401, {"message": "Invalid credentials"}
+        if (request.method, request.path) != ("POST", "/api/public/scores"):
+            return 405, {}
+        self.stored |= {one["id"]: one for one in request.body}
+        return 202, {"message": "Accepted"}
+
+
+class Opik(Service):
+    """Stores feedback scores by the id of the span and their names."""
+
+    def answer(self, request: Recorded) -> Answer:
+        if request.headers.get("authorization") != KEY:
+            return 401, {"code": 401, "message": "API key should be provided"}
+        if request.path == "/v1/private/spans/search":
+            (asked,) = request.body["filters"]
+            assert (asked["field"], asked["operator"]) == ("id", "ends_with")
+            ids = [opik_id(one) for one in self.known or ()]
+            found = [id_ for id_ in ids if id_.endswith(asked["value"])]
+            is_known = request.body["project_name"] == PROJECT
+            span = {"start_time": "2026-11-22T00:00:00Z"}
+            return 200, [{"id": id_, **span} for id_ in found if is_known]
+        if (request.method, request.path) != ("PUT", "/v1/private/spans/feedback-scores"):
+            return 405, {}
+        self.stored |= {f"{one['id']} {one['name']}": one for one in request.body["scores"]}
+        return 204, None
+
+
+def opik_id(span_id: int) -> str:
+    """Return the UUID that Opik makes of a span: of the trace's time, and a hash of the id."""
+    digest = bytearray(sha256(span_id.to_bytes(8, "big")).digest()[:10])
+    digest[0] = digest[0] & 0x0F | 0x70
+    digest[2] = digest[2] & 0x3F | 0x80
+    return str(UUID(bytes=(1_795_000_000_123).to_bytes(6, "big") + bytes(digest)))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    service: Service
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        place = urlsplit(self.path)
+        request = Recorded(
+            method=self.command,
+            path=place.path,
+            query=parse_qs(place.query),
+            headers={name.lower(): value for name, value in self.headers.items()},
+            body=json.loads(body or "null"),
+        )
+        self.service.requests.append(request)
+        status, answer = self.service.answer(request)
+        is_stream = place.path.endswith("/search")  # one object in each line
+        told = "".join(f"{json.dumps(one)}\n" for one in answer) if is_stream else ""
+        told = told if is_stream else json.dumps(answer) if answer is not None else ""
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(told)))
+        self.end_headers()
+        self.wfile.write(told.encode())
+
+    do_GET = do_POST = do_PUT = do_PATCH = _serve  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+@contextmanager
+def serving(service: Service) -> Iterator[Service]:
+    """Serve ``service`` at its ``url`` during the block."""
+    handler = type("Handler", (_Handler,), {"service": service})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        service.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield service
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,247 @@
+"""What the real clients of LangSmith, Langfuse and Opik send for the scores of live turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+pytest.importorskip("opik", reason="the clients of the backends are not installed")
+
+from langsmith import utils
+
+from e2e.proxy import Fault, Proxy, proxied
+from e2e.recorded import (
+    KEY,
+    PROJECT,
+    PROJECT_ID,
+    Langfuse,
+    LangSmith,
+    Opik,
+    Service,
+    opik_id,
+    serving,
+)
+from live import App, attached
+
+TURNS = 200
+PATIENCE = 300.0
+SERVICES: dict[str, type[Service]] = {"langsmith": LangSmith, "langfuse": Langfuse, "opik": Opik}
+FAULTS = pytest.mark.parametrize("fault", ["none", "down", "slow", "errors"])
+NAMES = pytest.mark.parametrize("name", SERVICES)
+
+pytestmark = [
+    pytest.mark.timeout(1200),
+    # The clients warn at their import, and leave connections to the garbage collector.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A service that records, the proxy in front of it, and the application that is scored."""
+
+    service: Service
+    proxy: Proxy
+    app: App
+
+    def outcomes(self) -> dict[Any, int]:
+        """Return the counter of scores by what became of them."""
+        points = self.app.points("rag.evaluation.backend.scores")
+        return {p.attributes.get("reason", p.attributes["outcome"]): p.value for p in points}
+
+
+@contextmanager
+def running(name: str, *, fault: Fault = "none", **environment: str) -> Iterator[Running]:
+    """Run an application whose scores go to the service ``name``, through a proxy."""
+    service = SERVICES[name]()
+    with (
+        serving(service),
+        proxied(service.url) as proxy,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        proxy.fault = fault
+        proxy.seconds = 0.5 if name == "langsmith" else 2.0  # which gets 1,000 requests
+        settings = {
+            "LANGSMITH_ENDPOINT": proxy.url,
+            "LANGSMITH_API_KEY": KEY,
+            "LANGSMITH_PROJECT": PROJECT,
+            "LANGFUSE_BASE_URL": proxy.url,
+            "LANGFUSE_PUBLIC_KEY": "public",
+            "LANGFUSE_SECRET_KEY": KEY,
+            "OPIK_URL_OVERRIDE": proxy.url,
+            "OPIK_API_KEY": KEY,
+            "OPIK_PROJECT_NAME": PROJECT,
+            "OPIK_WORKSPACE": "default",
+            "OPIK_ANALYTICS_ENABLED": "false",
+            "OPIK_SENTRY_ENABLE": "false",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+        for variable, value in {**settings, **environment}.items():
+            patch.setenv(variable, value)
+        if name == "langsmith":
+            utils.get_env_var.cache_clear()  # a process reads its variables once
+            utils.get_tracer_project.cache_clear()
+        with attached(backends=[name], shutdown_seconds=5) as app:
+            yield Running(service=service, proxy=proxy, app=app)
+
+
+def scores(app: App) -> dict[int, dict[str, Any]]:
+    """Return the attributes of the turns' spans, by span id."""
+    return {
+        span.context.span_id: dict(span.attributes or {})
+        for span in app.exported()
+        if "rag.evaluation.status" in (span.attributes or {})
+    }
+
+
+def expected(app: App) -> set[tuple[Any, ...]]:
+    """Return span, name, score and label of all scores, and of the overall labels."""
+    found: set[tuple[Any, ...]] = set()
+    for span, attributes in scores(app).items():
+        found.add((span, "rag.evaluation", None, attributes["rag.evaluation.label"]))
+        for name in [one.split(".")[2] for one in attributes if one.endswith(".score")]:
+            prefix = f"rag.evaluation.{name}"
+            label = attributes[f"{prefix}.label"]
+            found.add((span, name, attributes[f"{prefix}.score"], label))
+    return found
+
+
+def seen(name: str, service: Service) -> list[tuple[Any, ...]]:
+    """Return the same of what the service has stored."""
+    stored = list(service.stored.values())
+    if name == "langsmith":
+        return [
+            (UUID(one["run_id"]).int, one["key"], one.get("score"), one["value"]) for one in stored
+        ]
+    if name == "opik":
+        spans = {opik_id(span): span for span in service.known or ()}
+        overall = {"rag.evaluation": None}
+        return [
+            (
+                spans[one["id"]],
+                one["name"],
+                overall.get(one["name"], one["value"]),
+                one["category_name"],
+            )
+            for one in stored
+        ]
+    labels = {
+        (one["observationId"], one["name"].removesuffix(".label")): one["value"]
+        for one in stored
+        if one["dataType"] == "CATEGORICAL"
+    }
+    numbers = {
+        (one["observationId"], one["name"]): one["value"]
+        for one in stored
+        if one["dataType"] == "NUMERIC"
+    }
+    return [(int(key[0], 16), key[1], numbers.get(key), label) for key, label in labels.items()]
+
+
+@NAMES
+@FAULTS
+def test_every_score_is_sent(name: str, fault: Fault) -> None:
+    """Each once, also with the service down for 20 seconds, slow, or failing a tenth."""
+    with running(name, fault=fault) as run:
+        turns = [run.app.turn(number) for number in range(TURNS)]
+        run.service.known = {turn.get_span_context().span_id for turn in turns}
+        assert run.app.handle.flush(PATIENCE)
+        found = seen(name, run.service)
+        assert len(found) == len(set(found))
+        assert set(found) == expected(run.app)
+        assert set(run.outcomes()) == {"delivered"}
+        assert (run.proxy.failed > 0) == (fault in {"down", "errors"})
+
+
+def test_langsmith_gets_feedback_on_the_run_of_the_span() -> None:
+    """By POST /feedback, with the ids of the span and of the project."""
+    with running("langsmith") as run:
+        span = run.app.turn().get_span_context().span_id
+        assert run.app.handle.flush(PATIENCE)
+        sent = run.service.sent("POST", "/feedback")
+        (one,) = [each.body for each in sent if each.body["key"] == "faithfulness"]
+        assert one["run_id"] == f"00000000-0000-0000-{span:016x}"[:23] + "-" + f"{span:016x}"[4:]
+        assert one["session_id"] == PROJECT_ID
+        assert one["feedback_source"]["type"] == "model"
+        metadata = one["feedback_source"]["metadata"]
+        assert metadata["annotator_kind"] == "LLM"
+        assert {"version", "threshold", "judge"} <= set(metadata)
+        assert len(run.service.sent("GET", "/sessions")) == 1
+
+
+def test_langfuse_gets_scores_of_the_observation() -> None:
+    """By one POST /api/public/scores for a batch, a number and a category for each score."""
+    with running("langfuse") as run:
+        span = run.app.turn().get_span_context()
+        assert run.app.handle.flush(PATIENCE)
+        (sent,) = run.service.sent("POST", "/api/public/scores")
+        found = {one["name"]: one for one in sent.body}
+        number, label = found["faithfulness"], found["faithfulness.label"]
+        assert (number["dataType"], label["dataType"]) == ("NUMERIC", "CATEGORICAL")
+        assert number["traceId"] == f"{span.trace_id:032x}"
+        assert number["observationId"] == label["observationId"] == f"{span.span_id:016x}"
+        assert number["metadata"]["annotator_kind"] == "LLM"
+        assert {"version", "threshold", "judge"} <= set(number["metadata"])
+        assert len({one["id"] for one in sent.body}) == len(sent.body)
+
+
+def test_opik_gets_feedback_scores_of_the_span() -> None:
+    """By one search for the span, and one PUT for a batch."""
+    with running("opik") as run:
+        span = run.app.turn().get_span_context().span_id
+        run.service.known = {span}
+        assert run.app.handle.flush(PATIENCE)
+        (sent,) = run.service.sent("PUT", "/v1/private/spans/feedback-scores")
+        found = {one["name"]: one for one in sent.body["scores"]}
+        assert found["faithfulness"]["id"] == opik_id(span)
+        assert found["faithfulness"]["source"] == "sdk"
+        assert found["faithfulness"]["category_name"] in {"pass", "fail"}
+        assert "threshold: " in found["faithfulness"]["reason"]
+        assert found["rag.evaluation"]["value"] in {0, 1}
+        assert len(run.service.sent("POST", "/v1/private/spans/search")) == 1
+
+
+@pytest.mark.parametrize("name", ["langsmith", "opik"])
+def test_a_score_waits_for_its_span(name: str) -> None:
+    """The service does not know the span at first."""
+    with running(name) as run:
+        run.service.known = set()
+        span = run.app.turn().get_span_context().span_id
+        assert not run.app.handle.flush(8)
+        assert not run.service.stored
+        run.service.known = {span}
+        assert run.app.handle.flush(PATIENCE)
+        assert set(seen(name, run.service)) == expected(run.app)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"), [("langsmith", "LANGSMITH_API_KEY"), ("opik", "OPIK_API_KEY")]
+)
+def test_a_wrong_key_is_told(name: str, variable: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing waits for a key that stays wrong, and the key is not in the log of this library."""
+    with running(name, **{variable: "the-wrong-key"}) as run:
+        run.service.known = {run.app.turn().get_span_context().span_id}
+        assert run.app.handle.flush(PATIENCE)
+        assert set(run.outcomes()) == {"unauthorized"}
+    ours = [one.getMessage() for one in caplog.records if one.name.startswith("rag_eval_otel")]
+    assert any("scores were dropped (unauthorized)" in told for told in ours)
+    assert "the-wrong-key" not in "".join(ours)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"), [("langsmith", "LANGSMITH_PROJECT"), ("opik", "OPIK_PROJECT_NAME")]
+)
+def test_a_wrong_project_is_told(
+    name: str, variable: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the variable to set."""
+    with running(name, **{variable: "elsewhere"}) as run:
+        run.service.known = {run.app.turn().get_span_context().span_id}
+        assert not run.app.handle.flush(8)
+        assert not run.service.stored
+    assert f"set {variable} to the project to which the spans are exported" in caplog.text
