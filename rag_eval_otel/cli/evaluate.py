@@ -300,12 +300,16 @@ def _kept(cache: Path | None) -> str:
 
 def _check_paths(options: argparse.Namespace) -> None:
     """Raise `ConfigError` if a file cannot be written, or would replace one that is read."""
-    if options.output is None:
-        return
-    check_output(options.output)
-    _require_another_file(options.output, Path(options.file))
-    if options.baseline is not None:
-        _require_another_file(options.output, options.baseline)
+    read = [Path(options.file), *([options.baseline] if options.baseline else [])]
+    if options.output is not None:
+        check_output(options.output)
+        _require_another_file(options.output, *read, option="--output")
+    if (path := options.junit) is not None:
+        _require_another_file(path, *read, option="--junit")
+        is_output = options.output is not None and options.output.resolve() == path.resolve()
+        if is_output or path.is_dir() or not path.absolute().parent.is_dir():
+            msg = f"--junit {path} cannot be written: name another file in a folder that exists"
+            raise ConfigError(msg)
 
 
 def _export(options: argparse.Namespace, plan: Plan, targets: Targets) -> Exported:
@@ -353,9 +357,10 @@ _OF_CONFIG = (
 )
 
 
-def _require_another_file(output: Path, file: Path) -> None:
-    if output.resolve() == file.resolve():
-        msg = f"--output {output} is the file that is read; name another"
+def _require_another_file(path: Path, *others: Path, option: str) -> None:
+    """Raise `ConfigError` if ``path``, the file of ``option``, is one of ``others``."""
+    if any(path.resolve() == other.resolve() for other in others):
+        msg = f"{option} {path} is the file that is read; name another"
         raise ConfigError(msg)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_eval_otel.dataset.comparison import Comparison, Versions, compare_rows
+from rag_eval_otel.dataset.gate import Gate, GateCheck, GateResult
 from rag_eval_otel.dataset.summary import MetricSummary, Totals
 from rag_eval_otel.results.rows import Row, flat_columns
 from rag_eval_otel.runtime.installed import require
@@ -82,3 +83,14 @@ class DatasetResult:
         may come from other prompts, other fusion or another judge.
         """
         return compare_rows(self.rows, other.rows, versions=versions)
+
+    def check(self, gate: Gate) -> GateResult:
+        """Return whether this result meets each condition of ``gate``, with the reasons.
+
+        Raises `ConfigError` if the gate names a metric that was not measured, or if its baseline
+        cannot be read or compared.
+        """
+        check = GateCheck(gate, [metric.name for metric in self.metrics])
+        for row in self.rows:
+            check.add(row)
+        return check.result(self.totals)

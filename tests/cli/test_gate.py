@@ -96,6 +96,18 @@ def test_the_baseline_is_not_replaced_by_the_output(
     assert "is the file that is read; name another" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["data.jsonl", "scores.csv", "nowhere/gate.xml", "."])
+def test_the_junit_file_is_checked_before_rows_are_scored(
+    name: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It replaces no other file of the command, and a run is not paid for in vain."""
+    gate = ("--fail-under", "answer_exact_match=0.5", "--output", str(tmp_path / "scores.csv"))
+    assert status(write("data.jsonl", 10), *gate, "--junit", str(tmp_path / name)) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert "--junit" in err
+
+
 def test_the_summary_is_printed_before_a_baseline_is_refused(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offline import EMBEDDER, Reads, judge, numbers
 from rag_eval_otel.dataset.comparison import Entry, Pairs, ScoredRun, pair_scores
 from rag_eval_otel.dataset.gate import Gate, GateCheck, GateResult, compared, junit
+from rag_eval_otel.dataset.run import evaluate_dataset
 from rag_eval_otel.dataset.summary import Summary, Totals
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import Row
@@ -224,6 +226,13 @@ def test_the_level_is_shared_by_all_comparisons(tmp_path: Path) -> None:
             check.add(Row(index=one.index, sample=one.sample, evaluation=scores))
         assert check.result(summary.totals()).passed is passes
         summary.close()
+
+
+def test_a_result_in_memory_is_checked_in_the_same_way() -> None:
+    """`DatasetResult.check` takes the gate and says why it fails."""
+    result = evaluate_dataset(numbers(1, 0, 1), [Reads()], judge=judge(), embedder=EMBEDDER)
+    assert result.check(Gate(means={"reads": 0.6})).passed
+    assert not result.check(Gate(pass_rate=0.7)).passed
 
 
 # --- bad input ------------------------------------------------------------------------------------
