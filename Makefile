@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Each worker and each process that a test starts compiles all modules if Python may not store them.
 COMPILED := PYTHONDONTWRITEBYTECODE=
+SAY = @echo "Installing packages into $(VENV), once: this takes one or two minutes, and pip prints nothing."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -67,18 +68,22 @@ $(VENV)/.made:
 		echo "Python 3.10 or newer is needed, and '$(PYTHON)' is not (`$(PYTHON) -V 2>&1`)."; \
 		echo "Name another one:  make $(MAKECMDGOALS) PYTHON=python3.12"; \
 		exit 1; }
+	@echo "Making a virtual environment in $(VENV)."
 	$(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) --upgrade pip
 	@touch $@
 
 $(VENV)/.core: pyproject.toml $(VENV)/.made
+	$(SAY)
 	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.made
+	$(SAY)
 	$(PIP) --editable '.[test]'
 	@touch $(VENV)/.core $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.made
+	$(SAY)
 	$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.core $(VENV)/.test $@

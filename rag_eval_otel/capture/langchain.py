@@ -364,11 +364,12 @@ class LangChainHook:
 
     def __init__(self) -> None:
         self._handler: LangChainCapture | None = None
+        self._unless: Callable[[], bool] | None = None
         self._known = False
 
-    def install(self, handler: LangChainCapture) -> None:
-        """Report every LangChain run that starts from now on to ``handler``."""
-        self._handler = handler
+    def install(self, handler: LangChainCapture, unless: Callable[[], bool] | None = None) -> None:
+        """Report LangChain runs to ``handler``, unless ``unless()`` is True at the first run."""
+        self._handler, self._unless = handler, unless
         if not self._known:
             self._known = True
             # LangChain asks for a context variable, but only calls the method `get` of it. A real
@@ -381,6 +382,10 @@ class LangChainHook:
 
     def get(self) -> LangChainCapture | None:
         """Return the handler that LangChain should call for a new run, or None."""
+        if self._unless is not None:
+            if self._unless():
+                self._handler = None
+            self._unless = None
         return self._handler
 
 

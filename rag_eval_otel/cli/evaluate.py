@@ -166,7 +166,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "--raise-on-failure": {
         "action": "store_true",
-        "help": "stop at the first row with a failed score",
+        "help": "stop at the first row with an error instead of a score",
     },
     "--json": AS_JSON,
     **GATE,
@@ -179,7 +179,7 @@ Scores every row of FILE (.jsonl, .csv or .parquet) and prints a summary. Column
 LlamaIndex and Haystack are recognised. Memory does not grow with FILE.
 
 Scores are cached on disk as each row ends. After an interrupt or a kill, run the same command
-again: it asks for missing and failed scores only, and writes the complete output.
+again: it asks only for scores that are missing, and writes the complete output.
 
 Exit status: 0 every row was scored, and the gate passed; 1 a score or trace failed, or no metric
 could use the judge's replies on a row; 2 misuse; 3 the gate failed; 130 interrupted.
@@ -250,7 +250,7 @@ def _remark(file: str, exported: Exported, cache: Path | None) -> None:
         sys.stderr.write(f"rag-eval-otel: {exported.unsent} traces could not be sent\n")
     if totals.failed:
         sys.stderr.write(
-            f"rag-eval-otel: {totals.failed} rows have failed scores; {_kept(cache)}\n"
+            f"rag-eval-otel: {totals.failed} rows have errors instead of scores; {_kept(cache)}\n"
         )
     if totals.unscored:
         sys.stderr.write(f"rag-eval-otel: {_unscored(totals)}; {_kept(cache)}\n")

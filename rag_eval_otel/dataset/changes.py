@@ -258,7 +258,7 @@ def _side(run: ScoredRun, name: str) -> Side:
     return Side(
         values=values,
         mean=moments.mean,
-        interval=moments.interval,
+        interval=moments.interval_on(moments.scale),
         passed=sum(entry.label == "pass" for entry in entries),
         labelled=sum(entry.label is not None for entry in entries),
     )

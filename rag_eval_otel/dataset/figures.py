@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from rag_eval_otel.dataset.series import Series
-from rag_eval_otel.dataset.summary import mean_interval
+from rag_eval_otel.dataset.summary import linear_scale, score_interval
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.drift.validation import default_learn, valid_score
@@ -102,14 +102,7 @@ def _own_scale(series: Series) -> Range | None:
     """
     if series.values == series.units or not series.values:
         return None
-    pairs = list(zip(series.units, series.values, strict=True))
-    (u0, low), (u1, high) = min(pairs), max(pairs)
-    if u1 - u0 < _NARROW:
-        return None
-    per_unit = (high - low) / (u1 - u0)
-    start, end = low - u0 * per_unit, low + (1 - u0) * per_unit
-    fits = end - start > _NARROW and max(abs(start), abs(end)) < _LARGEST
-    return (round(start, 6), round(end, 6)) if fits else None
+    return linear_scale(series.values, series.units)
 
 
 def bins(values: Sequence[float], scale: Range) -> list[Bin]:
@@ -176,17 +169,28 @@ def running(line: Line) -> list[Mean]:
     first = min(count, window // 2)
     step = max(1, math.ceil((count - first + 1) / _POINTS))
     ends = [*range(first, count, step), count] if count else []
-    return [_mean(line, max(0, end - window), end) for end in ends]
+    scale = _scale_of_line(line)
+    return [_mean(line, max(0, end - window), end, scale=scale) for end in ends]
 
 
 def parts(line: Line) -> Iterator[Mean]:
     """Divide ``line`` into at most twenty parts of equal length, and yield the mean of each."""
     size = max(1, math.ceil(len(line.at) / _PARTS))
+    scale = _scale_of_line(line)
     for start in range(0, len(line.at), size):
-        yield _mean(line, start, min(len(line.at), start + size))
+        yield _mean(line, start, min(len(line.at), start + size), scale=scale)
 
 
-def _mean(line: Line, start: int, end: int) -> Mean:
+def _scale_of_line(line: Line) -> Range | None:
+    """Return the scale of the scores in ``line`` for their intervals; None if it is unknown."""
+    if not line.values:
+        return None
+    if line.values != line.units:
+        return linear_scale(line.values, line.units)
+    return (0.0, 1.0) if min(line.values) >= 0 and max(line.values) <= 1 else None
+
+
+def _mean(line: Line, start: int, end: int, *, scale: Range | None) -> Mean:
     values, n = line.values[start:end], end - start
     mean = sum(values) / n
     squares = sum([(value - mean) * (value - mean) for value in values])
@@ -195,7 +199,7 @@ def _mean(line: Line, start: int, end: int) -> Mean:
         since=line.at[start],
         n=n,
         mean=mean,
-        interval=mean_interval(mean, math.sqrt(squares / max(1, n - 1)), n=n),
+        interval=score_interval(mean, math.sqrt(squares / max(1, n - 1)), n=n, scale=scale),
         lowest=min(values),
     )
 

@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass, field
 from textwrap import shorten
 from typing import Any
 
-from rag_eval_otel.calibration.means import student
+from rag_eval_otel.calibration.means import student, unit_interval
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 _EXACT_TO = 200  # degrees of freedom; above, the expansion is off by less than 1e-10
 _STEPS = 80  # steps of bisection
+_UPPER = 0.975  # the two ends of an interval of 95 % are at this quantile
+_NARROW, _LARGEST = 1e-6, 1e12  # limits of the scales that can be computed from scores
 
 
 def mean_interval(
@@ -27,14 +29,50 @@ def mean_interval(
 
     ``deviation`` is the sample standard deviation of the values. The ends of the interval are
     ``mean`` plus and minus ``t(n - 1) * deviation / sqrt(n)``, where t is the quantile of Student's
-    t. The ends may lie outside the range of the metric. For fewer than two values the result is
-    None. If all values are equal, the interval has width 0, although the true mean is not known
-    that precisely.
+    t. They may lie outside the range of the values, so use `score_interval` for scores. For fewer
+    than two values the result is None. If all values are equal, the interval has width 0, although
+    the true mean is not known that precisely.
     """
     if n < 2:  # noqa: PLR2004  # one value has no deviation
         return None
     half = t_quantile((1 + confidence) / 2, n - 1) * deviation / math.sqrt(n)
     return mean - half, mean + half
+
+
+def score_interval(
+    mean: float, deviation: float, *, n: int, scale: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    """Return the 95 % confidence interval of the mean of ``n`` scores, within their ``scale``.
+
+    The interval is Wilson's, for the number of yes-or-no scores that would have the same variance.
+    If all scores are equal, it still has a width, because a few equal scores do not prove that all
+    are equal. If ``scale`` is None, the scale is unknown, and the result is `mean_interval`.
+    """
+    if scale is None or n < 2:  # noqa: PLR2004  # one value has no deviation
+        return mean_interval(mean, deviation, n=n)
+    low, width = scale[0], scale[1] - scale[0]
+    found = unit_interval(
+        min(1.0, max(0.0, (mean - low) / width)),
+        (deviation / width) ** 2 / n,
+        quantile=t_quantile(_UPPER, n - 1),
+        effective=n,
+    )
+    return low + width * found[0], low + width * found[1]
+
+
+def linear_scale(values: Sequence[float], units: Sequence[float]) -> tuple[float, float] | None:
+    """Return the ends of the scale on which ``values`` are measured, such as 1 and 5, or None.
+
+    ``units`` are the same scores on the scale 0 to 1. Two different scores are enough.
+    """
+    pairs = list(zip(units, values, strict=True))
+    (u0, low), (u1, high) = min(pairs), max(pairs)
+    if u1 - u0 < _NARROW:
+        return None
+    per_unit = (high - low) / (u1 - u0)
+    start, end = low - u0 * per_unit, low + (1 - u0) * per_unit
+    fits = end - start > _NARROW and max(abs(start), abs(end)) < _LARGEST
+    return (round(start, 6), round(end, 6)) if fits else None
 
 
 def t_quantile(p: float, df: int) -> float:
@@ -83,8 +121,8 @@ class MetricSummary:
     ``mean``, ``median`` and ``interval`` cover only the scores with status ``ok``, on the metric's
     own scale. Scores with status ``undefined`` or ``error`` are left out, so read the counts
     ``ok``, ``undefined`` and ``error`` with the mean. A value that cannot be computed is None,
-    never NaN. ``median`` is exact. ``interval`` is the 95 % confidence interval of the mean by
-    Student's t. Its ends may lie outside the metric's range. It is None for fewer than two scores.
+    never NaN. ``median`` is exact. ``interval`` is the 95 % confidence interval of the mean, within
+    the scale of the metric (`score_interval`). It is None for fewer than two scores.
     ``normalized_mean`` is the mean on the scale 0 to 1, for metrics with another scale.
 
     ``labelled`` is the number of scores with the label pass or fail, and ``passed`` the number with
@@ -120,9 +158,12 @@ class Moments:
     count: int = 0
     centre: float = 0.0
     squares: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
 
     def add(self, value: float) -> None:
         self.count += 1
+        self.low, self.high = min(self.low, value), max(self.high, value)
         away = value - self.centre
         self.centre += away / self.count
         self.squares += away * (value - self.centre)
@@ -135,8 +176,17 @@ class Moments:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % confidence interval of the mean; None for fewer than two numbers."""
+        return self.interval_on(None)
+
+    @property
+    def scale(self) -> tuple[float, float] | None:
+        """The scale 0 to 1 if all numbers are on it, else None."""
+        return (0.0, 1.0) if self.low >= 0 and self.high <= 1 else None
+
+    def interval_on(self, scale: tuple[float, float] | None) -> tuple[float, float] | None:
+        """Return the 95 % interval of the mean of scores on ``scale`` (see `score_interval`)."""
         deviation = math.sqrt(self.squares / max(1, self.count - 1))
-        return mean_interval(self.centre, deviation, n=self.count)
+        return score_interval(self.centre, deviation, n=self.count, scale=scale)
 
 
 @dataclass(slots=True)
@@ -170,6 +220,16 @@ class Tally:
         if score.value is not None and score.normalized is not None:
             self.normalized.add(score.normalized)
 
+    def _scale(self) -> tuple[float, float] | None:
+        """Return the ends of the metric's scale; None if they cannot be told from its scores.
+
+        Without another scale, scores that are all from 0 to 1 are on the scale 0 to 1.
+        """
+        values, units = self.values, self.normalized
+        if units.count == values.count > 0:
+            return linear_scale((values.low, values.high), (units.low, units.high))
+        return values.scale
+
     def summary(self, name: str, *, median: float | None) -> MetricSummary:
         """Return the summary of the scores so far, with ``name`` as the name of the metric.
 
@@ -179,7 +239,7 @@ class Tally:
             name=name,
             mean=self.values.mean,
             median=median,
-            interval=self.values.interval,
+            interval=self.values.interval_on(self._scale()),
             normalized_mean=self.normalized.mean,
             ok=self.ok,
             undefined=self.counts["undefined"],
@@ -267,11 +327,11 @@ class Totals:
     """The summary of a dataset over all rows and metrics.
 
     ``totals["faithfulness"]`` is the summary of the metric ``faithfulness``. ``rows`` is the number
-    of rows, and ``failed`` the number of rows with a failed score. ``unscored`` is the number of
-    rows for which no metric could use the judge's replies. ``usage`` has the model requests and
-    tokens of this run, in which scores from the cache need none. ``cost`` is the money for these
-    tokens in ``currency``, without tokens of unknown price; None if no price is known. ``judge``
-    names the judge models that answered, None if no judge was asked.
+    of rows, and ``failed`` the number of rows with a score of the status ``error``. ``unscored`` is
+    the number of rows for which no metric could use the judge's replies. ``usage`` has the model
+    requests and tokens of this run, in which scores from the cache need none. ``cost`` is the money
+    for these tokens in ``currency``, without tokens of unknown price; None if no price is known.
+    ``judge`` names the judge models that answered, None if no judge was asked.
     """
 
     rows: int
@@ -296,7 +356,7 @@ class Totals:
         usage, rows = self.usage, "1 row" if self.rows == 1 else f"{self.rows} rows"
         unscored = f", {self.unscored} without a score" if self.unscored else ""
         head = (
-            f"{rows}, {self.failed} with failed scores{unscored};"
+            f"{rows}, {self.failed} with errors{unscored};"
             f" judge {self.judge or '-'},"
             f" {usage.judge_requests} judge requests,"
             f" {usage.prompt_tokens + usage.completion_tokens} tokens,"

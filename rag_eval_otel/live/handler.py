@@ -10,8 +10,12 @@ from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.instrument import Handle, instrument, pipeline_of, recorder_of
 from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.sinks.factory import find_sinks
+from rag_eval_otel.types import Sink
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Unpack
 
 
@@ -27,11 +31,18 @@ class RagEvalCallbackHandler(LangChainCapture):
 
     The handler looks up the tracer provider at its first run, so the application may set the
     provider after it has made the handler. All handlers on one provider share one pipeline, which
-    has the options of the first handler.
+    has the options and ``sinks`` of the first handler. ``sinks`` are those of `instrument`.
     """
 
-    def __init__(self, config: Config | None = None, **options: Unpack[ConfigOptions]) -> None:
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        sinks: Sequence[Sink | str] = (),
+        **options: Unpack[ConfigOptions],
+    ) -> None:
         self._config = config or Config.from_env(**options)
+        self._sinks = tuple(find_sinks(sinks))
         self._given = self._config if config or options else None
         self._attached: Handle | None = None
         self._recorder_of_handle: RunRecorder | None = None
@@ -47,7 +58,7 @@ class RagEvalCallbackHandler(LangChainCapture):
         The first use of this property attaches the pipeline to the tracer provider.
         """
         if self._attached is None:
-            self._attached = instrument(self._given)
+            self._attached = instrument(self._given, sinks=self._sinks)
         return self._attached
 
     def flush(self, timeout: float = 30.0) -> bool:

@@ -125,13 +125,13 @@ class Handle:
 
         return LangChainHook()
 
-    def install_langchain_hook(self) -> None:
+    def install_langchain_hook(self, *, unless: Callable[[], bool] | None = None) -> None:
         """Trace and score every LangChain run of the process, without passing a callback to it.
 
         A second call changes nothing. A run that also gets `callback` as an argument is scored
-        once.
+        once. ``unless`` is called at the first run; if it returns True, the hook is not used.
         """
-        self._hook.install(self.callback)
+        self._hook.install(self.callback, unless)
 
     def remove_langchain_hook(self) -> None:
         """Stop scoring runs without a callback. Runs under way are still recorded and scored.
@@ -385,8 +385,12 @@ def instrument(
         attachment = attachment_of(provider) if wrap is None else None
         known = _handle_on(attachment)
         if known is not None:
-            if has_options and known.config != config:
-                _log.warning("already instrumented: the options of the first call stay in force")
+            kinds = {type(sink) for sink in known._pipeline.scorer.sinks}  # noqa: SLF001
+            is_new = not kinds.issuperset(type(sink) for sink in own_sinks)
+            if is_new or (has_options and known.config != config):
+                _log.warning(
+                    "already instrumented: the options and sinks of the first call stay in force"
+                )
             return known
         pipeline = _build_pipeline(
             config,

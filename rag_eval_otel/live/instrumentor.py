@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Collection
+from importlib.metadata import entry_points
 from typing import Any
 
 from rag_eval_otel.config import Config
@@ -17,11 +20,17 @@ except ImportError as error:  # pragma: no cover  # the extra is installed where
     raise MissingDependencyError("opentelemetry-instrumentation", "auto") from error  # noqa: EM101
 
 
+_log = logging.getLogger(__name__)
+
+
 class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Attach live scoring to the tracer provider and to every LangChain run of the process.
 
     ``instrument(...)`` takes the arguments of `rag_eval_otel.instrument`. ``uninstrument()``
     exports all spans that wait for scores, and detaches from the provider.
+
+    If another instrumentor, such as OpenInference's, traces LangChain, its spans get the scores,
+    and this library makes no spans of LangChain runs. Otherwise each run would be traced twice.
     """
 
     _handle: Handle | None = None
@@ -32,17 +41,35 @@ class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     def _instrument(self, **options: Any) -> None:
         config = options.pop("config", None) or Config.from_env(**_config_options(options))
-        providers = {name: options[name] for name in _PROVIDERS if options.get(name)}
-        self._handle = instrument(config, **providers)
-        self._handle.install_langchain_hook()
+        others = {name: options[name] for name in _ARGUMENTS if options.get(name)}
+        self._handle = instrument(config, **others)
+        self._handle.install_langchain_hook(unless=_is_traced_by_others)
 
     def _uninstrument(self, **_: Any) -> None:
         if self._handle is not None:
             self._handle.shutdown()
 
 
-_PROVIDERS = ("tracer_provider", "meter_provider", "logger_provider")
-_NOT_OURS = (*_PROVIDERS, "skip_dep_check", "raise_exception_on_conflict")
+def _is_traced_by_others() -> bool:
+    """Return True, and log it, if another instrumentor that is installed traces LangChain."""
+    for entry in entry_points(group="opentelemetry_instrumentor"):
+        module, _, name = entry.value.partition(":")
+        kind = getattr(sys.modules.get(module), name, None) if "langchain" in module else None
+        made = getattr(kind, "_instance", None)  # instrumentors are singletons
+        if getattr(made, "is_instrumented_by_opentelemetry", False):
+            _log.warning(
+                "%s traces LangChain: its spans get the scores, and rag_eval_otel makes no spans of"
+                " LangChain runs. To have the spans of rag_eval_otel instead, add %r to"
+                " OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",
+                kind.__module__,
+                entry.name,
+            )
+            return True
+    return False
+
+
+_ARGUMENTS = ("tracer_provider", "meter_provider", "logger_provider", "sinks")
+_NOT_OURS = (*_ARGUMENTS, "skip_dep_check", "raise_exception_on_conflict")
 
 
 def _config_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_a_file_is_evaluated_offline(data: Path, capsys: pytest.CaptureFixture[s
     """With no more than a file: the default metrics, the offline judge, a table."""
     assert main(["evaluate", str(data)]) == 0
     out = capsys.readouterr()
-    assert out.out.startswith("40 rows, 0 with failed scores; judge lexical")
+    assert out.out.startswith("40 rows, 0 with errors; judge lexical")
     assert "faithfulness" in out.out
     assert not out.err
 
@@ -184,7 +184,10 @@ def test_failed_rows_are_tried_again(
     with ScriptedOpenAI(lambda body: next(refused, None) or yes(body)) as server:
         arguments = command(data, server, "--output", str(output))
         assert main(arguments) == 1
-        assert "3 rows have failed scores; finished scores are kept in" in capsys.readouterr().err
+        assert (
+            "3 rows have errors instead of scores; finished scores are kept in"
+            in capsys.readouterr().err
+        )
         asked = len(server.requests)
         assert main(arguments) == 0
         assert len(server.requests) == asked + 3
@@ -202,7 +205,7 @@ def test_rows_without_a_score(
         arguments = command(data, server, "--output", str(output), "--repairs", "0")
         assert main([*arguments, "--concurrency", "1"]) == 1
         told = capsys.readouterr()
-        assert "40 rows, 0 with failed scores, 5 without a score; judge" in told.out
+        assert "40 rows, 0 with errors, 5 without a score; judge" in told.out
         assert "5 rows without a score: no metric can use what the judge says" in told.err
         assert "(unparsable)" in told.err
         statuses = [row["status"] for row in rows_of(output)]

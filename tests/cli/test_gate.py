@@ -118,7 +118,7 @@ def test_the_summary_is_printed_before_a_baseline_is_refused(
     compared = ("--baseline", str(path), "--no-worse", "answer_exact_match")
     assert status(write("data.jsonl", 10), *compared) == 2
     out, err = capsys.readouterr()
-    assert out.startswith("20 rows, 0 with failed scores")
+    assert out.startswith("20 rows, 0 with errors")
     assert "they have other questions" in err
 
 
@@ -137,7 +137,7 @@ def test_failed_scores_come_before_the_gate(
         assert main(["evaluate", str(path), *judge, "--embedder", "hashing", *options]) == 1
     out, err = capsys.readouterr()
     assert "gate: failed, 1 of 1 conditions failed" in out
-    assert "1 rows have failed scores" in err
+    assert "1 rows have errors instead of scores" in err
 
 
 def test_one_table_has_the_statuses_of_all_commands() -> None:

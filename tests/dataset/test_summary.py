@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from offline import EMBEDDER, Reads, judge, numbers
 from rag_eval_otel.dataset.result import DatasetResult
 from rag_eval_otel.dataset.run import evaluate_dataset
-from rag_eval_otel.dataset.summary import Summary, mean_interval, t_quantile
+from rag_eval_otel.dataset.summary import Summary, mean_interval, score_interval, t_quantile
 from rag_eval_otel.types import Evaluation, Score
 
 T_975 = {1: 12.7062047364, 2: 4.3026527297, 9: 2.2621571628, 30: 2.0422724563, 200: 1.9718962236}
@@ -56,7 +56,7 @@ def test_single_value_has_no_interval() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=50))
 def test_summary_agrees_with_the_list_of_values(values: list[float]) -> None:
-    """Mean, median and interval are those of the whole list."""
+    """Mean, median and interval are those of the whole list; the interval stays on the scale."""
     with closing(Summary(["m"])) as summary:
         for value in values:
             summary.add(Evaluation(scores=(Score(name="m", value=value),)))
@@ -67,10 +67,44 @@ def test_summary_agrees_with_the_list_of_values(values: list[float]) -> None:
         return
     assert found.median == statistics.median(values)
     assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-6, rel=1e-9)
-    if len(values) > 1:
+    if len(values) > 1 and all(0 <= value <= 1 for value in values):
+        assert found.interval is not None
+        assert 0 <= found.interval[0] <= found.interval[1] <= 1
+    elif len(values) > 1:
         half = t_quantile(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
         assert found.interval is not None
         assert found.interval[1] - found.interval[0] == pytest.approx(2 * half, abs=1e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scores", "low", "high"),
+    [([1.0] * 9 + [0.9], 0, 1), ([0.0] * 9 + [0.1], 0, 1), ([1.0] * 5, 0, 1)],
+)
+def test_intervals_stay_inside_the_scale(scores: list[float], low: float, high: float) -> None:
+    """Near an end of the scale the interval ends there, and equal scores do not make it a point."""
+    with closing(Summary(["unit", "stars"])) as summary:
+        for value in scores:
+            stars = Score(name="stars", value=1 + 4 * value, normalized=value)
+            summary.add(Evaluation(scores=(Score(name="unit", value=value), stars)))
+        totals = summary.totals()
+    found = totals["unit"].interval
+    assert found is not None
+    assert low <= found[0] < found[1] <= high
+    assert found[1] - found[0] > 0.01
+    own = totals["stars"].interval
+    assert own is not None
+    if len(set(scores)) > 1:  # equal scores do not tell the scale of stars
+        assert own == pytest.approx((1 + 4 * found[0], 1 + 4 * found[1]))
+
+
+def test_unit_intervals_cover_the_true_mean() -> None:
+    """Of 2,000 intervals of 40 scores near the upper end, at least 93 % hold the true mean."""
+    drawn = np.random.default_rng(5).beta(8, 0.8, size=(2000, 40))
+    intervals = [
+        score_interval(float(r.mean()), float(r.std(ddof=1)), n=40, scale=(0.0, 1.0)) for r in drawn
+    ]
+    held = sum(low <= 8 / 8.8 <= high for low, high in filter(None, intervals))
+    assert held >= 1860
 
 
 def test_mean_is_shown_on_both_scales() -> None:
@@ -93,7 +127,7 @@ def test_mixture_of_versions_is_shown() -> None:
 def test_table_has_counts_beside_every_mean() -> None:
     """A missing number is a dash."""
     lines = repr(result_on(1, 2, "?", "wrong")).splitlines()
-    assert lines[0].startswith("4 rows, 1 with failed scores; judge -, 0 judge requests")
+    assert lines[0].startswith("4 rows, 1 with errors; judge -, 0 judge requests")
     assert lines[1].split() == (
         ["metric", "mean", "95", "%", "interval", "median", "ok", "undefined", "error", "pass"]
     )

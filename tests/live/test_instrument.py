@@ -293,6 +293,26 @@ def test_handlers_share_the_pipeline_of_the_global_provider(
     handlers[0].handle.shutdown()
 
 
+def test_handler_takes_sinks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sink of the first handler gets its evaluations; other sinks later are warned about."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
+    kept, class_ = [], type("Keeping", (), {"emit": lambda _, evaluation: kept.append(evaluation)})
+    handler = RagEvalCallbackHandler(sinks=[class_()], **options())
+    rag().invoke(QUESTION, config={"callbacks": [handler]})
+    assert handler.flush()
+    assert [len(evaluation.scores) for evaluation in kept] == [4]
+    assert RagEvalCallbackHandler(sinks=[class_()]).handle is handler.handle
+    assert "already instrumented" not in caplog.text
+    other = type("Other", (), {"emit": print})
+    assert RagEvalCallbackHandler(sinks=[other()]).handle is handler.handle
+    assert "the options and sinks of the first call stay in force" in caplog.text
+    handler.handle.shutdown()
+    with pytest.raises(ConfigError, match="emit"):
+        RagEvalCallbackHandler(sinks=[object()])  # type: ignore[list-item]
+
+
 def test_handler_with_other_options_than_the_pipeline_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

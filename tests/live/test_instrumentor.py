@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from apps.parts import rag
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import instrument as attach
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.live import instrumentor as live_instrumentor
 from rag_eval_otel.live.instrumentor import RagEvalInstrumentor
 
 QUESTION = "When was Borealis Kites founded?"
@@ -57,6 +60,61 @@ def test_chains_are_scored_without_a_callback(
     spans = exporter.get_finished_spans()
     statuses = [(span.attributes or {}).get("rag.evaluation.status") for span in spans]
     assert sorted(statuses, key=str) == [None, None, "scored"]
+
+
+class OtherInstrumentor:
+    """An instrumentor of another project that traces LangChain, as `BaseInstrumentor` does."""
+
+    _instance: Any = None
+    is_instrumented_by_opentelemetry = True
+
+
+@pytest.mark.parametrize(("other", "spans"), [(OtherInstrumentor(), 0), (None, 2)])
+def test_runs_are_not_traced_beside_another_instrumentor(
+    other: OtherInstrumentor | None,
+    spans: int,
+    *,
+    instrumentor: RagEvalInstrumentor,
+    exporter: InMemorySpanExporter,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """If another one traces LangChain, no run is traced a second time, and one warning says so."""
+    module = ModuleType("other.instrumentation.langchain")
+    module.OtherInstrumentor = OtherInstrumentor  # type: ignore[attr-defined]
+    monkeypatch.setattr(OtherInstrumentor, "_instance", other)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    entry = EntryPoint("langchain", f"{module.__name__}:OtherInstrumentor", "")
+    monkeypatch.setattr(live_instrumentor, "entry_points", lambda group: [entry])
+    instrument(instrumentor, exporter)
+    for _ in range(2):
+        rag().invoke(QUESTION)
+    instrumentor.uninstrument()
+    roots = [span for span in exporter.get_finished_spans() if span.parent is None]
+    assert len(roots) == spans
+    assert caplog.text.count("add 'langchain' to OTEL_PYTHON_DISABLED") == (other is not None)
+
+
+def test_instrumentor_takes_sinks(
+    instrumentor: RagEvalInstrumentor, exporter: InMemorySpanExporter
+) -> None:
+    """A sink gets the evaluations, as with `instrument`."""
+    got: list[Any] = []
+    instrument(instrumentor, exporter, sinks=[KeepingSink(got)])
+    rag().invoke(QUESTION)
+    instrumentor.uninstrument()
+    assert len(got) == 1
+
+
+class KeepingSink:
+    """A sink that appends evaluations to a list."""
+
+    def __init__(self, got: list[Any]) -> None:
+        self._got = got
+
+    def emit(self, evaluation: Any) -> None:
+        """Append ``evaluation``."""
+        self._got.append(evaluation)
 
 
 def test_bad_options_are_refused(
