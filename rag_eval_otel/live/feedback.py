@@ -22,7 +22,7 @@ from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.sinks.attributes import feedback_attributes
-from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.sinks.instruments import OVERALL, Agreement, InstrumentSink
 from rag_eval_otel.types import Evaluation, Feedback, Label, SpanRef
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ Origin: TypeAlias = Literal["ids", "current", "run"]
 Key: TypeAlias = "tuple[int, int]"
 """Trace id and span id of the span of a turn."""
 
-OVERALL: Final = "overall"
-"""The name under which the label of a whole turn is compared with people."""
+Labels: TypeAlias = "Mapping[str, tuple[Label, str]]"
+"""The label and the version of each metric."""
 
 _MAX_TURNS = 4096  # turns whose labels are remembered
 _MAX_EARLY = 1024  # traces whose feedback waits for a turn
@@ -58,13 +58,14 @@ class KeptTurn:
 
 @dataclass(slots=True)
 class _Known:
-    """A recent turn: the judge's labels by metric, None before the evaluation, and feedback.
+    """A recent turn: the judge's labels and versions by metric, None before the evaluation.
 
-    ``waiting`` is the feedback that has not been compared with the labels.
+    ``said`` is all feedback on the turn, and ``waiting`` is the feedback that has not been compared
+    with the labels.
     """
 
     key: Key
-    labels: Mapping[str, Label] | None = None
+    labels: Labels | None = None
     said: list[Feedback] = field(default_factory=list)
     waiting: list[Feedback] = field(default_factory=list)
 
@@ -73,7 +74,7 @@ class _Known:
             found.append(feedback)
             del found[:-_MAX_SAID]
 
-    def compared(self) -> list[tuple[Feedback, Mapping[str, Label]]]:
+    def compared(self) -> list[tuple[Feedback, Labels]]:
         """Return the feedback that waited for the labels, if they are there now."""
         if self.labels is None:
             return []
@@ -92,7 +93,7 @@ class _Early:
 class FeedbackIntake:
     """Join feedback with the recent turns of one pipeline, and pass it on; a sink of evaluations.
 
-    - ``pass_on(feedback)`` gives feedback to the sinks.
+    - ``pass_on(found)`` gives feedback, or its agreement with the judge, to the sinks.
     - ``evaluate(turn)`` evaluates a turn that was not evaluated, and returns False if it cannot.
     - ``max_kept``: the most turns that are kept for this.
     - ``is_under_way(id)`` returns True if a trace or a LangChain run of this id has not ended.
@@ -103,7 +104,7 @@ class FeedbackIntake:
         *,
         instruments: InstrumentSink,
         evaluator: BackgroundEvaluator,
-        pass_on: Callable[[Feedback], None],
+        pass_on: Callable[[Feedback | Agreement], None],
         evaluate: Callable[[KeptTurn], bool] = lambda _: False,
         max_kept: int = 0,
         redactor: Redactor = Redactor(),  # noqa: B008  # frozen
@@ -262,14 +263,15 @@ class FeedbackIntake:
         if kept is not None and self._evaluate(kept):
             self.instruments.feedback_evaluated()
 
-    def _compare(self, feedback: Feedback, labels: Mapping[str, Label]) -> None:
-        """Count whether the judge's labels agree with ``feedback``.
+    def _compare(self, feedback: Feedback, labels: Labels) -> None:
+        """Tell the sinks whether the judge's labels agree with ``feedback``.
 
         Feedback that is named like a metric is about this metric only.
         """
         chosen = {feedback.name} if feedback.name in labels else labels.keys()
         for name in chosen:
-            self.instruments.agreement(name, labels[name], feedback)
+            label, version = labels[name]
+            self._pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
 
     def _cleaned(self, comment: str | None) -> str | None:
         """Return ``comment`` after redaction; None if it cannot be redacted."""
@@ -345,9 +347,11 @@ _UNMATCHED: Final = (
 )
 
 
-def _labels(evaluation: Evaluation) -> dict[str, Label]:
-    found = {score.name: score.label for score in evaluation.scores if score.label is not None}
-    return {**found, **({OVERALL: evaluation.label} if evaluation.label is not None else {})}
+def _labels(evaluation: Evaluation) -> Labels:
+    found = {s.name: (s.label, s.version) for s in evaluation.scores if s.label is not None}
+    if evaluation.label is not None:
+        found[OVERALL] = evaluation.label, evaluation.judge or ""
+    return found
 
 
 @dataclass(slots=True, eq=False)

@@ -36,7 +36,7 @@ from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.runtime.watchdog import running
 from rag_eval_otel.sampling import Facts, Sampling
-from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
+from rag_eval_otel.sinks.instruments import Agreement, DropReason, InstrumentSink
 from rag_eval_otel.types import (
     Ending,
     Evaluation,
@@ -89,7 +89,7 @@ class TurnScorer:
         self.feedback = FeedbackIntake(
             instruments=instruments,
             evaluator=evaluator,
-            pass_on=self._emit_feedback,
+            pass_on=self._pass_on,
             evaluate=self._evaluate_kept,
             max_kept=kept_turns,
             redactor=redactor,
@@ -163,13 +163,14 @@ class TurnScorer:
             job.release(Ending(why))
         return is_taken
 
-    def _emit_feedback(self, feedback: Feedback) -> None:
-        """Pass ``feedback`` to the sinks that take it."""
+    def _pass_on(self, found: Feedback | Agreement) -> None:
+        """Pass feedback, or its agreement with the judge, to the sinks that take it."""
+        method = "emit_feedback" if isinstance(found, Feedback) else "emit_agreement"
         for sink in self.sinks:
-            emit = getattr(sink, "emit_feedback", None)
+            emit = getattr(sink, method, None)
             if emit is not None:
                 with self._sink_edge, suppress(PartBlockedError), running(f"sink {_name_of(sink)}"):
-                    emit(feedback)
+                    emit(found)
 
     def _evaluate_kept(self, kept: KeptTurn) -> bool:
         """Have a turn evaluated that was skipped before; return False if there is no room for it.

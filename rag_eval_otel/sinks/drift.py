@@ -26,7 +26,8 @@ from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import exportable_attributes
 from rag_eval_otel.sinks.events import DriftEvents
 from rag_eval_otel.sinks.health import Gauge, add_gauge_source, meter_of
-from rag_eval_otel.types import Evaluation
+from rag_eval_otel.sinks.instruments import Agreement
+from rag_eval_otel.types import Evaluation, SpanRef
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -199,6 +200,18 @@ class DriftSink:
             self._unsaved += 1
             if self._unsaved >= _SAVE_INTERVAL:
                 self.save()
+
+    def emit_agreement(self, agreement: Agreement) -> None:
+        """Add to a stream of its own whether judge and person agree on a turn.
+
+        An alarm of this stream says that the judge drifts away from people, or people from it.
+        """
+        name = f"{agreement.metric}.agreement"
+        stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
+        feedback = agreement.feedback
+        span = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
+        self._unsaved += 1
+        self.monitor.update(stream, agreement.value, span=span)
 
     def save(self) -> None:
         """Write the state of all drift detectors to the file in the option ``state``.

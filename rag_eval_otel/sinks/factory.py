@@ -17,6 +17,7 @@ from rag_eval_otel.registry import Registry
 from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.sinks.drift import DriftSink, DriftTelemetry
 from rag_eval_otel.sinks.events import EventSink
+from rag_eval_otel.sinks.instruments import OVERALL
 from rag_eval_otel.types import Sink
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def build_backends(config: Config, meters: MeterProvider | None = None) -> Backe
 def check_targets(config: Config) -> None:
     """Raise `ConfigError` if a drift target names a metric that ``config`` does not measure."""
     known = {metric.name for metric in resolve_metrics(config.metrics)}
-    unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - known))
+    compared = {f"{name}.agreement" for name in (*known, OVERALL)}
+    unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - known - compared))
     if unknown:
         msg = f"drift has targets for {unknown}, but metrics has {', '.join(sorted(known))}"
         raise ConfigError(msg)

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
@@ -118,6 +118,28 @@ DropReason = Literal["overload", "shutdown"]
 FeedbackOutcome = Literal["joined", "unmatched", "dropped", "refused"]
 """What became of feedback. ``joined``: its turn, or a trace under way, is known. ``unmatched``: it
 was passed on with its ids alone. ``dropped``: no room. ``refused``: a wrong argument."""
+
+OVERALL: Final = "overall"
+"""The name under which the label of a whole turn is compared with people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """The judge's ``label`` of a turn for one metric, and the feedback of a person on the turn.
+
+    ``version`` is the version of the metric's score.
+    """
+
+    metric: str
+    label: Label
+    version: str
+    feedback: Feedback
+
+    @property
+    def value(self) -> float:
+        """1 if judge and person give the same label, else 0."""
+        return float(self.label == self.feedback.label)
+
 
 _LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
 _BUDGET = Gauge(
@@ -315,10 +337,10 @@ class InstrumentSink:
         name = self._of_feedback(feedback)
         self._feedback_score.record(feedback.score, name, context=span_context(rated))
 
-    def agreement(self, metric: str, label: Label, feedback: Feedback) -> None:
-        """Count a turn with the judge's ``label`` for ``metric``, and with ``feedback``."""
-        name = {semconv.GEN_AI_EVALUATION_NAME: metric, _LABEL: label}
-        self._agreement.add(1, {**name, **self._of_feedback(feedback)})
+    def emit_agreement(self, agreement: Agreement) -> None:
+        """Count a turn by the labels of the judge and of people."""
+        name = {semconv.GEN_AI_EVALUATION_NAME: agreement.metric, _LABEL: agreement.label}
+        self._agreement.add(1, {**name, **self._of_feedback(agreement.feedback)})
 
     def feedback_evaluated(self) -> None:
         """Count a turn that is evaluated because of bad feedback."""

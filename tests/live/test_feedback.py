@@ -16,13 +16,23 @@ from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import rag
 from apps.replies import saying
 from live import STATUS, App, asked, attached, said, told
-from pipeline import GatedJudge
-from rag_eval_otel import record_answer, record_feedback, record_question, record_retrieval
+from pipeline import GatedJudge, good_judge
+from rag_eval_otel import (
+    instrument,
+    record_answer,
+    record_feedback,
+    record_question,
+    record_retrieval,
+)
+from rag_eval_otel.drift import DriftOptions
+from rag_eval_otel.drift.records import Drift
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live import recorded
 from rag_eval_otel.live.feedback import FeedbackIntake
 from rag_eval_otel.runtime.background import BackgroundEvaluator
-from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
+from rag_eval_otel.sinks.drift import DriftSink
+from rag_eval_otel.sinks.instruments import Agreement, InstrumentSink
+from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
 
 RECEIVED = "rag.evaluation.feedback.received"
 AGREEMENT = "rag.evaluation.feedback.agreement"
@@ -438,3 +448,44 @@ def test_memory_is_bounded() -> None:
     assert sum(map(len, found._traces.values())) == 4096  # noqa: SLF001
     assert len(found._early) <= 1024  # noqa: SLF001
     assert max(map(len, found._early.values())) <= 16  # noqa: SLF001
+
+
+def test_a_judge_that_drifts_away_from_people_is_an_alarm() -> None:
+    """Agreement is a stream of drift detection: an alarm comes without a change of the scores."""
+    found: list[Any] = []
+    settings = DriftOptions(on_drift=found.append, learn=200)
+    label = {"metrics": ["faithfulness"], "thresholds": {"faithfulness": 0.5}}
+    with attached(drift=settings, **label) as app:
+        drift = next(one for one in app.pipeline.scorer.sinks if isinstance(one, DriftSink))
+        for number in range(1, 401):
+            people: Label = "pass" if number <= 200 or number % 2 else "fail"
+            said = Feedback(trace_id=number, span_id=number, score=1, label=people)
+            agreement = Agreement(metric="overall", label="pass", version="m", feedback=said)
+            drift.emit_agreement(agreement)
+    alarms = [one for one in found if isinstance(one, Drift)]
+    assert [(one.stream.name, one.alarm.direction) for one in alarms] == [
+        ("overall.agreement", "down")
+    ]
+    assert alarms[0].worst[0].span is not None
+    assert alarms[0].worst[0].span.trace_id > 200
+
+
+def test_joined_feedback_reaches_drift_detection() -> None:
+    """The stream of agreement has the version of the judge's score."""
+    options = {"metrics": ["faithfulness"], "thresholds": {"faithfulness": 0.5}}
+    with attached(**options) as app:
+        record_feedback(1, **ids(scored_turn(app)))
+        assert app.handle.flush()
+        drift = next(one for one in app.pipeline.scorer.sinks if isinstance(one, DriftSink))
+        streams = {stream.name: stream.version for stream, _ in drift.monitor.evidence()}
+        assert streams["faithfulness.agreement"] == streams["faithfulness"]
+        assert streams["overall.agreement"] == good_judge().model
+
+
+def test_the_wanted_agreement_may_be_a_target() -> None:
+    """Where feedback is rare, no baseline is learned."""
+    targets = {"overall.agreement": 0.9, "faithfulness.agreement": 0.8}
+    with attached(metrics=["faithfulness"], drift=DriftOptions(targets=targets)) as app:
+        assert app.handle.config.drift
+    with pytest.raises(ConfigError, match=r"targets for mrr\.agreement"):
+        instrument(drift=DriftOptions(targets={"mrr.agreement": 0.9}))
