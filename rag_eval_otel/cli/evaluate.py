@@ -148,6 +148,12 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "default": "off",
         "help": "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
     },
+    "--backend": {
+        "type": names,
+        "default": (),
+        "metavar": "NAMES",
+        "help": "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object",
+    },
     "--cache": {
         "type": Path,
         "metavar": "FILE",
@@ -181,8 +187,9 @@ LlamaIndex and Haystack are recognised. Memory does not grow with FILE.
 Scores are cached on disk as each row ends. After an interrupt or a kill, run the same command
 again: it asks only for scores that are missing, and writes the complete output.
 
-Exit status: 0 every row was scored, and the gate passed; 1 a score or trace failed, or no metric
-could use the judge's replies on a row; 2 misuse; 3 the gate failed; 130 interrupted.
+Exit status: 0 every row was scored, and the gate passed; 1 a score or trace failed, or did not
+reach a backend, or no metric could use the judge's replies on a row; 2 misuse; 3 the gate failed;
+130 interrupted.
 """
 _GATE_FAILED = 3
 _INTERRUPTED = 130  # the exit status of shells after an interrupt
@@ -218,7 +225,7 @@ def run(options: argparse.Namespace) -> int:
         cache.unlink(missing_ok=True)
     result = _report(options, exported.totals, check)
     _remark(options.file, exported, cache)
-    if not is_complete or exported.unsent:
+    if not is_complete or exported.unsent or exported.undelivered:
         return 1
     return 0 if result is None or result.passed else _GATE_FAILED
 
@@ -248,6 +255,10 @@ def _remark(file: str, exported: Exported, cache: Path | None) -> None:
         sys.stderr.write(f"rag-eval-otel: {file} has no rows: nothing was scored\n")
     if exported.unsent:
         sys.stderr.write(f"rag-eval-otel: {exported.unsent} traces could not be sent\n")
+    for (backend, reason), number in exported.undelivered.items():
+        sys.stderr.write(
+            f"rag-eval-otel: {backend} did not get {number} scores ({reason}); docs/backends.md\n"
+        )
     if totals.failed:
         sys.stderr.write(
             f"rag-eval-otel: {totals.failed} rows have errors instead of scores; {_kept(cache)}\n"
@@ -393,5 +404,6 @@ def _targets(config: Config, options: argparse.Namespace, check: GateCheck | Non
         otlp=options.otlp,
         explanations=config.explanations,
         score_events=config.score_events,
+        backends=options.backend,
         progress=options.progress,
     )

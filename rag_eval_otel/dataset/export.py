@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,11 +30,13 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import writing
 from rag_eval_otel.results.rows import Row
 from rag_eval_otel.runtime.providers import Providers, exporters
+from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.sinks.events import EventSink, SpanScores
 from rag_eval_otel.types import Ending, SpanRef
 
 _EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops events if it is full
 _SPAN = "evaluate row"
+_MAX_WAIT = 120.0  # seconds for backends to take scores
 
 
 class TraceSender:
@@ -63,8 +65,11 @@ class TraceSender:
         self._spans: list[ReadableSpan] = []
         self._waiting = 0
 
-    async def send(self, row: Row) -> None:
-        """Add a span with the scores of ``row`` to the batch, and send the batch if it is full."""
+    async def send(self, row: Row) -> SpanRef:
+        """Add a span with the scores of ``row`` to the batch, and send the batch if it is full.
+
+        Return the identity of the span.
+        """
         context = self._context()
         self._spans.append(self._span(row, context))
         ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
@@ -73,6 +78,7 @@ class TraceSender:
         self._waiting += len(row.scores)
         if self._waiting >= _EVENTS:
             await self.flush()
+        return ref
 
     async def flush(self) -> None:
         """Send the spans and events that are waiting, and wait until the exporters have taken them.
@@ -152,23 +158,70 @@ class Targets:
     OTLP. If ``explanations`` is on, rows are sent with the judge's explanations of the scores.
     ``check`` reads each scored row for the conditions of a gate.
     ``score_events`` says whether each score is sent as a log record, as an event of the span of its
-    row, or as both.
+    row, or as both. ``backends`` are names of backends that get each score as their own object, on
+    the span that the row names or that ``otlp`` sends.
     """
 
     output: Path | None = None
     otlp: Literal["off", "on"] = "off"
     explanations: Literal["off", "on"] = "off"
     score_events: ScoreEvents = "log"
+    backends: Sequence[str] = ()
     progress: Progress = "auto"
     check: GateCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The result of `export`: a summary of all rows, and the number of rows not sent by OTLP."""
+    """The result of `export`: a summary of all rows, and the number of rows not sent by OTLP.
+
+    ``undelivered`` says how many scores each backend did not get, by its name and the reason.
+    """
 
     totals: Totals
     unsent: int = 0
+    undelivered: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+class Annotator:
+    """Send the scores of rows to ``backends``, which annotate spans with them.
+
+    A row names its span by ``trace_id`` and ``span_id``, as `rag-eval-otel collect` writes them, or
+    it was just sent as a span.
+    """
+
+    def __init__(self, plan: Plan, targets: Targets) -> None:
+        asking = frozenset(metric.name for metric in plan.metrics if metric.asks)
+        self._sink = BackendSink(targets.backends, asking=asking, explanations=targets.explanations)
+
+    async def send(self, row: Row, sent: SpanRef | None) -> None:
+        """Queue the scores of ``row``; wait while a queue is half full."""
+        span = _span_of(row) or sent
+        if span is None:
+            msg = (
+                f"row {row.index} names no span to annotate: --backend needs --otlp, which sends a"
+                " span for each row, or columns trace_id and span_id, as collect writes them"
+            )
+            raise ConfigError(msg)
+        self._sink.emit(replace(row.evaluation, span=span))
+        if self._sink.is_half_full:
+            await asyncio.to_thread(self._sink.flush, _MAX_WAIT)
+
+    async def finish(self) -> Mapping[tuple[str, str], int]:
+        """Wait until the backends have the scores, and return what they did not get."""
+        await asyncio.to_thread(self._sink.flush, _MAX_WAIT)
+        self._sink.close()
+        ended = self._sink.ended.items()
+        return {key: number for key, number in ended if key[1] != "delivered" and number}
+
+
+def _span_of(row: Row) -> SpanRef | None:
+    """Return the span that ``row`` names in its columns; None if it names none."""
+    span: str = getattr(row, "span", "")
+    try:
+        return SpanRef(trace_id=int(row.trace, 16), span_id=int(span, 16))
+    except ValueError:
+        return None
 
 
 async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
@@ -186,6 +239,7 @@ async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
         if targets.otlp == "on":
             scores = SpanScores(explanations=targets.explanations, events=targets.score_events)
             sender = await stack.enter_async_context(sending(dataset.name, scores=scores))
+        annotator = Annotator(plan, targets) if targets.backends else None
         advance = stack.enter_context(progress_bar(dataset.count, targets.progress))
         async for row in await stack.enter_async_context(aclosing(scored_rows(dataset, plan))):
             summary.add(row.evaluation)
@@ -193,9 +247,14 @@ async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
                 targets.check.add(row)
             if write is not None:
                 write(row)
-            if sender is not None:
-                await sender.send(row)
+            sent = None if sender is None else await sender.send(row)
+            if annotator is not None:
+                await annotator.send(row, sent)
             advance()
         if sender is not None:
             await sender.flush()
-        return Exported(totals=summary.totals(), unsent=sender.failed if sender else 0)
+        return Exported(
+            totals=summary.totals(),
+            unsent=sender.failed if sender else 0,
+            undelivered={} if annotator is None else await annotator.finish(),
+        )

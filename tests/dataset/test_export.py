@@ -12,13 +12,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from acme import Acme, acme
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
 from rag_eval_otel.dataset.export import Exported, Targets, export
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.dataset.run import Plan
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.sinks.backends.client import BackendError
 from rag_eval_otel.testing import OtlpReceiver
+
+__all__ = ["acme"]  # a fixture
 
 
 def exported(
@@ -140,6 +144,33 @@ def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
     rows = [span.attributes["rag.dataset.row"] for span in receiver.spans()]
     assert sorted(rows) == list(range(1500))
     assert len(receiver.logs()) == 4500
+
+
+def test_scores_are_sent_to_a_backend(receiver: OtlpReceiver, acme: type[Acme]) -> None:
+    """On the span of each row; a score that failed is not sent."""
+    done = exported(numbers(1, "wrong", 0.25), Targets(otlp="on", backends=["acme"]))
+    assert (done.unsent, done.undelivered) == (0, {})
+    spans = {span.span_id for span in receiver.spans()}
+    found = {(name, value) for _, name, value in acme.stored if name == "reads"}
+    assert found == {("reads", 1.0), ("reads", 0.25)}
+    assert {span for span, _, _ in acme.stored} <= spans
+
+
+def test_scores_that_a_backend_refuses_are_counted(
+    receiver: OtlpReceiver, acme: type[Acme]
+) -> None:
+    """By backend and reason, and the rows are still sent as traces."""
+    acme.errors = [BackendError("wrong key", status=401)]
+    done = exported(numbers(1, 0.5), Targets(otlp="on", backends=["acme"]))
+    assert done.undelivered == {("acme", "unauthorized"): sum(done.undelivered.values())}
+    assert len(receiver.spans()) == 2
+
+
+def test_rows_without_a_span_are_told(acme: type[Acme]) -> None:
+    """The message says what sends a span for each row."""
+    with pytest.raises(ConfigError, match="row 0 names no span to annotate: --backend needs"):
+        exported(numbers(1), Targets(backends=["acme"]))
+    assert not acme.stored
 
 
 def test_refused_traces_are_counted(receiver: OtlpReceiver) -> None:

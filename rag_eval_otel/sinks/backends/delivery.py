@@ -146,6 +146,11 @@ class Delivery:
         """About how many bytes the waiting annotations take in memory."""
         return self._bytes
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether more than half of the items or bytes of the queue are taken."""
+        return 2 * len(self) > self._limits.items or 2 * self._bytes > self._limits.bytes
+
     # --- what callers do --------------------------------------------------------------------------
 
     def put(self, annotations: Iterable[Annotation]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +88,7 @@ class BackendSink:
 
     ``asking`` has the names of the metrics that ask a judge. If ``explanations`` is "on", the
     explanations of scores are sent, too. The counter ``rag.evaluation.backend.scores`` counts what
-    became of each score, and a gauge shows how many wait.
+    became of each score, and a gauge shows how many wait. ``ended`` has the counts, too.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class BackendSink:
         self._errors = meter.create_counter(
             semconv.ERRORS, unit="{error}", description="Failures of this library, by place."
         )
+        self.ended: Counter[tuple[str, Outcome]] = Counter()
         self._asking = asking
         self._explanations: Literal["off", "on"] = explanations
         self.deliveries = tuple(self._delivery(name, limits) for name in dict.fromkeys(names))
@@ -152,7 +154,13 @@ class BackendSink:
             limits=limits,
         )
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether a queue has no room for many more scores."""
+        return any(one.is_half_full for one in self.deliveries)
+
     def _count(self, name: str, outcome: Outcome, number: int) -> None:
+        self.ended[name, outcome] += number
         is_delivered = outcome == "delivered"
         found = {semconv.BACKEND: name, semconv.OUTCOME: "delivered" if is_delivered else "dropped"}
         self._ended.add(number, found if is_delivered else {**found, semconv.REASON: outcome})

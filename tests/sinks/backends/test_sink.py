@@ -2,62 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
+from acme import Acme, acme
 from live import App, attached
 from pipeline import good_judge
-from rag_eval_otel import Config, registry
+from rag_eval_otel import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.sinks.backends import sink as sinks
-from rag_eval_otel.sinks.backends.annotations import Annotation
-from rag_eval_otel.sinks.backends.client import BackendError, Refusal
-from rag_eval_otel.sinks.backends.sink import BACKENDS, BackendSink
+from rag_eval_otel.sinks.backends.client import BackendError
+from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Feedback
 
 TURNS = 5
 
-
-class Acme:
-    """A backend that another package brings. ``errors`` are what the next requests raise."""
-
-    stored: Counter[tuple[int | None, str, float | None]]
-    errors: list[BackendError]
-    hangs: threading.Event
-
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        self.hangs.wait(60)
-        if self.errors:
-            raise self.errors.pop(0)
-        self.stored.update((one.span_id, one.name, one.value) for one in annotations)
-        return []
-
-
-@pytest.fixture(autouse=True)
-def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Acme]]:
-    """Return the backend that an entry point called ``acme`` has."""
-
-    class Fresh(Acme):
-        """The threads of an earlier test may still use another class."""
-
-        stored, errors, hangs = Counter(), [], threading.Event()
-
-    Fresh.hangs.set()
-    entry = EntryPoint("acme", "acme:Acme", BACKENDS.group)
-    monkeypatch.setattr(EntryPoint, "load", lambda _: Fresh)
-    monkeypatch.setattr(
-        registry,
-        "entry_points",
-        lambda group="", name="acme", **_: (entry,) * (name == entry.name and group == entry.group),
-    )
-    yield Fresh
-    Fresh.hangs.set()
+__all__ = ["acme"]  # a fixture
 
 
 def expected(app: App) -> Counter[tuple[int | None, str, float | None]]:
