@@ -250,3 +250,16 @@ def test_pages_that_cannot_be_written(
     named = [str(folder) if option == "FOLDER" else option for option in options]
     assert main(["compare", *map(str, files), *named]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_metric_without_any_score_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run in which all answers are empty has dashes, and the rows that lost their score."""
+    a = jsonl(tmp_path / "a.jsonl", [scored(i, 0.9) for i in range(3)])
+    b = jsonl(tmp_path / "b.jsonl", [scored(i, None) for i in range(3)])
+    page = tmp_path / "compare.html"
+    out = printed(capsys, a, b, "--html", page)
+    assert re.search(r"faithfulness +0.900 +- +- +- +0 +0 +0 +3/3 +-", out)
+    assert "rows with a score only in A: 3, only in B: 0" in out
+    assert Balanced(page.read_text(encoding="utf-8")).tags.count("svg") == 3

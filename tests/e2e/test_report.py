@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from e2e.programs import program
+from rag_eval_otel.cli import main
 from score_files import falling, jsonl, page_of, row
 
 ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
@@ -122,6 +123,33 @@ def test_markup_is_text_and_nothing_else_is_requested(page: Path) -> None:
     assert "<img" not in document
     assert document.count("&lt;script&gt;document.title='owned'") >= 4
     assert document.count('role="img"') == 2 * 3
+
+
+def test_the_comparison_of_two_runs_is_safe_too(tmp_path: Path) -> None:
+    """Hostile questions and answers are text, the console is empty, and nothing is requested."""
+    files = [
+        jsonl(
+            tmp_path / f"{name}.jsonl",
+            [
+                row(i, faithfulness={"value": value, "explanation": HOSTILE})
+                | {"question": f"{i} {HOSTILE}", "answer": f"{name} {HOSTILE}"}
+                for i, value in enumerate(falling(200, at=at))
+            ],
+        )
+        for name, at in (("a", 200), ("b", 100))
+    ]
+    assert main(["compare", *map(str, files), "--html", str(tmp_path / "compare.html")]) == 0
+    picture = ARTEFACTS / "artefacts" / "compare.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    with serving(tmp_path) as (address, asked):
+        url = f"{address}/compare.html"
+        document, console = browse(url, tmp_path, "--dump-dom")
+        browse(url, tmp_path, f"--screenshot={picture}")
+    assert console == []
+    assert set(asked) - {"/favicon.ico"} == {"/compare.html"}
+    assert "<script" not in document
+    assert "<img" not in document
+    assert document.count('role="img"') == 3
 
 
 def test_page_is_readable_without_styles(page: Path, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -21,6 +23,7 @@ from rag_eval_otel.dataset.summary import number
 from rag_eval_otel.demo.app import TURNS, build_app
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge, RagEval, assertions
+from rag_eval_otel.testing.pytest_plugin import SessionReport
 from rag_eval_otel.types import Passage
 
 ROOT = Path(__file__).parents[2]
@@ -82,17 +85,24 @@ def test_the_session_ends_with_a_report(pytester: pytest.Pytester) -> None:
     )
 
 
-def test_the_report_comes_from_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
-    """The scores travel with the reports of the tests."""
-    pytester.makepyfile(TESTS)
-    command = [sys.executable, "-m", "pytest", *PLUGIN, "-n", "2", str(pytester.path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, env=environment, cwd=pytester.path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1, done.stderr
-    assert "scores: judge lexical" in done.stdout
-    assert done.stdout.count("faithfulness 0.000, at least 0.8") == 1
+def test_scores_survive_the_way_from_a_worker_of_xdist(
+    pytester: pytest.Pytester, pytestconfig: pytest.Config
+) -> None:
+    """The properties of a report come back from JSON, in which workers send reports."""
+    pytester.makepyfile(test_it=TESTS)
+    sent = pytester.inline_run(*PLUGIN, "-p", "no:randomly").getreports("pytest_runtest_logreport")
+    report = SessionReport()
+    for one in sent:
+        data = pytestconfig.hook.pytest_report_to_serializable(config=pytestconfig, report=one)
+        told = json.loads(json.dumps(data))
+        report.pytest_runtest_logreport(
+            pytestconfig.hook.pytest_report_from_serializable(config=pytestconfig, data=told)
+        )
+    written: list[str] = []
+    terminal = SimpleNamespace(section=written.append, write_line=written.append)
+    report.pytest_terminal_summary(cast("pytest.TerminalReporter", terminal))
+    assert written[0] == "scores: judge lexical, 0 tokens"
+    assert "test_it.py::test_answer[In July.]: faithfulness 0.000, at least 0.8" in written[1]
 
 
 def test_scores_are_properties_in_the_junit_file(pytester: pytest.Pytester) -> None:
