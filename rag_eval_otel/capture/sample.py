@@ -10,8 +10,11 @@ background thread.
 from __future__ import annotations
 
 import re
+import time
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from rag_eval_otel.capture.contexts import contexts_of, prompts_behind
 from rag_eval_otel.capture.generator import (
@@ -26,12 +29,13 @@ from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same
 from rag_eval_otel.capture.tree import StepTree
-from rag_eval_otel.capture.turn import ANSWER_LENGTH, Turn, may_grade
-from rag_eval_otel.types import Passage, Sample, SkipReason
+from rag_eval_otel.capture.turn import ANSWER_LENGTH, Turn, find_turns, may_grade
+from rag_eval_otel.types import ContextsFromPrompt, Passage, Sample, SkipReason
 
 _MIN_LLM_NS = 5_000_000  # no LLM can answer within this time
 _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
 _LLM_NAME = re.compile(r"llm|chat|model", re.IGNORECASE)  # names of steps that may call an LLM
+_MAX_STEPS = 300  # model calls and retrievals of a turn; the time to compare them is quadratic
 _PUNCTUATION = 3  # characters by which a query may differ from the question it repeats
 
 
@@ -325,3 +329,62 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
         failed = any(f.kind in RETRIEVALS and f.error is not None for f in steps)
         return "error" if failed else "no_retrieval"
     return "partial" if tree.orphans else "no_answer"
+
+
+def turns_in(steps: Sequence[Step], *, contexts_from_prompt: ContextsFromPrompt) -> list[Turn]:
+    """Return the RAG turns in ``steps``, the steps of one trace, of which some may be missing.
+
+    A turn has a doubt, so that it is not scored, if its span has not ended or if it has more than
+    300 model calls and retrievals.
+    """
+    found = find_turns(steps, loss="possible", contexts_from_prompt=contexts_from_prompt)
+    return [_with_doubt(turn) for turn in found]
+
+
+def _with_doubt(turn: Turn) -> Turn:
+    if turn.anchor.end is None:  # the span has not ended, so a step below it may be missing
+        return replace(turn, doubt="partial")
+    if len(turn.calls) + len(turn.retrievers) > _MAX_STEPS:
+        return replace(turn, doubt="ambiguous")
+    return turn
+
+
+_MAX_EQUAL = 64  # remembered turns with the same question and answer
+
+_Record: TypeAlias = "tuple[str, int, int]"
+"""The name of the instrumentation that recorded a turn, and start and end of the turn in ns."""
+
+
+class RecentTurns:
+    """The last ``max_turns`` RAG turns, to find turns that two instrumentations have recorded.
+
+    A turn is one question of a user and its answer. The callback handler and an instrumentation may
+    both record the same turn, and so may two instrumentations. Then the record that comes first
+    counts. If one instrumentation records two equal requests at the same time, these are two turns.
+    """
+
+    def __init__(self, max_turns: int = 1024) -> None:
+        self._max = max_turns
+        self._seen: OrderedDict[int, deque[_Record]] = OrderedDict()
+
+    def is_repeated(self, sample: Sample, turn: Turn) -> bool:
+        """Return True if another instrumentation has recorded ``turn`` before."""
+        key = hash((sample.question, sample.answer))
+        steps = (step for step in reversed(turn.path) if step.kind != "other")
+        outermost = next(steps, turn.anchor)  # steps of kind "other" around it may be a session
+        record = (outermost.source, outermost.start, outermost.end or time.time_ns())
+        others = self._seen.setdefault(key, deque(maxlen=_MAX_EQUAL))
+        self._seen.move_to_end(key)
+        repeated = next((other for other in others if _is_duplicate(record, other)), None)
+        if repeated is not None:
+            others.remove(repeated)
+            return True
+        others.append(record)
+        while len(self._seen) > self._max:
+            self._seen.popitem(last=False)
+        return False
+
+
+def _is_duplicate(record: _Record, other: _Record) -> bool:
+    """Return True if the records are from two instrumentations and overlap in time."""
+    return record[0] != other[0] and record[1] <= other[2] and other[1] <= record[2]

@@ -21,6 +21,7 @@ from rag_eval_otel.untrusted import visible
 
 _COMMANDS: Mapping[str, str] = {
     "demo": "run a small offline RAG app, and show its traces with their scores",
+    "collect": "write the samples in recorded traces to a file",
     "evaluate": "score the rows of a file",
     "compare": "show how the scores of two files differ",
     "metrics": "list the metrics: name, needs, judge requests, range",

@@ -142,6 +142,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "FILE",
         "help": "write the scores of each row: .jsonl, .csv or .parquet",
     },
+    "--with-texts": {
+        "choices": ("on", "off"),
+        "default": "on",
+        "help": "write question, contexts, answer and reference to OUTPUT, too (default: on)",
+    },
     "--otlp": {
         "action": "store_const",
         "const": "on",
@@ -401,6 +406,7 @@ def _targets(config: Config, options: argparse.Namespace, check: GateCheck | Non
     return Targets(
         check=check,
         output=options.output,
+        texts=options.with_texts,
         otlp=options.otlp,
         explanations=config.explanations,
         score_events=config.score_events,

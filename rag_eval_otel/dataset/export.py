@@ -28,7 +28,7 @@ from rag_eval_otel.dataset.run import Plan, Progress, progress_bar, scored_rows
 from rag_eval_otel.dataset.summary import Summary, Totals
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import writing
-from rag_eval_otel.results.rows import Row
+from rag_eval_otel.results.rows import TEXTS, Row
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.sinks.events import EventSink, SpanScores
@@ -154,8 +154,9 @@ async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSen
 class Targets:
     """Say where scored rows are written or sent, and whether a progress bar is shown.
 
-    ``output`` is the path of the file for the rows. If ``otlp`` is on, each row is also sent over
-    OTLP. If ``explanations`` is on, rows are sent with the judge's explanations of the scores.
+    ``output`` is the path of the file for the rows. If ``texts`` is on, the file has the question,
+    the contexts, the answer and the reference of each row. If ``otlp`` is on, each row is also sent
+    over OTLP. If ``explanations`` is on, rows are sent with the judge's explanations of the scores.
     ``check`` reads each scored row for the conditions of a gate.
     ``score_events`` says whether each score is sent as a log record, as an event of the span of its
     row, or as both. ``backends`` are names of backends that get each score as their own object, on
@@ -163,6 +164,7 @@ class Targets:
     """
 
     output: Path | None = None
+    texts: Literal["off", "on"] = "off"
     otlp: Literal["off", "on"] = "off"
     explanations: Literal["off", "on"] = "off"
     score_events: ScoreEvents = "log"
@@ -234,7 +236,8 @@ async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
         summary = stack.enter_context(closing(Summary(plan.names)))
         write = None
         if targets.output is not None:
-            write = stack.enter_context(writing(targets.output, plan.names))
+            further = (*(TEXTS if targets.texts == "on" else ()), *dataset.origin)
+            write = stack.enter_context(writing(targets.output, plan.names, further=further))
         sender = None
         if targets.otlp == "on":
             scores = SpanScores(explanations=targets.explanations, events=targets.score_events)

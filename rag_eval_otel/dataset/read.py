@@ -16,10 +16,14 @@ from typing import Any
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.results.files import Record, Source, source_of
-from rag_eval_otel.types import Passage, Sample
+from rag_eval_otel.results.read import moment
+from rag_eval_otel.results.rows import ORIGIN, Further, Row
+from rag_eval_otel.types import Evaluation, Passage, Sample
 
 _TEXT_KEYS = ("text", "page_content", "content")
 _PANDAS_MISSING = frozenset({"NAType", "NaTType"})  # not equal to themselves
+_COLLECTED = "trace_id"  # a column that rows of `rag-eval-otel collect` have
+_ABOUT_TURNS = (*ORIGIN, "live_label")  # its columns about a turn, which are no texts of the sample
 _SAMPLE_FIELDS = tuple(each.name for each in fields(Sample))
 
 
@@ -46,8 +50,20 @@ class Dataset:
         return self.source.name
 
     def samples(self) -> Iterator[Sample]:
+        return (row.sample for row in self.rows())
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows without scores, with the origin of the turns that were collected."""
         for index, record in enumerate(islice(self.source.records(), self.limit)):
-            yield _sample(record, self.fields, where=_row_name(self.source, index, record))
+            sample = _sample(record, self.fields, where=_row_name(self.source, index, record))
+            found = {} if isinstance(record.cells, Sample) else _origin(record.cells)
+            yield Row(index=index, sample=sample, evaluation=Evaluation(scores=()), **found)
+
+    @property
+    def origin(self) -> tuple[Further, ...]:
+        """The columns that say where turns come from, if the rows were collected from traces."""
+        is_collected = _COLLECTED in self.columns
+        return tuple(name for name in ORIGIN if name in self.columns) if is_collected else ()
 
 
 def open_dataset(
@@ -99,6 +115,14 @@ def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
 def _row_name(source: Source, index: int, record: Record) -> str:
     line = f" (line {record.line})" if record.line is not None else ""
     return f"{source.name}, row {index}{line}"
+
+
+def _origin(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """Return trace, span, service and time of a collected turn, as fields of `Row`."""
+    if not cells.get(_COLLECTED):
+        return {}
+    trace, span, service = (str(cells.get(n) or "") for n in ("trace_id", "span_id", "service"))
+    return {"trace": trace, "span": span, "service": service, "time": moment(cells.get("time"))}
 
 
 def _sample(record: Record, fields: Mapping[str, str], *, where: str) -> Sample:
@@ -236,7 +260,7 @@ def sample_of(cells: Mapping[str, Any], fields: Mapping[str, str], *, where: str
         except (TypeError, ValueError) as error:
             msg = f"{where}, column {column!r}: {error}"
             raise ConfigError(msg) from error
-    known = set(fields.values())
+    known = {*fields.values(), *(_ABOUT_TURNS if cells.get(_COLLECTED) else ())}
     further = {k: v for k, v in cells.items() if k not in known and isinstance(v, str)}
     found["extra"] = {**further, **found.get("extra", {})}
     try:
@@ -331,7 +355,12 @@ def _passage(item: object) -> Passage:
             msg = f"a context must have a text ({', '.join(_TEXT_KEYS)}), not {sorted(item)}"
             raise ValueError(msg)
         name = item.get("id")
-        return Passage(text=item[key], id=None if name is None else str(name))
+        score = item.get("score")
+        return Passage(
+            text=item[key],
+            id=None if name is None else str(name),
+            score=float(score) if isinstance(score, int | float) else None,
+        )
     if isinstance(item, str):
         return Passage(text=item)
     msg = f"each context must be text, not {type(item).__name__}"

@@ -164,8 +164,7 @@ async def scored_rows(dataset: Dataset, plan: Plan) -> AsyncGenerator[Row, None]
     )
     with open_cache(plan.cache, measure=measure) as cache:
         score = _RowScorer(plan, cache)
-        samples = enumerate(dataset.samples())
-        async with aclosing(in_order(samples, score, at_once=plan.concurrency)) as rows:
+        async with aclosing(in_order(dataset.rows(), score, at_once=plan.concurrency)) as rows:
             async for row in rows:
                 if plan.raise_on_failure and row.failed:
                     raise _failure(dataset, row)
@@ -190,13 +189,12 @@ class _RowScorer:
         self._replies = ReplyCache(_REPLIES)
         self._label_metrics = plan.label_metrics or labelling_of(plan.metrics, plan.judge)
 
-    async def __call__(self, item: tuple[int, Sample]) -> Row:
-        index = item[0]
+    async def __call__(self, row: Row) -> Row:
         try:
-            sample = self._plan.redactor.sample(item[1])
+            sample = self._plan.redactor.sample(row.sample)
         except RedactionError:
             failed = failed_evaluation(self._plan.metrics, "redaction_error")
-            return Row(index=index, sample=Sample(), evaluation=failed)
+            return replace(row, sample=Sample(), evaluation=failed)
         silence()  # each row has its own task, and so its own context
         content = self._content(sample)
         known = self._cache.get(content) if self._cache else {}
@@ -213,7 +211,7 @@ class _RowScorer:
             judge=next((judge for judge in judges if judge is not None), None),
             label_metrics=self._label_metrics,
         )
-        return Row(index=index, sample=sample, evaluation=evaluation)
+        return replace(row, sample=sample, evaluation=evaluation)
 
     def _content(self, sample: Sample) -> Sample:
         """Return ``sample`` with the limit of characters if it is cut: scores depend on both."""

@@ -21,7 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
@@ -32,10 +32,11 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.buffer import Taken, TraceBuffer
 from rag_eval_otel.capture.dialects import dialect_of, read
 from rag_eval_otel.capture.runs import RunRecorder, RunTree
+from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.trace import Trace
-from rag_eval_otel.capture.turn import Turn, find_turns
+from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.admission import attributes_around
 from rag_eval_otel.live.hold import HeldSpan, Holdback, Key
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
 
 Fate: TypeAlias = Literal["held", "no room", "passes"]
 """What happens to an ended span. ``no room``: it should wait for scores, but a limit is reached."""
-
-_MAX_STEPS = 300  # model calls and retrievals of a turn; the time to compare them is quadratic
 
 
 class NextProcessor(Protocol):
@@ -364,17 +363,13 @@ class Pipeline:
         for span_id, tree in trace.trees:
             steps += tree.steps(self._keys, parent=span_id)
         source = self.config.contexts_from_prompt
-        turns = find_turns(steps, loss="possible", contexts_from_prompt=source)
+        turns = turns_in(steps, contexts_from_prompt=source)
         if not uncounted.found(len(turns)):
             return [], None
         self.instruments.found(len(turns))
         return turns, None if turns else self.scorer.refuse_steps(steps)
 
     def _submit_turn(self, trace: Trace, turn: Turn) -> None:
-        if turn.anchor.end is None:  # the span has not ended, so a step below it may be missing
-            turn = replace(turn, doubt="partial")
-        elif len(turn.calls) + len(turn.retrievers) > _MAX_STEPS:
-            turn = replace(turn, doubt="ambiguous")
         line = [view for step in turn.path if (view := trace.spans.get(cast("int", step.id)))]
         anchor = next((view for view in line if view.span_id in trace.held), None)
         view = anchor or next(iter(line), None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rag_eval_otel.capture.sample import extract, why_none
+from rag_eval_otel.capture.sample import RecentTurns, extract, why_none
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
@@ -23,7 +23,7 @@ from rag_eval_otel.evaluation import Measurement, failed_evaluation
 from rag_eval_otel.live.admission import Admission, facts_of
 from rag_eval_otel.live.feedback import FeedbackIntake, KeptTurn
 from rag_eval_otel.live.hold import Awaited
-from rag_eval_otel.live.repeats import RecentTurns, SharedEvaluations
+from rag_eval_otel.live.repeats import SharedEvaluations
 from rag_eval_otel.live.spending import (
     Spending,
     build_measurement,

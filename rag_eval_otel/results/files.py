@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.results.rows import Row, flat_columns
+from rag_eval_otel.results.rows import ORIGIN, Further, Row, flat_columns
 from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.types import Sample
 
@@ -246,18 +246,75 @@ def check_output(path: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path, metrics: Sequence[str]) -> Iterator[Write]:
+def writing(
+    path: Path, metrics: Sequence[str], *, further: Sequence[Further] = ()
+) -> Iterator[Write]:
     """Return a context manager that gives a function to write one scored row to ``path``.
 
     Until the context ends, the rows are in the file ``<path>.part``. If the context ends without an
     error, this file is renamed to ``path``. Otherwise it is removed. ``metrics`` are the names of
-    the metrics, from which the columns of a table are named.
+    the metrics, from which the columns of a table are named. ``further`` names more columns: texts
+    of the sample, and where a turn comes from.
     """
     check_output(path)
+    with _whole_file(path) as part, _WRITERS[path.suffix.lower()](part, metrics, further) as write:
+        yield write
+
+
+@contextmanager
+def writing_samples(path: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+    """Return a context manager that gives a function to write one sample to ``path``.
+
+    A sample is a dict, as `rag_eval_otel.dataset.collect.CollectedTurn.to_dict` returns it. The
+    file is written completely or not at all.
+    """
+    check_samples_output(path)
+    with _whole_file(path) as part:
+        if path.suffix.lower() == ".parquet":
+            with _parquet_table(part, _sample_schema()) as write:
+                yield lambda cells: write(_with_passages(cells))
+        else:
+            with part.open("w", encoding="utf-8") as file:
+                yield lambda cells: file.write(json.dumps(cells, ensure_ascii=False) + "\n")
+
+
+def check_samples_output(path: Path) -> None:
+    """Raise `ConfigError` if samples cannot be written to ``path``."""
+    check_output(path)
+    if path.suffix.lower() == ".csv":
+        msg = f"{path}: samples have lists of contexts; use .jsonl or .parquet"
+        raise ConfigError(msg)
+
+
+def _sample_schema() -> Any:
+    arrow = require("pyarrow")
+    text, texts = arrow.string(), arrow.list_(arrow.string())
+    passage = arrow.struct([("text", text), ("id", text), ("score", arrow.float64())])
+    return arrow.schema(
+        [
+            ("question", text),
+            ("contexts", arrow.list_(passage)),
+            ("answer", text),
+            ("retrieved_ids", texts),
+            *((name, text) for name in (*ORIGIN, "live_label")),
+        ]
+    )
+
+
+def _with_passages(cells: Mapping[str, Any]) -> dict[str, Any]:
+    passages = [{"text": one} if isinstance(one, str) else one for one in cells["contexts"]]
+    return {**cells, "contexts": passages}
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[Path]:
+    """Return a context manager that gives a temporary path, which replaces ``path`` at the end.
+
+    After an error the temporary file is removed, and ``path`` stays as it was.
+    """
     part = path.with_name(f"{path.name}.part")
     try:
-        with _WRITERS[path.suffix.lower()](part, metrics) as write:
-            yield write
+        yield part
         part.replace(path)
     except OSError as error:
         msg = f"{path} cannot be written: {error}"
@@ -284,29 +341,43 @@ def write_whole(path: Path, content: str, *, option: str) -> None:
 
 
 @contextmanager
-def _jsonl_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:  # noqa: ARG001  # each row has them
+def _jsonl_writer(
+    part: Path,
+    metrics: Sequence[str],  # noqa: ARG001  # each row has them
+    further: Sequence[Further],
+) -> Iterator[Write]:
     with part.open("w", encoding="utf-8") as file:
         yield lambda row: file.write(
-            json.dumps(row.to_dict(), ensure_ascii=False, default=str) + "\n"
+            json.dumps(row.to_dict(further), ensure_ascii=False, default=str) + "\n"
         )
 
 
 @contextmanager
-def _csv_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:
+def _csv_writer(part: Path, metrics: Sequence[str], further: Sequence[Further]) -> Iterator[Write]:
     with part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(flat_columns(metrics)))
+        writer = csv.DictWriter(file, list(flat_columns(metrics, further)))
         writer.writeheader()
         yield lambda row: writer.writerow(
-            {name: _quoted(cell) for name, cell in row.to_flat().items()}
+            {name: _quoted(cell) for name, cell in row.to_flat(further).items()}
         )
 
 
 @contextmanager
-def _parquet_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:
-    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+def _parquet_writer(
+    part: Path, metrics: Sequence[str], further: Sequence[Further]
+) -> Iterator[Write]:
+    arrow = require("pyarrow")
     kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
-    columns = flat_columns(metrics)
+    columns = flat_columns(metrics, further)
     schema = arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    with _parquet_table(part, schema) as write:
+        yield lambda row: write(row.to_flat(further))
+
+
+@contextmanager
+def _parquet_table(part: Path, schema: Any) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Return a context manager that gives a function to write one row of cells."""
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     group: list[dict[str, Any]] = []
     with parquet.ParquetWriter(part, schema) as writer:
 
@@ -314,8 +385,8 @@ def _parquet_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:
             writer.write_table(arrow.Table.from_pylist(group, schema=schema))
             group.clear()
 
-        def write(row: Row) -> None:
-            group.append(row.to_flat())
+        def write(cells: dict[str, Any]) -> None:
+            group.append(cells)
             if len(group) >= _ROW_GROUP:
                 flush()
 
@@ -323,7 +394,11 @@ def _parquet_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:
         flush()
 
 
-_WRITERS: Mapping[str, Callable[[Path, Sequence[str]], AbstractContextManager[Write]]] = {
+_Writer: TypeAlias = Callable[
+    [Path, Sequence[str], Sequence[Further]], AbstractContextManager[Write]
+]
+
+_WRITERS: Mapping[str, _Writer] = {
     ".jsonl": _jsonl_writer,
     ".ndjson": _jsonl_writer,
     ".csv": _csv_writer,

@@ -165,6 +165,7 @@ def _span(
                 time=_seconds(span.get("endTimeUnixNano")),
                 service=service,
                 trace=trace,
+                span=span_id,
                 turn=f"{trace}/{span_id}" if span_id else "",
             )
 
@@ -228,6 +229,7 @@ def _event(
                 sampling=_sampling(attributes),
             ),
             trace=trace,
+            span=span_id,
             turn=f"{trace}/{span_id}" if span_id else "",
             place=f"trace {trace}",
             time=_seconds(record.get("timeUnixNano") or record.get("observedTimeUnixNano")),

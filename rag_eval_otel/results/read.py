@@ -217,6 +217,7 @@ def _table_row(
         service=str(cells.get("service") or ""),
         stratum=None if stratum is None else str(cells.get(stratum)),
         trace=str(cells.get("trace_id") or ""),
+        span=str(cells.get("span_id") or ""),
         turn=_turn(cells, path),
         question_id=_question_id(cells, sample),
     )

@@ -6,10 +6,12 @@ A *turn* is one question of a user and its answer.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeAlias, cast
+from datetime import datetime, timezone
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import Sampling
@@ -18,6 +20,17 @@ from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, ScoreS
 _SCORE_FIELDS = tuple(each.name for each in fields(Score) if each.name != "name")
 _FLAT = ("status", "reason", "label", "normalized", "explanation", "version")
 _SPENT: Mapping[str, type] = {"tokens": int, "cost": float, "currency": str}
+Further: TypeAlias = Literal[
+    "question", "contexts", "answer", "reference", "trace_id", "span_id", "time", "service"
+]
+"""A column that a score file may have besides the scores."""
+
+TEXTS: Final[tuple[Further, ...]] = ("question", "contexts", "answer", "reference")
+"""The texts of a sample in a score file."""
+
+ORIGIN: Final[tuple[Further, ...]] = ("trace_id", "span_id", "time", "service")
+"""Where a turn comes from that `rag-eval-otel collect` has read: its span, its end, its service."""
+
 _LABELS = frozenset({"pass", "fail"})
 _WITHOUT_VALUE = frozenset({"undefined", "error"})
 
@@ -31,11 +44,12 @@ class Row:
     requests of this run. Scores from the cache need no requests.
 
     ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch. ``trace``
-    is the id of the trace, and ``turn`` identifies the turn in all files; it is empty if nothing in
-    the file identifies the turn. ``question_id`` identifies the question in all runs, also if the
-    answer changes; it is empty if the file does not have it. These, ``service`` and
-    ``stratum`` (a kind of question, such as a route) are known only if the row was read from a
-    score file. The sample of such a row has the texts that the file has.
+    and ``span`` are the ids of the trace and of the span of the turn. ``turn`` identifies the turn
+    in all files; it is empty if nothing in the file identifies the turn. ``question_id`` identifies
+    the question in all runs, also if the answer changes; it is empty if the file does not have it.
+    These, ``service`` and ``stratum`` (a kind of question, such as a route) are known only if the
+    row was read from a score file, or from a dataset that `rag-eval-otel collect` wrote. The sample
+    of a row from a score file has the texts that the file has.
     """
 
     index: int
@@ -46,6 +60,7 @@ class Row:
     service: str = ""
     stratum: str | None = None
     trace: str = ""
+    span: str = ""
     turn: str = ""
     question_id: str = ""
 
@@ -63,25 +78,30 @@ class Row:
         """The scores of the row with status ``error``."""
         return tuple(score for score in self.scores if score.status == "error")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as a dict for JSON, without the texts of the sample.
+    def to_dict(self, further: Sequence[Further] = ()) -> dict[str, Any]:
+        """Return the row as a dict for JSON, with the texts of the sample that ``further`` names.
 
         The entry ``sample`` is a digest of these texts, and ``question_id`` a digest of the
         question and the reference. Equal texts have equal digests in every run.
         """
         return {
             **self._head(),
+            **{name: value for name, value in self._further(further).items() if value},
             **self._spent(),
             "scores": {score.name: score_to_dict(score) for score in self.scores},
         }
 
-    def to_flat(self) -> dict[str, Any]:
+    def to_flat(self, further: Sequence[Further] = ()) -> dict[str, Any]:
         """Return the row as the cells of a table, by column name.
 
         The column ``<metric>`` has the value of a score. Columns such as ``<metric>.status`` have
-        the other fields of the score.
+        the other fields of the score. ``further`` names more columns; contexts are a list in JSON.
         """
         flat = {**self._head(), "tokens": 0, "cost": None, "currency": None, **self._spent()}
+        more = self._further(further)
+        if "contexts" in more:
+            more["contexts"] = json.dumps(more["contexts"], ensure_ascii=False)
+        flat |= more
         for score in self.scores:
             flat[score.name] = score.value
             flat |= {f"{score.name}.{leaf}": getattr(score, leaf) for leaf in _FLAT}
@@ -96,6 +116,23 @@ class Row:
             "label": self.evaluation.label,
             "judge": self.evaluation.judge,
         }
+
+    def _further(self, names: Sequence[Further]) -> dict[str, Any]:
+        """Return the values of the columns ``names``; None for a value that is not known."""
+        sample, when = self.sample, self.time
+        found = {
+            "question": sample.question,
+            "contexts": [passage.text for passage in sample.contexts],
+            "answer": sample.answer,
+            "reference": sample.reference,
+            "trace_id": self.trace or None,
+            "span_id": self.span or None,
+            "time": None
+            if when is None
+            else datetime.fromtimestamp(when, timezone.utc).isoformat(),
+            "service": self.service or None,
+        }
+        return {name: found[name] for name in names}
 
     def _spent(self) -> dict[str, Any]:
         """Return the tokens of the row and their cost, if tokens were used."""
@@ -158,10 +195,11 @@ ScoreRecord: TypeAlias = "Row | UnscoredTurn | CounterPoint"
 """What a score file contains: scored turns, turns without scores, and counter points."""
 
 
-def flat_columns(metrics: Sequence[str]) -> dict[str, type]:
+def flat_columns(metrics: Sequence[str], further: Sequence[Further] = ()) -> dict[str, type]:
     """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
     texts = ("sample", "question_id", "status", "label", "judge")
     columns: dict[str, type] = {"row": int, **dict.fromkeys(texts, str), **_SPENT}
+    columns |= dict.fromkeys(further, str)
     for name in metrics:
         columns[name] = float
         columns |= {f"{name}.{leaf}": float if leaf == "normalized" else str for leaf in _FLAT}

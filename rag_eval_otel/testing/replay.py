@@ -23,15 +23,15 @@ from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NoOpTracerProvider, SpanContext, Status, StatusCode, TraceFlags
 
-from rag_eval_otel.capture.sample import Outcome, extract, why_none
+from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, why_none
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.draining import Draining
+from rag_eval_otel.live.feedback import FeedbackIntake
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.repeats import RecentTurns
 from rag_eval_otel.live.score import TurnJob
 from rag_eval_otel.runtime.background import Job
 from rag_eval_otel.sampling import Sampling
@@ -282,6 +282,9 @@ class _Noting:
         self.instruments = self
         self.threads: frozenset[int] = frozenset()
         self.delivers = False
+        self.is_closed = True  # so that `record_feedback` does not find this stand-in
+        intake: Any = self
+        self.feedback = FeedbackIntake(instruments=intake, evaluator=intake, pass_on=intake.pass_on)
         self.tally = Tally()
         self.found: list[Outcome] = []
         self._recent = RecentTurns()
@@ -294,6 +297,9 @@ class _Noting:
         return Sampling()
 
     def close(self) -> None:
+        """Do nothing, because there are no sinks."""
+
+    def pass_on(self, feedback: object) -> None:
         """Do nothing, because there are no sinks."""
 
     def submit(self, job: Job) -> bool:

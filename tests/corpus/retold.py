@@ -181,11 +181,12 @@ class _Calls(SpanProcessor):
         self._note("end", span)
 
     def _note(self, operation: Literal["start", "end"], span: ReadableSpan) -> None:
-        what = _recorded(SdkSpan(span))
+        what = as_recorded(SdkSpan(span))
         self.notes.append(Note(operation=operation, key=what.span_id, what=what))
 
 
-def _recorded(view: SdkSpan) -> RecordedSpan:
+def as_recorded(view: SdkSpan) -> RecordedSpan:
+    """Return a span of the SDK as a recorded span."""
     return RecordedSpan(
         name=view.name,
         scope=view.scope,

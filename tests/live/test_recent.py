@@ -12,8 +12,9 @@ import pytest
 
 from pipeline import QUESTION, turn
 from rag_eval_otel import Evaluation
+from rag_eval_otel.capture.sample import RecentTurns
 from rag_eval_otel.capture.turn import Turn
-from rag_eval_otel.live.repeats import RecentTurns, SharedEvaluations
+from rag_eval_otel.live.repeats import SharedEvaluations
 from rag_eval_otel.types import Passage, Sample
 
 SAMPLE = Sample(question=QUESTION, contexts=(Passage(text="a page"),), answer="In 1987.")

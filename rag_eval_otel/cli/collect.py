@@ -1,0 +1,88 @@
+"""Run ``rag-eval-otel collect``: write the samples in recorded traces to a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rag_eval_otel.capture.exported import messages_in
+from rag_eval_otel.config import Config
+from rag_eval_otel.dataset.collect import Collected, Selection, collect
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results.files import check_samples_output, writing_samples
+
+DESCRIPTION = """\
+Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
+`rag-eval-otel evaluate OUTPUT` reads them. FILE is what the file exporter of an OpenTelemetry
+Collector wrote: OTLP JSON or protobuf, of spans and log records, also compressed by gzip. The spans
+of a trace may be in several files. Turns are read by the code that reads live traces; a turn that
+cannot be reconstructed with certainty is skipped and counted with its reason.
+
+Exit status: 0 written, 1 no sample was found, 2 misuse.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", type=Path, nargs="+")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="OUTPUT", help=".jsonl or .parquet"
+    )
+    parser.add_argument(
+        "--failed",
+        action="store_const",
+        const="fail",
+        default="any",
+        dest="label",
+        help="only turns whose span has the label fail (rag.evaluation.label)",
+    )
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="only this share of the traces, drawn at random (default: 1, all)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="draw other traces (default: 0)"
+    )
+    parser.add_argument(
+        "--contexts-from-prompt",
+        choices=("on", "off"),
+        help="read contexts in prompts, if a trace has no retrieval (default: off)",
+    )
+    parser.add_argument(
+        "--value-limit",
+        type=int,
+        metavar="N",
+        help="length to which the application cut texts (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the samples, print their number to stderr, and return the exit status."""
+    check_samples_output(options.output)
+    for file in options.files:
+        if file.resolve() == options.output.resolve():
+            msg = f"--output {options.output} is a file that is read; name another"
+            raise ConfigError(msg)
+    prompts = options.contexts_from_prompt
+    config = Config.from_env(**({} if prompts is None else {"contexts_from_prompt": prompts}))
+    selection = Selection.of_config(
+        config,
+        share=options.share,
+        seed=options.seed,
+        label=options.label,
+        value_limit=options.value_limit,
+    )
+    counts = Collected()
+    with writing_samples(options.output) as write:
+        for turn in collect(messages_in(options.files), selection, counts):
+            write(turn.to_dict())
+    sys.stderr.write(f"rag-eval-otel: {options.output}: {counts}\n")
+    if not counts.samples:
+        sys.stderr.write(
+            "rag-eval-otel: no sample was found; spans have texts only if the instrumentation"
+            " captures content (docs/doctor.md says what the reasons mean)\n"
+        )
+    return 0 if counts.samples else 1
