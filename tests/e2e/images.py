@@ -1,6 +1,7 @@
 """Render the pictures of the README: ``PYTHONPATH=tests python -m e2e.images docs/images``.
 
-Chromium takes screenshots of a trace that the demo prints and of a page that the report writes.
+Chromium takes screenshots of a trace that the demo prints, of a page that the report writes, and of
+a page that compares two runs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from e2e.programs import program
+from rag_eval_otel.cli import main
 from score_files import falling, jsonl, page_of, row
 
 STYLE = "margin:0;padding:16px;background:#14181d;color:#e6e9ec;"
@@ -28,9 +30,11 @@ def render(folder: Path) -> list[Path]:
         trace, page = scratch / "trace.html", scratch / "page.html"
         trace.write_text(f'<body style="{STYLE}">{_coloured(_trace())}', encoding="utf-8")
         _report(scratch)
+        comparison = _comparison(scratch)
         return [
             _screenshot(trace, folder / "trace.png", size="1000,290"),
             _screenshot(page, folder / "report.png", size="1100,1150"),
+            _screenshot(comparison, folder / "compare.png", size="1100,1500"),
         ]
 
 
@@ -58,6 +62,26 @@ def _report(folder: Path) -> None:
         for i, value in enumerate(falling(3000, at=2200))
     ]
     page_of(jsonl(folder / "scores.jsonl", rows))
+
+
+def _comparison(folder: Path) -> Path:
+    """Write the page of two runs over 200 questions, of which the later one is a little worse."""
+    topics = ("a ticket", "the guided tour", "the audio guide", "a locker", "parking")
+    before, after = (falling(200, at=at, seed=seed) for seed, at in ((1, 200), (2, 130)))
+    files = []
+    for name, values, noise in (("before", before, 0.0), ("after", after, 0.3)):
+        rows = [
+            row(i, faithfulness={"value": (1 - noise) * old + noise * new, "label": "pass"})
+            | {"question": f"What does {topics[i % 5]} cost in room {i}?"}
+            | {"answer": f"It costs {i % 12 + (3 if noise and new < 0.5 else 0)} euros."}
+            for i, (old, new) in enumerate(zip(before, values, strict=True))
+        ]
+        files.append(str(jsonl(folder / f"{name}.jsonl", rows)))
+    page = folder / "compare.html"
+    main(["compare", *files, "--html", str(page), "--turns", "4"])
+    text = page.read_text(encoding="utf-8").replace(f"{folder}/", "")
+    page.write_text(text, encoding="utf-8")
+    return page
 
 
 def _screenshot(page: Path, picture: Path, *, size: str) -> Path:
