@@ -1,8 +1,10 @@
 """Score the answers of a LangChain app with one callback.
 
-Runs offline. To see the spans on the terminal, without a backend:
-OTEL_TRACES_EXPORTER=console OTEL_METRICS_EXPORTER=none OTEL_LOGS_EXPORTER=none python FILE
+Runs offline and prints the scores. OTEL_TRACES_EXPORTER=console python FILE prints the spans.
+With a backend, set OTEL_TRACES_EXPORTER=otlp and OTEL_EXPORTER_OTLP_ENDPOINT.
 """
+
+import os
 
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
@@ -12,6 +14,9 @@ from langchain_core.runnables import RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from rag_eval_otel import RagEvalCallbackHandler
+
+for signal in ("TRACES", "METRICS", "LOGS"):
+    os.environ.setdefault(f"OTEL_{signal}_EXPORTER", "none")  # no backend here
 
 PAGES = ["The museum opens at 9 on weekdays.", "Tickets cost 12 euros; children go free."]
 store = InMemoryVectorStore.from_texts(PAGES, DeterministicFakeEmbedding(size=64))
@@ -27,7 +32,8 @@ chain = (
     | StrOutputParser()
 )
 
-handler = RagEvalCallbackHandler(judge="lexical")  # judge="openai/<model>" for an LLM judge
+# judge="openai/<model>" for an LLM judge
+handler = RagEvalCallbackHandler(judge="lexical", sinks=["print"])
 
 print(chain.invoke("What does a ticket cost?", config={"callbacks": [handler]}))
 handler.flush()  # optional: a script waits for its scores at exit, and a server needs no flush

@@ -1,13 +1,17 @@
 """Score hand-written RAG: record the question, the retrieved texts and the answer.
 
-Each call records on the current span. No framework or instrumentation is needed.
+No framework is needed. With a backend: OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_ENDPOINT=...
 """
+
+import os
 
 from opentelemetry import trace
 
 from rag_eval_otel import instrument, record_answer, record_question, record_retrieval
 
-handle = instrument(judge="lexical")  # judge="openai/<model>" for an LLM judge
+for signal in ("TRACES", "METRICS", "LOGS"):
+    os.environ.setdefault(f"OTEL_{signal}_EXPORTER", "none")  # no backend here
+handle = instrument(judge="lexical", sinks=["print"])  # judge="openai/<model>": an LLM
 tracer = trace.get_tracer("museum")
 
 PAGES = ["The museum opens at 9 on weekdays.", "A ticket costs 12 euros; children go free."]

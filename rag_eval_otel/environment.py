@@ -51,15 +51,33 @@ def exporter_names(signal: Signal, environ: Mapping[str, str] | None = None) -> 
     return tuple(otlp if name == "otlp" else name for name in wanted if name != "none")
 
 
-def _speaks_http(signal: Signal, environ: Mapping[str, str]) -> bool:
-    def read(suffix: str) -> str:
-        special = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{suffix}")
-        return special or environ.get(f"OTEL_EXPORTER_OTLP_{suffix}", "")
+def _otlp(signal: Signal, suffix: str, environ: Mapping[str, str]) -> str:
+    special = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{suffix}")
+    return special or environ.get(f"OTEL_EXPORTER_OTLP_{suffix}", "")
 
-    protocol = read("PROTOCOL")
+
+def _speaks_http(signal: Signal, environ: Mapping[str, str]) -> bool:
+    protocol = _otlp(signal, "PROTOCOL", environ)
     if protocol:
         return protocol.startswith("http")
-    return ":4318" in read("ENDPOINT")
+    return ":4318" in _otlp(signal, "ENDPOINT", environ)
+
+
+def guessed_grpc_endpoint(signal: Signal, environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the endpoint of ``signal`` if gRPC is used there only because nothing says otherwise.
+
+    That is: an endpoint is named, no variable names a protocol, and the port is neither 4317, the
+    port of gRPC, nor 4318. Otherwise return None.
+    """
+    environ = os.environ if environ is None else environ
+    url = _otlp(signal, "ENDPOINT", environ)
+    is_told = _otlp(signal, "PROTOCOL", environ) or ":4317" in url or ":4318" in url
+    return None if is_told or not url else url
+
+
+def otlp_variables() -> dict[str, str]:
+    """Return the environment variables ``OTEL_*``."""
+    return {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
 
 def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:

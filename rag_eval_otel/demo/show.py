@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -15,7 +16,9 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
 from rag_eval_otel.demo.app import TURNS, Turn, build_app
-from rag_eval_otel.environment import Signal, otlp_endpoint
+from rag_eval_otel.doctor.connections import Answer, export_nothing, otlp_endpoints
+from rag_eval_otel.doctor.findings import from_answers
+from rag_eval_otel.environment import Signal, otlp_endpoint, otlp_variables
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
@@ -23,6 +26,7 @@ from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
 Form = Literal["text", "json"]
 
 _MAX_WAIT = 120.0  # seconds; a judge over the network may be slow
+_TEST_SECONDS = 5.0  # the time limit of a test export
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 _LEXICAL = """\
 The judge is lexical: it compares words, offline and without a model. It shows that the set-up works
@@ -62,8 +66,9 @@ class Shown:
     """What the demo received: its questions with their traces, and some counts.
 
     ``turns`` has the questions in order. ``spans`` and ``events`` are the numbers of spans and
-    evaluation events. ``counted`` has the number of questions by outcome of their evaluation. If
-    the traces were also sent to another OTLP endpoint, ``also_to`` is the address.
+    evaluation events. ``counted`` has the number of questions by outcome of their evaluation.
+    ``elsewhere`` says for each OTLP endpoint of the environment what was exported there, or why
+    nothing was.
     """
 
     turns: tuple[ShownTurn, ...]
@@ -71,7 +76,7 @@ class Shown:
     events: int
     counted: dict[str, int]
     judge: str
-    also_to: str | None
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -82,7 +87,7 @@ class Shown:
         return len(scored) == len(self.turns) == len(TURNS)
 
 
-def collect(receiver: OtlpReceiver, *, judge: object, also_to: str | None) -> Shown:
+def collect(receiver: OtlpReceiver, *, judge: object, elsewhere: Iterable[str] = ()) -> Shown:
     """Return the received traces of the demo, each with its question.
 
     The questions were asked one after the other, so the first question has the first trace.
@@ -106,7 +111,7 @@ def collect(receiver: OtlpReceiver, *, judge: object, also_to: str | None) -> Sh
         events=sum(log.event_name == semconv.EVALUATION_EVENT for log in receiver.logs()),
         counted=dict(counted),
         judge=judge if isinstance(judge, str) else type(judge).__name__,
-        also_to=also_to,
+        elsewhere=tuple(elsewhere),
     )
 
 
@@ -119,6 +124,7 @@ def as_json(shown: Shown) -> str:
             "evaluation_events": shown.events,
             "turns_by_outcome": shown.counted,
         },
+        "elsewhere": shown.elsewhere,
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
@@ -178,8 +184,7 @@ def _totals(shown: Shown) -> Iterator[str]:
     yield f"{len(shown.turns)} turns ({outcomes}), {arrived}"
     for name in _METRICS:
         yield f"  {name:<22} {_summary(shown.turns, name)}"
-    if shown.also_to is not None:
-        yield f"Also exported to {shown.also_to}"
+    yield from shown.elsewhere
     if shown.judge == "lexical":
         yield _LEXICAL.rstrip()
 
@@ -201,19 +206,21 @@ def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], o
     1.
     """
     config = Config.from_env(**{"hold_seconds": _MAX_WAIT, **options})
+    elsewhere = Elsewhere()
     with OtlpReceiver() as receiver:
-        _ask_all(config, receiver.http_endpoint)
-        shown = collect(receiver, judge=config.judge, also_to=otlp_endpoint())
+        _ask_all(config, receiver.http_endpoint, elsewhere)
+        shown = collect(receiver, judge=config.judge, elsewhere=elsewhere.told())
     write(_SHOW[form](shown))
     return 0 if shown.is_complete else 1
 
 
-def _ask_all(config: Config, receiver: str) -> None:
+def _ask_all(config: Config, receiver: str, elsewhere: Elsewhere) -> None:
+    traces, metrics, logs = (
+        [make(endpoint=f"{receiver}/v1/{signal}"), *elsewhere.exporters(signal)]
+        for signal, make in _EXPORTERS.items()
+    )
     providers = Providers.exporting(
-        traces=[OTLPSpanExporter(endpoint=f"{receiver}/v1/traces"), *_elsewhere("traces")],
-        metrics=[OTLPMetricExporter(endpoint=f"{receiver}/v1/metrics"), *_elsewhere("metrics")],
-        logs=[OTLPLogExporter(endpoint=f"{receiver}/v1/logs"), *_elsewhere("logs")],
-        service="rag-eval-otel-demo",
+        traces=traces, metrics=metrics, logs=logs, service="rag-eval-otel-demo"
     )
     handle = instrument(
         config,
@@ -228,10 +235,60 @@ def _ask_all(config: Config, receiver: str) -> None:
     providers.shutdown()
 
 
-def _elsewhere(signal: Signal) -> Iterator[Any]:
-    """Yield the exporters for ``signal`` that the environment variables name.
+_EXPORTERS: Mapping[Signal, Any] = {
+    "traces": OTLPSpanExporter,
+    "metrics": OTLPMetricExporter,
+    "logs": OTLPLogExporter,
+}
 
-    If the environment variables name no OTLP endpoint, yield no exporter.
+
+class Elsewhere:
+    """The OTLP endpoints that the environment names, and what became of the exports there.
+
+    Each endpoint gets a test export first. Nothing else is sent to an endpoint that refuses it. If
+    the environment names no endpoint, there are none.
     """
-    if otlp_endpoint() is not None:
-        yield from exporters(signal)
+
+    def __init__(self) -> None:
+        environ = otlp_variables()
+        endpoints = otlp_endpoints(environ) if otlp_endpoint(environ) is not None else []
+        self._answers = {
+            one.signal: export_nothing(one, _TEST_SECONDS) for one in endpoints if one.source
+        }
+        self._results: dict[Signal, list[bool]] = {}
+
+    def exporters(self, signal: Signal) -> Iterator[Any]:
+        """Yield the exporters of ``signal`` whose endpoint accepts exports."""
+        answer = self._answers.get(signal)
+        if answer is None or answer.verdict != "ok":
+            return
+        for exporter in exporters(signal):
+            exporter.export = self._watched(exporter.export, self._results.setdefault(signal, []))
+            yield exporter
+
+    def _watched(self, export: Callable[..., Any], results: list[bool]) -> Callable[..., Any]:
+        def watched(*args: Any, **options: Any) -> Any:
+            result = export(*args, **options)
+            results.append(getattr(result, "name", "") == "SUCCESS")
+            return result
+
+        return watched
+
+    def told(self) -> Iterator[str]:
+        """Yield what was exported to each server, and what was not, with the reason."""
+        servers = dict.fromkeys(answer.endpoint.server for answer in self._answers.values())
+        for server in servers:
+            here = [a for a in self._answers.values() if a.endpoint.server == server]
+            good = [a for a in here if all(self._results.get(a.endpoint.signal, [False]))]
+            if good:
+                names = ", ".join(answer.endpoint.signal for answer in good)
+                yield f"Also exported to {_scheme(good[0])}{server}: {names}"
+        for found in from_answers([*self._answers.values()]):
+            yield f"Not exported: {found.seen}\n  {found.cause.fix}"
+        for signal, results in self._results.items():
+            if not all(results):
+                yield f"Not exported: {signal} ({results.count(False)} exports failed)"
+
+
+def _scheme(answer: Answer) -> str:
+    return f"{urlsplit(answer.endpoint.url).scheme}://" if "://" in answer.endpoint.url else ""

@@ -29,6 +29,7 @@ from rag_eval_otel.environment import Signal, exporter_names
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS, Judge
+from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.runtime.workers import DaemonExecutor
 from rag_eval_otel.types import Embedder
 
@@ -48,6 +49,7 @@ _SERVICES: Final[Mapping[Signal, str]] = {
     "metrics": "metrics.v1.MetricsService",
     "logs": "logs.v1.LogsService",
 }
+_HTTP: Final = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
 _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 
@@ -331,6 +333,8 @@ def _export_over_grpc(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
         code, details = error.code().name, error.details() or ""
         found = [_CODES[code]] if code in _CODES else []
         found += [verdict for words, verdict in _DETAILS if words in details.lower()]
+        if answers_http(endpoint.url, timeout=timeout):
+            return "protocol", f"the server speaks HTTP; {_HTTP}"
         last = details.rpartition("last error: ")[2]
         return next(iter(found), "error"), f"{code}: {last}"
     return "ok", "OK"

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import entry_points
+from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.sdk._logs import LoggerProvider
@@ -21,7 +24,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from rag_eval_otel.environment import Signal, exporter_names
+from rag_eval_otel.environment import Signal, exporter_names, guessed_grpc_endpoint
 from rag_eval_otel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -153,7 +156,36 @@ def exporters(signal: Signal) -> Iterator[Any]:
                 " use otlp, console or none, or install the one that is meant"
             )
             raise ConfigError(msg)
+        if name == "otlp_proto_grpc" and (url := guessed_grpc_endpoint(signal)):
+            Thread(target=_warn_if_http, args=(url,), daemon=True).start()
         yield next(iter(found)).load()()
+
+
+def _warn_if_http(url: str) -> None:
+    """Log which variable to set if the server at ``url``, to which gRPC is sent, speaks HTTP."""
+    if answers_http(url):
+        _log.warning(
+            "the server at %s speaks HTTP, and OTLP is sent to it over gRPC, because its port is"
+            " not 4318: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+            url,
+        )
+
+
+def answers_http(url: str, *, timeout: float = 3.0) -> bool:
+    """Return True if the server at ``url``, which may have no scheme, answers HTTP/1.1 requests.
+
+    A gRPC server closes the connection, or answers with bytes that are not HTTP/1.1.
+    """
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    if parts.hostname is None:
+        return False
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    try:
+        with closing(kind(parts.hostname, parts.port, timeout=timeout)) as connection:
+            connection.request("HEAD", "/v1/traces")
+            return connection.getresponse().status > 0
+    except (OSError, ValueError, HTTPException):
+        return False
 
 
 # --- attaching to a tracer provider ---------------------------------------------------------------

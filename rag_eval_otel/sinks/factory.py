@@ -5,6 +5,7 @@ A *sink* is an object with a method ``emit`` that is called with each evaluation
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
@@ -18,16 +19,30 @@ from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.sinks.drift import DriftSink, DriftTelemetry
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.sinks.instruments import OVERALL
-from rag_eval_otel.types import Sink
+from rag_eval_otel.types import Evaluation, Score, Sink
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.metrics import MeterProvider
 
-SINKS = Registry(kind="sink", built_in={})
+
+class PrintSink:
+    """The sink ``"print"``: it prints a line with the scores of each turn, for a first look."""
+
+    def emit(self, evaluation: Evaluation) -> None:
+        scores = ", ".join(map(_told, evaluation.scores))
+        sys.stdout.write(f"{evaluation.label or 'no label'}: {scores}\n")
+
+
+def _told(score: Score) -> str:
+    value = score.reason if score.value is None else f"{score.value:.2f}"
+    return " ".join(filter(None, [score.name, value, score.label]))
+
+
+SINKS = Registry(kind="sink", built_in={"print": "rag_eval_otel.sinks.factory:PrintSink"})
 """Finds the class of a sink that the user names in ``instrument(sinks=[...])``.
 
-The built-in sinks have no names, because every pipeline has them.
+``print`` is for a first look. The other built-in sinks have no names: every pipeline has them.
 """
 
 

@@ -13,7 +13,8 @@ import pytest
 from rag_eval_otel.cli import main
 from rag_eval_otel.demo.app import TURNS
 from rag_eval_otel.demo.show import run_demo
-from rag_eval_otel.testing import OtlpReceiver
+from rag_eval_otel.testing import HttpReply, OtlpReceiver
+from rag_eval_otel.testing.openai_server import LoopbackServer
 
 
 def run_json(**options: Any) -> tuple[int, dict[str, Any]]:
@@ -76,7 +77,46 @@ def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatc
         roots = [span for span in elsewhere.spans() if span.parent_span_id is None]
     assert len(roots) == len(TURNS)
     assert all("rag.evaluation.faithfulness.version" in root.attributes for root in roots)
-    assert f"Also exported to {elsewhere.http_endpoint}" in "".join(written)
+    told = f"Also exported to {elsewhere.http_endpoint}: traces, metrics, logs"
+    assert told in "".join(written)
+
+
+def test_export_that_fails_is_not_called_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens at the endpoint: the demo says so, and what to do, instead of "exported"."""
+    with OtlpReceiver() as gone:
+        pass
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", gone.http_endpoint)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    written: list[str] = []
+    assert run_demo(form="text", options={}, write=written.append) == 0
+    text = "".join(written)
+    assert "Also exported" not in text
+    assert f"Not exported: traces to {gone.http_endpoint}/v1/traces" in text
+    assert "Start the collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT" in text
+
+
+def test_failure_after_the_test_export_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that accepts the test, and refuses what follows, is named with the failures."""
+    answers = iter([HttpReply(), HttpReply(), HttpReply()])
+    server = LoopbackServer(lambda *_: next(answers, HttpReply(status=400)))
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    written: list[str] = []
+    assert run_demo(form="text", options={}, write=written.append) == 0
+    server.stop()
+    assert "Also exported" not in "".join(written)
+    assert "Not exported: traces (1 exports failed)" in "".join(written)
+
+
+def test_http_port_that_gets_grpc_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a protocol, a server that speaks HTTP at another port: the variable to set."""
+    with OtlpReceiver() as elsewhere:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", elsewhere.http_endpoint)
+        written: list[str] = []
+        run_demo(form="text", options={}, write=written.append)
+        assert not elsewhere.spans()
+    assert "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in "".join(written)
 
 
 def test_missing_scores_fail_the_demo() -> None:

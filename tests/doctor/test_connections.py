@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -19,6 +20,8 @@ from rag_eval_otel.doctor.connections import (
     missing_exporters,
     otlp_endpoints,
 )
+from rag_eval_otel.environment import guessed_grpc_endpoint
+from rag_eval_otel.runtime.providers import answers_http, exporters
 from rag_eval_otel.testing import HttpReply, OtlpReceiver, ScriptedOpenAI
 from rag_eval_otel.testing.openai_server import LoopbackServer
 
@@ -185,6 +188,40 @@ def test_the_wrong_protocol(receiver: OtlpReceiver) -> None:
     """A server that speaks the other protocol is recognised."""
     assert verdict(receiver.http_endpoint, "grpc") == "protocol"
     assert verdict(receiver.grpc_endpoint, "http") == "protocol"
+
+
+def test_a_server_that_speaks_http_is_told_with_the_variable(receiver: OtlpReceiver) -> None:
+    """The text of the answer names what to set; a gRPC server is not taken for an HTTP one."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint, **INSECURE}
+    answer = export_nothing(endpoint_of("traces", "grpc", variables), 5.0)
+    assert answer.text.endswith("set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf")
+    assert answers_http(receiver.http_endpoint)
+    assert answers_http(receiver.http_endpoint.removeprefix("http://"))
+    assert not answers_http(receiver.grpc_endpoint)
+    assert not answers_http("http://:0")
+
+
+def test_exporter_made_for_an_http_port_warns(
+    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exporter that OTEL_* variables make for another port than 4318 logs what to set."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
+    before = set(threading.enumerate())
+    for exporter in exporters("traces"):
+        exporter.shutdown()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+    assert "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in caplog.text
+
+
+def test_only_a_guessed_protocol_is_probed() -> None:
+    """A named protocol and the ports of OTLP are taken as they are."""
+    name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    assert guessed_grpc_endpoint("logs", {name: "http://phoenix:6006"}) == "http://phoenix:6006"
+    for told in ({name: "http://a:4317"}, {name: "http://a:4318"}, {}):
+        assert guessed_grpc_endpoint("logs", told) is None
+    named = {name: "http://a:6006", "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "grpc"}
+    assert guessed_grpc_endpoint("logs", named) is None
 
 
 @pytest.mark.slow
