@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
 from live import KIND, STATUS, App, asked, attached, said, told
 from rag_eval_otel import record_answer, record_question, record_retrieval
+from rag_eval_otel.capture.dialects import read
+from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.sinks.events import SpanScores
+from rag_eval_otel.types import Ending, Evaluation, Score
 
 
 def by_hand(app: App) -> None:
@@ -64,3 +69,17 @@ def test_an_exported_turn_recorded_by_hand_is_read_again() -> None:
         second.processor.on_end(span)
         second.handle.flush()
         assert second.handle.stats.turns == {"scored": 1}
+
+
+def test_events_of_scores_are_not_read_as_texts() -> None:
+    """A span that left with its scores as events is read as the same span without them."""
+    scores = SpanScores(events="span")
+    one = Score(name="faithfulness", value=1.0, explanation="because")
+    ending = Ending("scored", evaluation=Evaluation(scores=(one,)))
+    tracer = TracerProvider().get_tracer("opentelemetry.instrumentation.openai_v2")
+    span = tracer.start_span("chat", attributes={"gen_ai.operation.name": "chat"})
+    span.add_event("gen_ai.user.message", {"content": asked(1)})
+    span.add_event("gen_ai.choice", {"message": said(1)})
+    span.end()
+    assert isinstance(span, ReadableSpan)
+    assert read(SdkSpan(scores.copy(span, ending))) == read(SdkSpan(span))

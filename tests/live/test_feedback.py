@@ -58,6 +58,12 @@ class KeepingSink:
         self.has_feedback.set()
 
 
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """Forget the pipelines of other tests, which `record_feedback` could find."""
+    recorded._intakes().clear()  # noqa: SLF001
+
+
 def ids(span: Any) -> dict[str, str]:
     """Return the ids of ``span`` as `record_feedback` takes them."""
     context = span.get_span_context()
@@ -393,6 +399,16 @@ def test_feedback_after_the_end_is_dropped() -> None:
         app.handle.shutdown()
         record_feedback(1, trace_id=TRACE)
         assert app.handle.stats.feedback == {"dropped": 1}
+
+
+def test_feedback_in_a_process_without_a_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    """A service that only takes feedback emits it as an event and a metric, with its ids."""
+    recorded._warn_alone.cache_clear()  # noqa: SLF001
+    record_feedback(1, trace_id=TRACE)
+    record_feedback(1, trace_id=TRACE)
+    lines = [one.getMessage() for one in caplog.records if "record_feedback" in one.getMessage()]
+    assert len(lines) == 1
+    assert "no pipeline of rag_eval_otel runs in this process" in lines[0]
 
 
 def test_a_sink_that_fails_stops_no_other() -> None:

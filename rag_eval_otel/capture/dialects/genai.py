@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.values import CUT, Lost, plain, read, value
@@ -100,7 +101,7 @@ def _lacks_reply(view: PlainSpan) -> bool:
 
 def with_events(view: PlainSpan) -> PlainSpan:
     """Return a copy of the span ``view`` with its GenAI events as attributes and log records."""
-    found = [(name, texts) for name, texts in view.events if name.startswith("gen_ai.")]
+    found = [(name, texts) for name, texts in view.events if _is_read(name)]
     if not found:
         return view
     details = [texts for name, texts in found if name == _DETAILS]
@@ -111,6 +112,11 @@ def with_events(view: PlainSpan) -> PlainSpan:
     return replace(
         view, attributes={**texts, **view.attributes}, events=(), logs=[*view.logs, *logs]
     )
+
+
+def _is_read(event: str) -> bool:
+    """Return True for an event with texts. Scores may be events, too, and are not read."""
+    return event.startswith("gen_ai.") and event != semconv.EVALUATION_EVENT
 
 
 def _body(view: PlainSpan, attributes: Mapping[str, Any]) -> Any:
