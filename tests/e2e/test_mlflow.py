@@ -21,12 +21,12 @@ from e2e.proxy import Fault, Proxy, proxied
 
 COMMAND = Path(sys.executable).with_name("mlflow")
 TURNS, BAD_TURNS = 200, 20
-PATIENCE = 300.0
+PATIENCE = 900.0  # MLflow takes one feedback in a request, which are 2,000
 TRACES = "api/3.0/mlflow/traces"
 
 pytestmark = [
     pytest.mark.skipif(not COMMAND.exists(), reason="mlflow is not installed"),
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(2400),
     # MLflow and its parts warn at their import.
     pytest.mark.filterwarnings("ignore"),
 ]
@@ -118,12 +118,13 @@ def test_feedback_equals_the_scores(mlflow: MLflow, proxy: Proxy, fault: Fault) 
     proxy.fault, proxy.seconds = fault, 0.25  # for each of about 2,000 requests
     headers = {"x-mlflow-experiment-id": experiment}
     memory = InMemorySpanExporter()
-    traces = [OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers), memory]
+    otlp = OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers, timeout=120)
+    traces = [otlp, memory]
     options: dict[str, Any] = {"signals": "traces", "traces": traces, "backends": ["mlflow"]}
     with fickle(mlflow, "shop", **options) as app:
         app.run(TURNS - BAD_TURNS, GOOD)
         app.run(BAD_TURNS, BAD)
-        assert app.handle.flush(2 * PATIENCE)
+        assert app.handle.flush(PATIENCE)
     scores = expected(memory)
     assert len(scores) == TURNS
     assert {trace: mlflow.feedback(int(trace, 16)) for trace in scores} == scores

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from e2e.fickle import BAD, GOOD, fickle
-from e2e.programs import free_ports, get, running
+from e2e.programs import eventually, free_ports, get, running
 from e2e.proxy import Fault, Proxy, proxied
+from live import App, attached
 
 COMMAND = Path(sys.executable).with_name("phoenix")
 TURNS, BAD_TURNS = 200, 20
@@ -67,10 +69,9 @@ class Phoenix:
         return found
 
 
-@pytest.fixture(scope="module")
-def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
-    """Run Phoenix."""
-    folder = tmp_path_factory.mktemp("phoenix")
+@contextmanager
+def served(folder: Path, **settings: str) -> Iterator[Phoenix]:
+    """Run Phoenix, with its data in ``folder``."""
     port, grpc = free_ports(2)
     environment = {
         "PHOENIX_HOST": "127.0.0.1",
@@ -78,6 +79,7 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
         "PHOENIX_GRPC_PORT": str(grpc),
         "PHOENIX_WORKING_DIR": str(folder),
         "PHOENIX_TELEMETRY_ENABLED": "false",
+        **settings,
     }
     found = Phoenix(http=f"http://127.0.0.1:{port}", grpc=f"127.0.0.1:{grpc}")
     with running(
@@ -87,6 +89,13 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
         environment=environment,
         patience=PATIENCE,
     ):
+        yield found
+
+
+@pytest.fixture(scope="module")
+def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
+    """Run Phoenix."""
+    with served(tmp_path_factory.mktemp("phoenix")) as found:
         yield found
 
 
@@ -144,3 +153,40 @@ def test_annotations_equal_the_scores(phoenix: Phoenix, proxy: Proxy, fault: Fau
     assert len(turns) == TURNS
     assert seen(phoenix.annotations(service, list(turns))) == expected(turns)
     assert (proxy.failed > 0) == (fault in {"down", "errors"})
+
+
+def outcomes(app: App) -> dict[Any, int]:
+    """Return the counter of scores by what became of them."""
+    points = app.points("rag.evaluation.backend.scores")
+    return {p.attributes.get("reason", p.attributes["outcome"]): p.value for p in points}
+
+
+def test_a_phoenix_that_is_not_there_blocks_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The spans leave, the shutdown takes its time, and the scores are counted."""
+    (port,) = free_ports(1)
+    monkeypatch.setenv("PHOENIX_ENDPOINT", f"http://127.0.0.1:{port}")
+    with attached(backends=["phoenix"], shutdown_seconds=5) as app:
+        app.turn()
+        eventually(lambda: "phoenix did not take scores" in caplog.text, "an attempt", PATIENCE)
+        assert not app.handle.flush(2)
+        app.handle.shutdown()
+        assert app.statuses()["scored"] == 1
+        assert set(outcomes(app)) == {"shutdown"}
+
+
+def test_a_wrong_key_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing waits for it, and the key is not in the log."""
+    secret = "0123456789abcdefghijklmnopqrstuvwxyz"
+    with served(tmp_path, PHOENIX_ENABLE_AUTH="true", PHOENIX_SECRET=secret) as phoenix:
+        monkeypatch.setenv("PHOENIX_ENDPOINT", phoenix.http)
+        monkeypatch.setenv("PHOENIX_API_KEY", "the-wrong-key")
+        with attached(backends=["phoenix"], shutdown_seconds=5) as app:
+            app.turn()
+            assert app.handle.flush(PATIENCE)
+            assert set(outcomes(app)) == {"unauthorized"}
+    assert "scores were dropped (unauthorized)" in caplog.text
+    assert "the-wrong-key" not in caplog.text

@@ -42,7 +42,7 @@ Outcome: TypeAlias = Literal[
 
 - ``expired``: the backend did not accept it within an hour.
 - ``internal``: the client of the backend raised an unexpected error.
-- ``not_found``: its span did not arrive at the backend within five minutes.
+- ``not_found``: its span did not arrive at the backend within five minutes, or before the end.
 - ``overload``: the queue was full.
 - ``rejected``: the backend refused it as invalid.
 - ``shutdown``: the process ended first.
@@ -62,7 +62,7 @@ class Limits:
     - ``items``, ``bytes``: the most annotations that wait, and about how much memory they take.
     - ``batch``: the most annotations in one request.
     - ``linger``: the time from an annotation to its first request, in which a batch collects and
-      the span can leave the process.
+      the span can leave the process: by default, the SDK exports spans every five seconds.
     - ``pause``, ``max_pause``: the first and the longest pause between two attempts.
     - ``hurry``: the longest pause while a flush waits.
     - ``patience``: the time in which the span of an annotation must arrive at the backend.
@@ -72,7 +72,7 @@ class Limits:
     items: int = 20_000
     bytes: int = 32 * 1024 * 1024
     batch: int = 100
-    linger: float = 1.0
+    linger: float = 6.0
     pause: float = 1.0
     max_pause: float = 60.0
     hurry: float = 0.25
@@ -134,6 +134,7 @@ class Delivery:
         self._failures = 0
         self._paused_until = 0.0
         self._batch = self._limits.batch
+        self._last_error = ""
         self._client: Client | None = None
         self._thread: threading.Thread | None = None
 
@@ -197,10 +198,12 @@ class Delivery:
         """Drop what waits, and end the thread. A request under way is not waited for."""
         with self._changed:
             self._is_closed = True
-            lost = len(self)
+            left = (*self._waiting, *self._sending)
             self._waiting, self._sending, self._bytes = [], (), 0
             self._changed.notify_all()
-        self._tell(Counter[Outcome]({"shutdown": lost}), "the process ended first")
+        missed = sum(entry.missed_since is not None for entry in left)
+        lost = Counter[Outcome]({"not_found": missed, "shutdown": len(left) - missed})
+        self._tell(lost, self._last_error or "the process ended first")
 
     # --- sending, on the thread of the delivery ---------------------------------------------------
 
@@ -219,6 +222,8 @@ class Delivery:
 
     def _run(self) -> None:
         silence()
+        with self._edge:  # a client's import may take seconds, in which the first batch collects
+            self._connected()
         while not self._is_closed:
             self._wait(self.send_due())
 
@@ -255,12 +260,15 @@ class Delivery:
         """Return the refusals, or the error of the whole batch; None for an unexpected error."""
         with self._edge:
             try:
-                if self._client is None:
-                    self._client = self._connect()
-                return self._client.send(batch)
+                return self._connected().send(batch)
             except BackendError as error:
                 return error
         return None
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
 
     def _settle(
         self, batch: Sequence[_Entry], result: Sequence[Refusal] | BackendError | None
@@ -280,14 +288,14 @@ class Delivery:
                 for entry in batch:
                     self._after_answer(entry, refused.get(entry.annotation.id), ended)
             self._changed.notify_all()
-        told = next((str(error) for error in refused.values()), "docs/backends.md")
-        self._tell(ended, told)
-        if refused and not ended:
+        self._last_error = next((str(error) for error in refused.values()), "")
+        self._tell(ended, self._last_error or "docs/backends.md")
+        if not ended and any(error.is_temporary for error in refused.values()):
             self._log.write(
                 "again",
                 "%s did not take scores (%s); they are sent again; logged at most once a minute",
                 self.name,
-                told[:_QUOTED],
+                self._last_error[:_QUOTED],
             )
 
     def _set_pace(self, errors: Iterable[BackendError]) -> None:

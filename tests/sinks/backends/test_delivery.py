@@ -17,7 +17,7 @@ from rag_eval_otel.sinks.backends.annotations import Annotation
 from rag_eval_otel.sinks.backends.client import BackendError, Client, Refusal
 from rag_eval_otel.sinks.backends.delivery import Delivery, Limits, Outcome
 
-LIMITS = Limits()
+LIMITS = Limits(linger=1.0)
 
 
 def annotation(number: int = 1, name: str = "faithfulness") -> Annotation:
@@ -89,11 +89,11 @@ class Unthreaded(Delivery):
 
 
 def test_annotations_travel_in_batches() -> None:
-    """A batch collects for a second, and has at most 100 annotations."""
+    """A batch collects for six seconds, and has at most 100 annotations."""
     backend = Backend()
-    delivery = Unthreaded(lambda: backend)
+    delivery = Unthreaded(lambda: backend, limits=Limits())
     delivery.put(annotation(number) for number in range(250))
-    assert delivery.run(0.9) == []
+    assert delivery.run(5.9) == []
     assert backend.requests == []
     delivery.run()
     assert backend.requests == [100, 100, 50]
@@ -124,7 +124,7 @@ def test_a_backend_says_when_the_next_request_is_allowed() -> None:
 def test_memory_is_bounded_while_a_backend_is_down(caplog: pytest.LogCaptureFixture) -> None:
     """Ten minutes without a backend: what has no room is dropped and counted, the rest arrives."""
     backend = Backend(script=[BackendError("down")] * 1000)
-    delivery = Unthreaded(lambda: backend, limits=Limits(items=500))
+    delivery = Unthreaded(lambda: backend, limits=Limits(items=500, linger=1.0))
     for number in range(600):
         delivery.put([annotation(2 * number), annotation(2 * number + 1)])
         delivery.run(1.0)
@@ -157,6 +157,15 @@ def test_an_annotation_waits_for_its_span() -> None:
     assert backend.stored == {1: 1, 2: 1}
     assert backend.requests == [2, 1, 1, 1]
     assert delivery.ended == {"delivered": 2}
+
+
+def test_waiting_for_a_span_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It is usual: spans leave in batches, too."""
+    delivery = Unthreaded(lambda: Backend(missing={1}))
+    delivery.put([annotation(1)])
+    delivery.run(20.0)
+    assert len(delivery) == 1
+    assert not caplog.text
 
 
 def test_an_annotation_of_a_span_that_never_comes_is_dropped(
@@ -265,6 +274,18 @@ def test_a_close_counts_what_is_left() -> None:
     assert delivery.send_due() is None
     assert delivery.ended == {"shutdown": 3}
     assert backend.requests == []
+
+
+def test_a_close_tells_what_the_backend_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Annotations whose span was missing count as not found, and others as shut down."""
+    backend = Backend(missing={1, 2})
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1), annotation(2)])
+    delivery.run(2.0)
+    delivery.put([annotation(3)])
+    delivery.close()
+    assert delivery.ended == {"not_found": 2, "shutdown": 1}
+    assert "2 scores were dropped (not_found): no span" in caplog.text
 
 
 def test_a_request_under_way_is_counted_once_at_a_close() -> None:
