@@ -265,6 +265,29 @@ def _value(value: Mapping[str, Any]) -> Any:
     return b64decode(found) if kind == "bytesValue" else found
 
 
+def as_attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return ``values``, plain data by name, as a list of attributes in OTLP JSON."""
+    return [{"key": name, "value": _as_value(value)} for name, value in values.items()]
+
+
+_KINDS: Mapping[type, str] = {
+    str: "stringValue",
+    bool: "boolValue",
+    int: "intValue",
+    float: "doubleValue",
+}
+
+
+def _as_value(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return {"kvlistValue": {"values": as_attributes(value)}}
+    if isinstance(value, list | tuple):
+        return {"arrayValue": {"values": [_as_value(one) for one in value]}}
+    return {_KINDS[type(value)]: value}
+
+
 # --- the spans of a trace -------------------------------------------------------------------------
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
-from rag_eval_otel.capture.exported import messages_in
+from rag_eval_otel.capture.exported import Message, messages_in
 from rag_eval_otel.config import Config
-from rag_eval_otel.dataset.collect import Collected, Selection, collect
+from rag_eval_otel.dataset.collect import Collected, Selection, collect, phoenix_messages
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import check_samples_output, writing_samples
 
@@ -16,15 +18,37 @@ DESCRIPTION = """\
 Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
 `rag-eval-otel evaluate OUTPUT` reads them. FILE is what the file exporter of an OpenTelemetry
 Collector wrote: OTLP JSON or protobuf, of spans and log records, also compressed by gzip. The spans
-of a trace may be in several files. Turns are read by the code that reads live traces; a turn that
-cannot be reconstructed with certainty is skipped and counted with its reason.
+of a trace may be in several files. With --phoenix, spans are read from a Phoenix server. Turns are
+read by the code that reads live traces; a turn that cannot be reconstructed with certainty is
+skipped and counted with its reason.
 
 Exit status: 0 written, 1 no sample was found, 2 misuse.
 """
 
 
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        msg = f"must be a time such as 2026-11-22 or 2026-11-22T09:00Z, not {text!r}"
+        raise argparse.ArgumentTypeError(msg) from None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", type=Path, nargs="+")
+    parser.add_argument("files", metavar="FILE", type=Path, nargs="*")
+    parser.add_argument(
+        "--phoenix",
+        metavar="PROJECT",
+        help="read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
+    )
+    for name, told in (("--since", "at or after"), ("--until", "before")):
+        parser.add_argument(
+            name,
+            type=_moment,
+            metavar="TIME",
+            help=f"of a backend, only spans that started {told} this time: 2026-11-22T09:00Z",
+        )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="OUTPUT", help=".jsonl or .parquet"
     )
@@ -66,6 +90,9 @@ def run(options: argparse.Namespace) -> int:
         if file.resolve() == options.output.resolve():
             msg = f"--output {options.output} is a file that is read; name another"
             raise ConfigError(msg)
+    if not options.files and options.phoenix is None:
+        msg = "name a FILE or a project: rag-eval-otel collect FILE, or --phoenix PROJECT"
+        raise ConfigError(msg)
     prompts = options.contexts_from_prompt
     config = Config.from_env(**({} if prompts is None else {"contexts_from_prompt": prompts}))
     selection = Selection.of_config(
@@ -77,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     )
     counts = Collected()
     with writing_samples(options.output) as write:
-        for turn in collect(messages_in(options.files), selection, counts):
+        for turn in collect(_messages(options), selection, counts):
             write(turn.to_dict())
     sys.stderr.write(f"rag-eval-otel: {options.output}: {counts}\n")
     if not counts.samples:
@@ -86,3 +113,9 @@ def run(options: argparse.Namespace) -> int:
             " captures content (docs/doctor.md says what the reasons mean)\n"
         )
     return 0 if counts.samples else 1
+
+
+def _messages(options: argparse.Namespace) -> Iterator[Message]:
+    yield from messages_in(options.files)
+    if options.phoenix is not None:
+        yield from phoenix_messages(options.phoenix, since=options.since, until=options.until)

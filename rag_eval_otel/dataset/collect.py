@@ -17,12 +17,20 @@ from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import read
-from rag_eval_otel.capture.exported import ExportedSpan, Message, TracePart, parts_of, spans_of
+from rag_eval_otel.capture.exported import (
+    ExportedSpan,
+    Message,
+    TracePart,
+    as_attributes,
+    parts_of,
+    spans_of,
+)
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
 from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.types import ContextsFromPrompt, Passage, Sample
 
 _DENOMINATOR: Final = 2**64
@@ -269,3 +277,66 @@ class _Spool:
 def _part(trace: str, content: str) -> TracePart:
     signal, service, scope, raw = json.loads(content)
     return TracePart(signal=signal, trace_id=trace, service=service, scope=scope, content=raw)
+
+
+# --- backends -------------------------------------------------------------------------------------
+
+_ALL: Final = 10**9  # the highest number of spans to read
+_PHOENIX_ERROR: Final = "ERROR"
+
+
+def phoenix_messages(
+    project: str, *, since: datetime | None = None, until: datetime | None = None
+) -> Iterator[Message]:
+    """Yield one message with the spans of ``project``, a name or id, in a Phoenix server.
+
+    Only spans that started at ``since`` or later and before ``until`` are read. The client of the
+    package ``arize-phoenix-client`` reads the address and the key from variables such as
+    ``PHOENIX_ENDPOINT`` and ``PHOENIX_API_KEY``. Raises `ConfigError` if the server cannot be
+    reached or has no such project, and `MissingDependencyError` without the package.
+    """
+    client = require("phoenix.client", "phoenix").Client()
+    http = require("httpx", "phoenix")
+    try:
+        spans = client.spans.get_spans(
+            project_identifier=project, start_time=since, end_time=until, limit=_ALL
+        )
+    except http.HTTPStatusError as error:
+        status = error.response.status_code
+        msg = (
+            f"Phoenix at {error.request.url.host} answered {status} for the project {project!r};"
+            " check its name, and PHOENIX_ENDPOINT and PHOENIX_API_KEY"
+        )
+        raise ConfigError(msg) from error
+    except http.HTTPError as error:
+        msg = f"Phoenix cannot be reached: {error}; set PHOENIX_ENDPOINT to its address"
+        raise ConfigError(msg) from error
+    yield {"resourceSpans": [_phoenix_resource(span, project) for span in spans]}
+
+
+def _phoenix_resource(span: Mapping[str, Any], project: str) -> dict[str, Any]:
+    """Return a span of Phoenix in OTLP JSON. Phoenix does not keep the scope and the resource."""
+    status = span.get("status_code") == _PHOENIX_ERROR
+    found = {
+        "traceId": span["context"]["trace_id"],
+        "spanId": span["context"]["span_id"],
+        "parentSpanId": span.get("parent_id") or "",
+        "name": span["name"],
+        "startTimeUnixNano": _nanoseconds(span["start_time"]),
+        "endTimeUnixNano": _nanoseconds(span["end_time"]),
+        "attributes": as_attributes(span.get("attributes") or {}),
+        "events": [
+            {"name": one["name"], "attributes": as_attributes(one.get("attributes") or {})}
+            for one in span.get("events") or ()
+        ],
+        "status": {"code": 2, "message": span.get("status_message")} if status else {},
+    }
+    resource = {"attributes": as_attributes({"service.name": project})}
+    return {"resource": resource, "scopeSpans": [{"spans": [found]}]}
+
+
+def _nanoseconds(moment: str) -> int:
+    """Return a time in ISO 8601 as nanoseconds since the epoch."""
+    found = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    since = found - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

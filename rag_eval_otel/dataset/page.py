@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
+from urllib.parse import quote
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -34,6 +35,8 @@ from rag_eval_otel.dataset.figures import (
 from rag_eval_otel.dataset.series import FileScores, Low, Series
 from rag_eval_otel.dataset.summary import MetricSummary, interval, number
 from rag_eval_otel.drift.records import Alarm
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results.rows import Row
 from rag_eval_otel.semconv import (
     EMBEDDING_CALLS,
     EMBEDDING_TOKENS,
@@ -48,6 +51,8 @@ MAX_SECTIONS = 60
 """The highest number of metrics with their own section. The tables at the top show all metrics."""
 
 _NAME = 120  # characters of a name
+_LONG_TEXT = 2000  # characters of a question, an answer, a context or an explanation
+_CONTEXTS = 50  # contexts of a turn
 _PLOT_ROW = 270  # height of one drawing in a drift plot, in SVG units
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Control characters, surrogates and noncharacters, which HTML or UTF-8 does not allow."""
@@ -61,11 +66,14 @@ _COUNTERS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("money for tokens, in the currency of the prices", JUDGE_COST, {}),
 )
 
-Explanations = Literal["off", "on"]
-
 
 def _template(name: str) -> str:
     return (files("rag_eval_otel.dataset") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    """Return the hash by which the content security policy of a page knows ``content``."""
+    return b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
 @cache
@@ -86,10 +94,12 @@ def _environment() -> Environment:
         "place_name": place_name,
         "shares": charts.shares,
     }
-    style = _template("style.css")
+    style, script = _template("style.css"), _template("tables.js")
     environment.globals |= {
         "style": Markup(style),  # noqa: S704  # our own file
-        "style_hash": b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        "style_hash": _hash(style),
+        "script": Markup(script),  # noqa: S704  # our own file
+        "script_hash": _hash(script),
         "release": VERSION,
         "width": charts.WIDTH,
         "height": charts.HEIGHT,
@@ -111,10 +121,48 @@ def render(template: str, **values: Any) -> str:
 # --- the page on a score file ---------------------------------------------------------------------
 
 
-def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "off") -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Say what the page shows of the turns with the lowest scores.
+
+    ``texts``: question, contexts, answer and reference. ``explanations``: questions, and the
+    judge's explanations. Both quote user data. ``trace_url`` is the address of a trace in a
+    backend, in which ``{trace_id}`` and ``{span_id}`` are replaced by the ids of the turn.
+    """
+
+    texts: Literal["off", "on"] = "off"
+    explanations: Literal["off", "on"] = "off"
+    trace_url: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` if ``trace_url`` is not an address with a place for the trace id."""
+        url = self.trace_url
+        if url is None:
+            return
+        rest = url.replace("{trace_id}", "").replace("{span_id}", "")
+        is_web = url.startswith(("http://", "https://"))
+        if not is_web or "{trace_id}" not in url or set(rest) & set("{}"):
+            msg = (
+                "the address of a trace must begin with http:// or https:// and have a place for"
+                " the id, as in http://localhost:16686/trace/{trace_id}; {span_id} is possible,"
+                f" too. Not {url!r}"
+            )
+            raise ConfigError(msg)
+
+    def url_of(self, row: Row) -> str | None:
+        """Return the address of the trace of ``row``; None if it is not known."""
+        if self.trace_url is None or not row.trace:
+            return None
+        ids = {"{trace_id}": row.trace, "{span_id}": row.span}
+        return re.sub(
+            r"\{(?:trace|span)_id\}", lambda m: quote(ids[m.group()], safe=""), self.trace_url
+        )
+
+
+def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str:  # frozen
     """Return the HTML page about ``scores``, which were read from the file ``name``.
 
-    Explanations and questions quote user data. They are on the page only if ``explanations`` is on.
+    Texts of users are on the page only as ``shown`` says.
     """
     found = [
         (text, counter, scores.counters.total(counter, attributes))
@@ -126,7 +174,7 @@ def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "
         name=name,
         scores=scores,
         metrics=[
-            _section(series, anchor=f"m{i}", explanations=explanations)
+            _section(series, anchor=f"m{i}", shown=shown)
             for i, series in enumerate(scores.series.values())
         ],
         counters=[
@@ -146,7 +194,24 @@ class _LowestScores:
     """
 
     columns: list[str]
-    rows: list[tuple[float | None, list[str | None]]]
+    rows: list[tuple[float | None, list[_Cell]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """A cell: ``text``, of which ``most`` characters are shown, or ``items``, a list of texts.
+
+    ``url`` is the address behind the text. ``value`` is the number by which cells are sorted.
+    """
+
+    text: str | None = None
+    most: int = 200
+    items: Sequence[str] = ()
+    url: str | None = None
+    value: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +249,7 @@ class _Section:
         return [judge for known, judge in self.series.judges if known == version and judge]
 
 
-def _section(series: Series, *, anchor: str, explanations: Explanations) -> _Section:
+def _section(series: Series, *, anchor: str, shown: Shown) -> _Section:
     values, scale, unit = series.values, scale_of(series), unit_of(series)
     middle = statistics.median(values) if values else None
     summary = series.tally.summary(series.name, median=middle)
@@ -218,13 +283,13 @@ def _section(series: Series, *, anchor: str, explanations: Explanations) -> _Sec
             title=f"Time line of {series.name[:_NAME]}",
             description=f"drift alarms: {alarms}, versions: {len(versions)}; both in words below",
         ),
-        lowest=_lowest(series.lowest(), explanations),
+        lowest=_lowest(series.lowest(), shown),
     )
 
 
-def _lowest(lows: Sequence[Low], explanations: Explanations) -> _LowestScores:
+def _lowest(lows: Sequence[Low], shown: Shown) -> _LowestScores:
     """Return the table of the lowest scores. Columns without any content are left out."""
-    cells = [_low_cells(low, explanations) for low in lows]
+    cells = [_low_cells(low, shown) for low in lows]
     columns = [name for name in (cells[0] if cells else ()) if any(each[name] for each in cells)]
     return _LowestScores(
         columns=columns,
@@ -235,16 +300,28 @@ def _lowest(lows: Sequence[Low], explanations: Explanations) -> _LowestScores:
     )
 
 
-def _low_cells(low: Low, explanations: Explanations) -> dict[str, str | None]:
+def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
     row, score = low
-    cells: dict[str, str | None] = {
-        "turn": row.place,
-        "time": None if row.time is None else place_name(row.time, "time"),
-        "judge": row.evaluation.judge,
-        "label": score.label,
+    cells = {
+        "turn": _Cell(text=row.place, url=shown.url_of(row)),
+        "time": _Cell(
+            text=None if row.time is None else place_name(row.time, "time"), value=row.time
+        ),
+        "judge": _Cell(text=row.evaluation.judge),
+        "label": _Cell(text=score.label),
     }
-    if explanations == "on":
-        cells |= {"question": row.sample.question, "explanation": score.explanation}
+    sample = row.sample
+    if "on" in {shown.texts, shown.explanations}:
+        cells["question"] = _Cell(text=sample.question, most=_LONG_TEXT)
+    if shown.texts == "on":
+        contexts = [passage.text[:_LONG_TEXT] for passage in sample.contexts]
+        cells |= {
+            "answer": _Cell(text=sample.answer, most=_LONG_TEXT),
+            "contexts": _Cell(items=contexts[:_CONTEXTS]),
+            "reference": _Cell(text=sample.reference, most=_LONG_TEXT),
+        }
+    if shown.explanations == "on":
+        cells["explanation"] = _Cell(text=score.explanation, most=_LONG_TEXT)
     return cells
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -24,7 +28,7 @@ from apps.graphs import langgraph_rag
 from apps.lcel import lcel_basic
 from corpus.retold import as_recorded
 from live import attached
-from rag_eval_otel.capture.exported import messages_in
+from rag_eval_otel.capture.exported import as_attributes, messages_in
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.cli import main
 from rag_eval_otel.dataset.collect import Collected, CollectedTurn, Selection, collect
@@ -37,27 +41,6 @@ OWN_APPS = (lcel_basic, retrieval_chain, langgraph_rag, agent_retriever_tools, p
 RECORDINGS = sorted((Path(__file__).parents[3] / "shared" / "recordings").glob("*.json"))
 
 
-KINDS: Mapping[type, str] = {str: "stringValue", bool: "boolValue", float: "doubleValue"}
-
-
-def otlp_value(value: Any) -> dict[str, Any]:
-    """Return ``value`` as an ``AnyValue`` of OTLP JSON."""
-    if value is None:
-        return {}
-    if type(value) in KINDS:
-        return {KINDS[type(value)]: value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    if isinstance(value, Mapping):
-        return {"kvlistValue": {"values": otlp_attributes(value)}}
-    return {"arrayValue": {"values": [otlp_value(one) for one in value]}}
-
-
-def otlp_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return ``attributes`` as in OTLP JSON."""
-    return [{"key": name, "value": otlp_value(value)} for name, value in attributes.items()]
-
-
 def otlp_span(span: RecordedSpan) -> dict[str, Any]:
     """Return a recorded span as in OTLP JSON."""
     found: dict[str, Any] = {
@@ -67,9 +50,9 @@ def otlp_span(span: RecordedSpan) -> dict[str, Any]:
         "flags": 0x100 | (0x200 if span.parent_is_remote else 0),
         "startTimeUnixNano": str(span.start),
         "endTimeUnixNano": str(span.end),
-        "attributes": otlp_attributes(span.attributes),
+        "attributes": as_attributes(span.attributes),
         "events": [
-            {"name": name, "attributes": otlp_attributes(values)} for name, values in span.events
+            {"name": name, "attributes": as_attributes(values)} for name, values in span.events
         ],
         "droppedAttributesCount": span.dropped,
         "droppedEventsCount": span.dropped_events,
@@ -87,8 +70,8 @@ def otlp_logs(span: RecordedSpan) -> list[dict[str, Any]]:
             "traceId": f"{span.trace_id:032x}",
             "spanId": f"{span.span_id:016x}",
             "eventName": log.event,
-            "body": otlp_value(log.body),
-            "attributes": otlp_attributes(log.attributes),
+            "body": as_attributes({"": log.body})[0]["value"],
+            "attributes": as_attributes(log.attributes),
         }
         for log in span.logs
     ]
@@ -96,7 +79,7 @@ def otlp_logs(span: RecordedSpan) -> list[dict[str, Any]]:
 
 def messages(spans: Iterable[RecordedSpan], service: str = "shop") -> list[dict[str, Any]]:
     """Return one export request for each span, and one for its log records."""
-    resource = {"attributes": otlp_attributes({"service.name": service})}
+    resource = {"attributes": as_attributes({"service.name": service})}
     found: list[dict[str, Any]] = []
     for span in spans:
         scope = {"scope": {"name": span.scope}}
@@ -445,3 +428,106 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
     (row,) = map(json.loads, scores.read_text().splitlines())
     assert row.keys().isdisjoint({"question", "contexts", "answer"})
     assert row["trace_id"]
+
+
+# --- Phoenix --------------------------------------------------------------------------------------
+
+
+def phoenix_span(span: RecordedSpan) -> dict[str, Any]:
+    """Return a recorded span as the client of Phoenix does: no scope, times as text."""
+    assert span.end is not None
+    return {
+        "id": "U3BhbjoxMTA=",
+        "name": span.name,
+        "context": {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"},
+        "span_kind": span.attributes["openinference.span.kind"],
+        "parent_id": None if span.parent_id is None else f"{span.parent_id:016x}",
+        "start_time": datetime.fromtimestamp(span.start / 1e9, timezone.utc).isoformat(),
+        "end_time": datetime.fromtimestamp(span.end / 1e9, timezone.utc).isoformat(),
+        "status_code": "UNSET",
+        "status_message": "",
+        "attributes": dict(span.attributes),
+        "events": [],
+    }
+
+
+@pytest.fixture
+def phoenix(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Stand in for the client of Phoenix: what is in the list is returned, or raised."""
+    answers: list[object] = []
+
+    class Spans:
+        def get_spans(self, **asked: object) -> list[object]:
+            if isinstance(answers[0], Exception):
+                raise answers[0]
+            return [one for one in answers if asked["project_identifier"] == "shop"]
+
+    class Client:
+        spans = Spans()
+
+    for name in ("phoenix", "phoenix.client"):
+        module = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        module.Client = Client  # type: ignore[attr-defined]
+    return answers
+
+
+def test_spans_of_phoenix_give_the_turns(tmp_path: Path, phoenix: list[object]) -> None:
+    """Phoenix keeps no scope; OpenInference is recognised by its attributes."""
+    later = turn_spans(2, label="fail", start=10**18 + 10**9)
+    phoenix += map(phoenix_span, [*turn_spans(1), *later])
+    output = tmp_path / "samples.jsonl"
+    assert main(["collect", "--phoenix", "shop", "-o", str(output), "--since", "2001-01-01"]) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [(row["trace_id"], row["answer"], row["service"]) for row in rows] == [
+        (f"{1:032x}", TOLD, "shop"),
+        (f"{2:032x}", TOLD, "shop"),
+    ]
+    assert [row.get("live_label") for row in rows] == [None, "fail"]
+
+
+def refused(status: int) -> httpx.HTTPStatusError:
+    """Return the error of the client after a response with this status."""
+    request = httpx.Request("GET", "http://phoenix.example/v1/projects/shop/spans")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (refused(404), "Phoenix at phoenix.example answered 404 for the project 'shop'"),
+        (refused(401), "check its name, and PHOENIX_ENDPOINT and PHOENIX_API_KEY"),
+        (httpx.ConnectError("refused"), "cannot be reached: refused; set PHOENIX_ENDPOINT"),
+    ],
+)
+def test_phoenix_that_does_not_answer(
+    tmp_path: Path,
+    phoenix: list[object],
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    says: str,
+) -> None:
+    """The message says what to set; nothing is written."""
+    phoenix.append(error)
+    output = tmp_path / "samples.jsonl"
+    assert main(["collect", "--phoenix", "shop", "-o", str(output)]) == 2
+    assert says in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_the_client_of_phoenix_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the extra."""
+    monkeypatch.setitem(sys.modules, "phoenix.client", None)
+    assert main(["collect", "--phoenix", "shop", "-o", str(tmp_path / "a.jsonl")]) == 2
+    assert "rag-eval-otel[phoenix]" in capsys.readouterr().err
+
+
+def test_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says what to name, and what a time looks like."""
+    assert main(["collect", "-o", str(tmp_path / "a.jsonl")]) == 2
+    assert "--phoenix PROJECT" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["collect", "-o", str(tmp_path / "a.jsonl"), "--since", "yesterday"])
+    assert "must be a time such as 2026-11-22" in capsys.readouterr().err

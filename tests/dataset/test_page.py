@@ -29,6 +29,9 @@ from score_files import counter, event, falling, jsonl, page_of, row, span
 HOSTILE = "</title></style><script>document.title='owned'</script><img src=x onerror=alert(1)>'\"&"
 
 
+EVERYTHING = ("--explanations", "--texts", "on", "--trace-url", "http://x/{trace_id}?{span_id}")
+
+
 class ParsedPage(HTMLParser):
     """Elements, attributes and texts of a page."""
 
@@ -55,8 +58,9 @@ class ParsedPage(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Note a text."""
-        self.words.append(data)
+        """Note a text that is to be read."""
+        if self.open[-1:] != ["script"]:
+            self.words.append(data)
 
     @property
     def text(self) -> str:
@@ -135,14 +139,74 @@ def test_user_data_is_shown_on_demand(tmp_path: Path) -> None:
     assert shown.count("quoted why") == shown.count("quoted?") == 2
 
 
+TURN = {
+    "question": "quoted?",
+    "answer": "quoted answer",
+    "contexts": ["quoted first", {"text": "quoted second", "id": "2"}],
+    "reference": "quoted reference",
+    "trace_id": "0af7651916cd43dd8448eb211c80319c",
+    "span_id": "00f067aa0ba902b7",
+}
+
+
+def turns(path: Path) -> Path:
+    """Write a file of turns with texts and ids."""
+    return jsonl(path, [{**TURN, "score": i / 10, "time": 1.8e9 + i} for i in range(9)])
+
+
+def test_texts_of_the_worst_turns_are_shown_on_demand(tmp_path: Path) -> None:
+    """Question, answer, contexts and reference; the contexts one by one."""
+    path = turns(tmp_path / "scores.jsonl")
+    assert "quoted" not in page_of(path)
+    page = page_of(path, "--texts", "on", "--worst", "2")
+    for text in ("quoted?", "quoted answer", "quoted first", "quoted second", "quoted reference"):
+        assert page.count(text) == 2
+    assert page.count("<summary>2</summary><ol><li>") == 2
+
+
+def test_texts_follow_content_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where content is captured, the page shows texts, unless an option says no."""
+    monkeypatch.setenv("RAG_EVAL_CAPTURE_CONTENT", "span")
+    path = turns(tmp_path / "scores.jsonl")
+    assert "quoted answer" in page_of(path)
+    assert "quoted" not in page_of(path, "--texts", "off")
+
+
+def test_turns_are_links_to_their_traces(tmp_path: Path) -> None:
+    """To any backend; ids are quoted, and a turn without a trace has no link."""
+    rows: list[dict[str, Any]] = [{**TURN, "score": 0.1}, {"score": 0.2}]
+    rows.append({"score": 0.3, "trace_id": "a/b?'\"", "span_id": "{trace_id}"})
+    path = jsonl(tmp_path / "scores.jsonl", rows)
+    page = page_of(path, "--trace-url", "https://jaeger/trace/{trace_id}?uiFind={span_id}")
+    links = [v for name, v in parsed(page).attributes if name == "href" and v[0] != "#"]
+    assert links == [
+        f"https://jaeger/trace/{TURN['trace_id']}?uiFind={TURN['span_id']}",
+        "https://jaeger/trace/a%2Fb%3F%27%22?uiFind=%7Btrace_id%7D",
+    ]
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert('{trace_id}')", "http://x/", "http://x/{trace}", "{trace_id}"]
+)
+def test_an_address_without_a_place_for_the_id(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused, with an example; so is an address that would run a script."""
+    path = turns(tmp_path / "scores.jsonl")
+    page = str(tmp_path / "page.html")
+    assert main(["report", str(path), "-o", page, "--trace-url", url]) == 2
+    assert "as in http://localhost:16686/trace/{trace_id}" in capsys.readouterr().err
+
+
 # --- nothing from outside, nothing from the file --------------------------------------------------
 
 
 def test_page_is_self_contained(tmp_path: Path) -> None:
-    """No script, no links but anchors, and a policy that allows only the page's style."""
+    """No links but anchors, and a policy that allows only the page's own style and script."""
     page = page_of(evaluated(tmp_path / "scores.jsonl"), "--explanations")
     found = parsed(page)
-    assert not {"script", "link", "img", "iframe", "object", "form"} & set(found.tags)
+    assert found.tags.count("script") == 1
+    assert not {"link", "img", "iframe", "object", "form"} & set(found.tags)
     names = {name for name, _ in found.attributes}
     assert not {"src", "srcset", "style", "xlink:href", "action"} & names
     assert not [name for name in names if name.startswith("on")]
@@ -152,6 +216,10 @@ def test_page_is_self_contained(tmp_path: Path) -> None:
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = next(v for _, v in found.attributes if v.startswith("default-src 'none'"))
     assert f"style-src 'sha256-{digest}'" in policy
+    (script,) = re.findall("<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert not re.search(r"fetch|XMLHttp|import|eval|innerHTML|http|document\.write", script)
     anchors = {v for name, v in found.attributes if name == "id"}
     assert {v[1:] for name, v in found.attributes if name == "href"} <= anchors
 
@@ -161,7 +229,7 @@ def hostile(form: str, path: Path) -> Path:
     leaves = dict.fromkeys(("reason", "explanation", "version"), HOSTILE)
     if form == "jsonl":
         scores = {HOSTILE: {"value": 0.5, **leaves}, "b": {"status": "error", **leaves}}
-        told = dict.fromkeys(("service", "judge", "question"), HOSTILE)
+        told = dict.fromkeys(("service", "judge", "question", "answer", "trace_id"), HOSTILE)
         other = {"scores": scores, **told, "service": "other", "time": "2026-01-01"}
         return jsonl(path / "<b>.jsonl", [{"scores": scores, **told}, other])
     if form == "csv":
@@ -180,10 +248,10 @@ def hostile(form: str, path: Path) -> Path:
 @pytest.mark.parametrize("form", ["jsonl", "csv", "otlp"])
 def test_markup_in_the_file_is_escaped(form: str, tmp_path: Path) -> None:
     """In names, reasons, versions, judges, services, explanations and questions."""
-    found = parsed(page_of(hostile(form, tmp_path), "--explanations"))
-    assert not {"script", "img"} & set(found.tags)
+    found = parsed(page_of(hostile(form, tmp_path), *EVERYTHING))
+    assert "img" not in found.tags
     assert not [name for name, _ in found.attributes if name.startswith("on")]
-    assert found.tags.count("style") == found.tags.count("h1") == 1
+    assert found.tags.count("script") == found.tags.count("style") == found.tags.count("h1") == 1
     assert found.text.count("document.title='owned'") >= 5
 
 
@@ -226,7 +294,7 @@ def test_drawings_are_accessible(tmp_path: Path) -> None:
     assert len(drawings) == 2 * 3
     assert all("<title>" in one and "<desc>" in one and "aria-label=" in one for one in drawings)
     assert page.count("<summary>The numbers</summary>") == len(drawings)
-    assert page.count("<caption>") == page.count("<table>") == page.count("<thead>")
+    assert page.count("<caption>") == page.count("<table") == page.count("<thead>")
     assert 'lang="en"' in page
 
 

@@ -1,0 +1,86 @@
+"""The turns in a real Phoenix come back as samples."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from e2e.fickle import BAD, GOOD, fickle
+from e2e.programs import eventually, free_ports, running
+from e2e.test_phoenix_annotations import PATIENCE, Phoenix
+from rag_eval_otel.cli import main
+
+COMMAND = Path(sys.executable).with_name("phoenix")
+TURNS, BAD_TURNS = 200, 20
+
+pytestmark = [
+    pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed"),
+    pytest.mark.timeout(1200),
+    # The package of the server, which the client shares, imports outdated parts of its own.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
+    """Run Phoenix."""
+    folder = tmp_path_factory.mktemp("phoenix")
+    port, grpc = free_ports(2)
+    environment = {
+        "PHOENIX_HOST": "127.0.0.1",
+        "PHOENIX_PORT": str(port),
+        "PHOENIX_GRPC_PORT": str(grpc),
+        "PHOENIX_WORKING_DIR": str(folder),
+        "PHOENIX_TELEMETRY_ENABLED": "false",
+    }
+    found = Phoenix(http=f"http://127.0.0.1:{port}", grpc=f"127.0.0.1:{grpc}")
+    with running(
+        [str(COMMAND), "serve"],
+        ready=f"{found.http}/healthz",
+        log=folder / "phoenix.log",
+        environment=environment,
+        patience=PATIENCE,
+    ):
+        yield found
+
+
+def test_200_turns_are_200_samples(
+    phoenix: Phoenix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With question, contexts and answer; by label, too; `evaluate` takes them as they are."""
+    monkeypatch.setenv("PHOENIX_ENDPOINT", phoenix.http)
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "openinference.project.name=shop")
+    kept = InMemorySpanExporter()
+    exporters = [OTLPSpanExporter(endpoint=phoenix.grpc, insecure=True), kept]
+    options: dict[str, Any] = {"traces": exporters, "capture_content": "span"}
+    with fickle(phoenix, "shop", signals="traces", **options) as app:
+        app.run(TURNS - BAD_TURNS, GOOD)
+        app.run(BAD_TURNS, BAD)
+        assert app.handle.flush(PATIENCE)
+        assert app.providers.tracer_provider.force_flush()
+        sent = len(kept.get_finished_spans())
+    eventually(
+        lambda: len(list(phoenix.pages("projects/shop/spans", limit="500"))) == sent,
+        f"{sent} spans in Phoenix, which stores them in the background",
+        PATIENCE,
+    )
+    turns = phoenix.turns("shop")
+    assert len(turns) == TURNS
+    samples, failed = tmp_path / "samples.jsonl", tmp_path / "failed.jsonl"
+    assert main(["collect", "--phoenix", "shop", "-o", str(samples)]) == 0
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert {row["span_id"] for row in rows} == set(turns)
+    assert len(rows) == TURNS
+    assert all(row["question"] and row["contexts"] for row in rows)
+    assert [row["answer"] for row in rows].count(BAD) == BAD_TURNS
+    assert main(["collect", "--phoenix", "shop", "-o", str(failed), "--failed"]) == 0
+    labels = [turn["rag.evaluation.label"] for turn in turns.values()]
+    assert len(failed.read_text().splitlines()) == labels.count("fail") > 0
+    assert main(["evaluate", str(samples), "--judge", "lexical", "--embedder", "hashing"]) == 0
