@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +15,24 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from apps import company
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import checked, eventually, free_ports, get, program, running
 
-SERVICE, TURNS = "shop", 3
+SERVICE, WITH_TEXTS, TURNS = "shop", "handbook", 3
+METRICS = ("faithfulness", "answer_relevancy", "context_relevance", "response_groundedness")
 SPANS = 3 * TURNS  # turn, retrieval and chat
 COMMAND = Path(sys.executable).with_name("phoenix")
 ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
 LOW = "attributes['rag']['evaluation']['faithfulness']['score'] <= 0.5"
 PATIENCE = 240.0  # Phoenix creates its tables first
 
-pytestmark = pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed")
+pytestmark = [
+    pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed"),
+    pytest.mark.timeout(1200),
+    # The package of the server, which the client shares, imports outdated parts of its own.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +57,16 @@ class Phoenix:
     @property
     def project(self) -> str:
         """The id of the service's project."""
-        (found,) = [one["id"] for one in self.read("projects") if one["name"] == SERVICE]
+        return self.project_of(SERVICE)
+
+    def project_of(self, name: str) -> str:
+        """Return the id of the project ``name``."""
+        (found,) = [one["id"] for one in self.read("projects") if one["name"] == name]
         return str(found)
 
-    def spans(self) -> list[dict[str, Any]]:
-        """The spans of the service."""
-        found: list[dict[str, Any]] = self.read(f"projects/{SERVICE}/spans?limit=100")
+    def spans(self, name: str = SERVICE) -> list[dict[str, Any]]:
+        """Return the spans of the service ``name``."""
+        found: list[dict[str, Any]] = self.read(f"projects/{name}/spans?limit=100")
         return found
 
     def turns(self) -> list[dict[str, Any]]:
@@ -114,19 +126,65 @@ def test_scores_are_seen(phoenix: Phoenix, tmp_path: Path, capsys: Any) -> None:
     turn = phoenix.turns()[0]
     trace = f"projects/{phoenix.project}/traces/{turn['context']['trace_id']}"
     url = f"{phoenix.http}/{trace}?selectedSpanNodeId={turn['id']}"
-    picture = ARTEFACTS / "artefacts" / "phoenix.png"
+    text = seen(url, "phoenix.png", profile=tmp_path, capsys=capsys)
+    for name in METRICS:
+        assert f"rag.evaluation.{name}.score" in text
+
+
+@pytest.fixture(scope="module")
+def content(phoenix: Phoenix) -> list[dict[str, Any]]:
+    """Send turns with their texts, and their scores as annotations; return their spans."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"openinference.project.name={WITH_TEXTS}")
+        patch.setenv("PHOENIX_ENDPOINT", phoenix.http)
+        options: dict[str, Any] = {"capture_content": "span", "backends": ["phoenix"]}
+        with fickle(phoenix, WITH_TEXTS, signals="traces", **options) as app:
+            for count, answer in ((TURNS - 1, GOOD), (1, BAD)):
+                app.run(count, answer)
+                assert app.handle.flush(PATIENCE)  # the annotations, too
+    eventually(lambda: len(phoenix.spans(WITH_TEXTS)) >= SPANS, f"{SPANS} spans with texts")
+    ids = "&".join(f"span_ids={span['context']['span_id']}" for span in phoenix.spans(WITH_TEXTS))
+    path = f"projects/{WITH_TEXTS}/span_annotations?limit=100&{ids}"
+    wanted = TURNS * (len(METRICS) + 1)  # and the overall label
+    eventually(lambda: len(phoenix.read(path)) >= wanted, f"{wanted} annotations")
+    return phoenix.spans(WITH_TEXTS)
+
+
+def test_spans_have_a_kind_input_and_output(content: list[dict[str, Any]]) -> None:
+    """No span is "unknown", and none shows "--": each has its kind, its input and its output."""
+    kinds = Counter(span["span_kind"] for span in content)
+    assert kinds == {"CHAIN": TURNS, "RETRIEVER": TURNS, "LLM": TURNS}
+    for span in content:
+        assert span["attributes"]["input.value"]
+        assert span["span_kind"] == "RETRIEVER" or span["attributes"]["output.value"] in {GOOD, BAD}
+    searches = [span["attributes"] for span in content if span["span_kind"] == "RETRIEVER"]
+    assert all("Borealis" in str(one["retrieval.documents.0.document.content"]) for one in searches)
+
+
+@pytest.mark.usefixtures("content")
+def test_the_list_of_spans_shows_them(phoenix: Phoenix, tmp_path: Path, capsys: Any) -> None:
+    """The list has columns with kind, input, output and the scores."""
+    url = f"{phoenix.http}/projects/{phoenix.project_of(WITH_TEXTS)}/spans"
+    text = seen(url, "phoenix-spans.png", profile=tmp_path, capsys=capsys, size="2600,1000")
+    for shown in ("chain", company.FOUNDED, BAD, "faithfulness"):
+        assert shown in text
+    assert "unknown" not in text
+
+
+def seen(url: str, name: str, *, profile: Path, capsys: Any, size: str = "2200,1400") -> str:
+    """Open ``url`` in headless Chromium, keep a picture called ``name``, and return the text."""
+    picture = ARTEFACTS / "artefacts" / name
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.unlink(missing_ok=True)
     page = checked(
         [
             *(program("chromium"), "--headless", "--no-sandbox", "--disable-gpu"),
-            *("--disable-dev-shm-usage", f"--user-data-dir={tmp_path}", "--window-size=2200,1400"),
+            *("--disable-dev-shm-usage", f"--user-data-dir={profile}", f"--window-size={size}"),
+            "--blink-settings=preferredColorScheme=1",
             *("--virtual-time-budget=30000", "--dump-dom", f"--screenshot={picture}", url),
         ]
     )
-    text = re.sub("<[^>]+>", "", page)  # long names may be broken at each dot
-    for name in ("faithfulness", "answer_relevancy", "context_relevance", "response_groundedness"):
-        assert f"rag.evaluation.{name}.score" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
     with capsys.disabled():
         print(f"\n    {picture}")  # noqa: T201  # prints the path of the screenshot
+    return re.sub("<[^>]+>", "", page)  # long names may be broken at each dot
