@@ -219,9 +219,8 @@ class Annotator:
 
 def _span_of(row: Row) -> SpanRef | None:
     """Return the span that ``row`` names in its columns; None if it names none."""
-    span: str = getattr(row, "span", "")
     try:
-        return SpanRef(trace_id=int(row.trace, 16), span_id=int(span, 16))
+        return SpanRef(trace_id=int(row.trace, 16), span_id=int(row.span, 16))
     except ValueError:
         return None
 

@@ -166,6 +166,14 @@ def test_scores_that_a_backend_refuses_are_counted(
     assert len(receiver.spans()) == 2
 
 
+def test_scores_annotate_the_spans_that_rows_name(acme: type[Acme]) -> None:
+    """As `rag-eval-otel collect` writes them: no span is sent."""
+    ids = {"trace_id": "0" * 30 + "aa", "span_id": "0" * 14 + "bb"}
+    done = exported([{**row, **ids} for row in numbers(0.5)], Targets(backends=["acme"]))
+    assert done.undelivered == {}
+    assert acme.stored[0xBB, "reads", 0.5] == 1
+
+
 def test_rows_without_a_span_are_told(acme: type[Acme]) -> None:
     """The message says what sends a span for each row."""
     with pytest.raises(ConfigError, match="row 0 names no span to annotate: --backend needs"):
