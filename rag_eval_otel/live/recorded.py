@@ -352,12 +352,6 @@ def _current() -> tuple[int, int | None, Origin]:
     return (0, None, "current") if run is None else (run.tree.root.id, None, "run")
 
 
-def _mark(span: Span, feedback: Feedback) -> None:
-    """Write ``feedback`` on the current span if it has not ended."""
-    if span.is_recording():
-        span.set_attributes(feedback_attributes(feedback))
-
-
 # --- the pipelines of the process -----------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.trace import format_span_id, format_trace_id
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, format_span_id, format_trace_id
 
 from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import rag
@@ -28,7 +28,7 @@ from rag_eval_otel.drift import DriftOptions
 from rag_eval_otel.drift.records import Drift
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live import recorded
-from rag_eval_otel.live.feedback import FeedbackIntake
+from rag_eval_otel.live.feedback import FeedbackIntake, _FeedbackJob
 from rag_eval_otel.runtime.background import BackgroundEvaluator
 from rag_eval_otel.sinks.drift import DriftSink
 from rag_eval_otel.sinks.instruments import Agreement, InstrumentSink
@@ -505,3 +505,69 @@ def test_the_wanted_agreement_may_be_a_target() -> None:
         assert app.handle.config.drift
     with pytest.raises(ConfigError, match=r"targets for mrr\.agreement"):
         instrument(drift=DriftOptions(targets={"mrr.agreement": 0.9}))
+
+
+def failing(text: str) -> str:
+    """Fail as a rule for private texts."""
+    raise ValueError(text)
+
+
+def test_a_comment_that_cannot_be_redacted_is_left_out() -> None:
+    """The feedback itself stays."""
+    with attached(redact=[failing], errors="swallow") as app:
+        record_feedback(0, trace_id=TRACE, comment="Write to ada@example.com")
+        assert app.handle.flush()
+        (event,) = events(app)
+        assert "gen_ai.evaluation.explanation" not in event.attributes
+
+
+def test_feedback_that_was_not_taken_in_time_is_dropped() -> None:
+    """A job that a shutdown cancels is counted."""
+    found = intake()
+    job = _FeedbackJob(found, Feedback(trace_id=1, score=1, comment="four"), "ids")
+    assert job.size == 4
+    job.give_up("shutdown")
+    assert found.instruments.tally.of("feedback") == {"dropped": 1}
+
+
+def test_a_kept_turn_without_budget_keeps_its_outcome() -> None:
+    """Bad feedback does not exceed the budget, and the turn is counted once."""
+    options: dict[str, Any] = {
+        "sample_rate": 1e-9,
+        "sampling_rules": [{"match": {"paid": True}, "rate": 1}],
+        "budget": "1 requests/day",
+    }
+    with attached(metrics=["faithfulness"], **options) as app:
+        paid = app.chain()
+        paid.set_attribute("paid", True)  # noqa: FBT003
+        app.retrieve(1, paid)
+        app.generate(1, paid)
+        paid.end()
+        skipped = scored_turn(app, 2)
+        before = dict(app.handle.stats.turns)
+        record_feedback(0, **ids(skipped))
+        assert app.handle.flush()
+        assert app.handle.stats.turns == before
+
+
+def test_turns_without_a_span_are_not_remembered() -> None:
+    """Feedback could not name them."""
+    found = intake()
+    nowhere = SpanRef(trace_id=0, span_id=0)
+    found.note(INVALID_SPAN_CONTEXT)
+    found.emit(Evaluation(scores=(), span=nowhere))
+    assert found.of(nowhere) == ()
+    assert found._turns == {}  # noqa: SLF001
+
+
+def test_early_feedback_on_another_turn_of_the_trace_waits() -> None:
+    """Feedback on one span is not given to the turn of another span."""
+    found = intake()
+    found.take(Feedback(trace_id=1, span_id=20, score=1), "ids")
+    scores = (Score(name="m", value=1.0, label="pass"),)
+    for span_id in (10, 30):
+        found._known((1, span_id))  # noqa: SLF001
+    found.emit(Evaluation(scores=scores, span=SpanRef(trace_id=1, span_id=10)))
+    assert found.of(SpanRef(trace_id=1, span_id=10)) == ()
+    found.emit(Evaluation(scores=scores, span=SpanRef(trace_id=1, span_id=20)))
+    assert len(found.of(SpanRef(trace_id=1, span_id=20))) == 1
