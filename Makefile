@@ -19,7 +19,7 @@ SAY = @echo "Installing packages into $(VENV), once: this takes one or two minut
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check e2e faults bench soak clean
+.PHONY: help demo test check e2e look faults bench soak clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, 
 
 e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, other Pythons
 	$(BIN)/nox $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+
+look: $(VENV)/.test  ## Run collector, Prometheus, Alertmanager and ten minutes of the demo
+	LOOK_MINUTES=10 $(BIN)/python -m pytest -s tests/e2e/test_look.py $(PYTEST_ARGS)
 
 faults: $(VENV)/.test  ## Run the fault matrix, and write docs/reliability.md
 	@mkdir -p build

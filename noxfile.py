@@ -149,6 +149,7 @@ def openinference(session: nox.Session) -> None:
     test_beside(
         session,
         *BESIDE,
+        *("--editable", ".[auto]"),
         "openinference-instrumentation-langchain",
         "openinference-instrumentation-openai",
     )
@@ -285,7 +286,7 @@ def redis(session: nox.Session) -> None:
 def collector(session: nox.Session) -> None:
     """Run the folder collector/: our build of the collector, Prometheus, Alertmanager."""
     session.install("--editable", ".[test]")
-    tests = ("test_collector.py", "test_prometheus.py", "test_alert.py")
+    tests = ("test_collector.py", "test_prometheus.py", "test_alert.py", "test_look.py")
     files = [f"tests/e2e/{name}" for name in tests]
     session.run("pytest", "--timeout=1500", *files, *session.posargs)  # the first may build it
 

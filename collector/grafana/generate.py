@@ -47,11 +47,7 @@ def _variables(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
 
 
 def _choice(name: str, label: str, *, how: Literal["many", "one"]) -> dict[str, Any]:
-    series = (
-        "rag_evaluation:count:increase1h"
-        if name == "metric"
-        else "rag_evaluation:turns:increase15m"
-    )
+    series = "rag_evaluation:count:run" if name == "metric" else "rag_evaluation:turns:increase15m"
     many = how == "many"
     return {
         "type": "query",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from panels import WIDTH, Dashboard, Panel, Query, ask, either
+from panels import WIDTH, Dashboard, Panel, Query, ask, either, of_run, zero
 
 from rag_eval_otel.alerting.rules import WINDOWS
 
@@ -25,21 +25,21 @@ OVERVIEW = Dashboard(
             kind="bargauge",
             unit="percentunit",
             top=1,
-            queries=(ask(f"rag_evaluation:mean:1h{{{METRIC}}}", BY_NAME),),
+            queries=(ask(of_run("rag_evaluation:mean:1h", METRIC), BY_NAME),),
         ),
         Panel(
             title="Bad answers, last hour",
             kind="bargauge",
             unit="percentunit",
             top=1,
-            queries=(ask(f"rag_evaluation:bad_ratio:1h{{{METRIC}}}", BY_NAME),),
+            queries=(ask(of_run("rag_evaluation:bad_ratio:1h", METRIC), BY_NAME),),
         ),
         Panel(
             title="Mean score",
-            told="Over the last hour at each point.",
+            told="Over the last hour at each point; of a batch job, over the whole run.",
             unit="percentunit",
             top=1,
-            queries=(ask(f"rag_evaluation:mean:1h{{{METRIC}}}", BY_NAME),),
+            queries=(ask(of_run("rag_evaluation:mean:1h", METRIC), BY_NAME),),
         ),
         Panel(
             title="Evidence that too many answers are bad",
@@ -52,7 +52,7 @@ OVERVIEW = Dashboard(
             unit="percentunit",
             top=1,
             queries=tuple(
-                ask(f"rag_evaluation:bad_ratio:{window}{{{METRIC}}}", f"{BY_NAME} {window}")
+                ask(of_run(f"rag_evaluation:bad_ratio:{window}", METRIC), f"{BY_NAME} {window}")
                 for window in ("1h", "1d")
             ),
         ),
@@ -76,8 +76,11 @@ OVERVIEW = Dashboard(
             told="Alarms in the last hour.",
             queries=(
                 ask(
-                    "sum by (gen_ai_evaluation_name, service_name, rag_evaluation_drift_direction)"
-                    f" (increase(rag_evaluation_drift_alarms_total{{{METRIC}}}[1h]))",
+                    zero(
+                        "sum by (gen_ai_evaluation_name, service_name,"
+                        " rag_evaluation_drift_direction)"
+                        f" (increase(rag_evaluation_drift_alarms_total{{{METRIC}}}[1h]))"
+                    ),
                     f"{BY_NAME} {{{{rag_evaluation_drift_direction}}}}",
                 ),
             ),
@@ -98,7 +101,7 @@ OVERVIEW = Dashboard(
             title="Alerts",
             kind="table",
             width=WIDTH,
-            queries=(ask('ALERTS{alertname=~"Rag.*"}', ""),),
+            queries=(ask(zero('ALERTS{alertname=~"Rag.*"}'), ""),),
         ),
     ),
 )
@@ -141,11 +144,11 @@ IN_DEPTH = Dashboard(
             unit="percentunit",
             top=1,
             queries=tuple(
-                ask(f"rag_evaluation:{record}{{{ONE}}}", f"{{{{service_name}}}} {told}")
-                for record, told in (
-                    ("mean:1h", "1h"),
-                    ("mean:1d", "1d"),
-                    ("threshold", "passes from"),
+                ask(expr, f"{{{{service_name}}}} {told}")
+                for expr, told in (
+                    (of_run("rag_evaluation:mean:1h", ONE), "1h"),
+                    (of_run("rag_evaluation:mean:1d", ONE), "1d"),
+                    (f"rag_evaluation:threshold{{{ONE}}}", "passes from"),
                 )
             ),
         ),
@@ -154,7 +157,7 @@ IN_DEPTH = Dashboard(
             unit="percentunit",
             top=1,
             queries=tuple(
-                ask(f"rag_evaluation:bad_ratio:{window}{{{ONE}}}", window) for window in WINDOWS
+                ask(of_run(f"rag_evaluation:bad_ratio:{window}", ONE), window) for window in WINDOWS
             ),
         ),
         Panel(
@@ -219,7 +222,7 @@ def _seconds(name: str) -> tuple[Query, ...]:
 
 
 def _rate(name: str, by: str) -> str:
-    return f"sum by ({by}) (rate(rag_evaluation_{name}_total{{{SERVICE}}}{RATE}))"
+    return zero(f"sum by ({by}) (rate(rag_evaluation_{name}_total{{{SERVICE}}}{RATE}))")
 
 
 COST = Dashboard(
@@ -239,8 +242,10 @@ COST = Dashboard(
             unit="reqps",
             queries=(
                 ask(
-                    "sum by (outcome, reason)"
-                    f' (rate(rag_evaluation_turns_total{{outcome!="scored", {SERVICE}}}{RATE}))',
+                    zero(
+                        "sum by (outcome, reason)"
+                        f' (rate(rag_evaluation_turns_total{{outcome!="scored", {SERVICE}}}{RATE}))'
+                    ),
                     "{{outcome}} {{reason}}",
                 ),
             ),
@@ -283,8 +288,10 @@ COST = Dashboard(
             told="For tokens of judge and embedder in the last 24 hours, where prices are known.",
             queries=(
                 ask(
-                    "sum by (rag_evaluation_judge, rag_evaluation_currency)"
-                    f" (increase(rag_evaluation_judge_cost_total{{{SERVICE}}}[1d]))",
+                    zero(
+                        "sum by (rag_evaluation_judge, rag_evaluation_currency)"
+                        f" (increase(rag_evaluation_judge_cost_total{{{SERVICE}}}[1d]))"
+                    ),
                     "{{rag_evaluation_judge}} {{rag_evaluation_currency}}",
                 ),
             ),
@@ -293,8 +300,10 @@ COST = Dashboard(
             title="Money a day, by metric",
             queries=(
                 ask(
-                    "sum by (gen_ai_evaluation_name, rag_evaluation_currency)"
-                    f" (increase(rag_evaluation_judge_cost_total{{{SERVICE}}}[1d]))",
+                    zero(
+                        "sum by (gen_ai_evaluation_name, rag_evaluation_currency)"
+                        f" (increase(rag_evaluation_judge_cost_total{{{SERVICE}}}[1d]))"
+                    ),
                     "{{gen_ai_evaluation_name}} {{rag_evaluation_currency}}",
                 ),
             ),
@@ -316,8 +325,10 @@ COST = Dashboard(
             unit="reqps",
             queries=(
                 ask(
-                    "sum by (service_name, outcome)"
-                    f' (rate(rag_evaluation_turns_total{{reason="budget", {SERVICE}}}{RATE}))',
+                    zero(
+                        "sum by (service_name, outcome)"
+                        f' (rate(rag_evaluation_turns_total{{reason="budget", {SERVICE}}}{RATE}))'
+                    ),
                     "{{service_name}} {{outcome}}",
                 ),
             ),
@@ -333,7 +344,7 @@ COST = Dashboard(
             title="Spans that wait for scores",
             queries=(
                 ask(
-                    f"sum by (service_name) (rag_evaluation_held{{{SERVICE}}})",
+                    zero(f"sum by (service_name) (rag_evaluation_held{{{SERVICE}}})"),
                     "{{service_name}}",
                 ),
             ),
@@ -349,11 +360,12 @@ COST = Dashboard(
 
 def _per_second(name: str, by: str, legend: str, where: str = "") -> Query:
     matchers = ", ".join(filter(None, [where, SERVICE]))
-    return ask(f"sum by ({by}) (rate(rag_evaluation_{name}{{{matchers}}}{RATE}))", legend)
+    return ask(zero(f"sum by ({by}) (rate(rag_evaluation_{name}{{{matchers}}}{RATE}))"), legend)
 
 
 def _now(name: str, by: str, legend: str, how: str = "sum") -> Query:
-    return ask(f"{how} by ({by}) (rag_evaluation_{name}{{{SERVICE}}})", legend)
+    expr = f"{how} by ({by}) (rag_evaluation_{name}{{{SERVICE}}})"
+    return ask(zero(expr) if how == "sum" else expr, legend)
 
 
 _ENDPOINT = "{{service_name}} {{endpoint}}"
@@ -369,7 +381,10 @@ HEALTH = Dashboard(
             kind="table",
             width=WIDTH,
             queries=(
-                ask(f'ALERTS{{alertname!~"RagAnswers.*|RagBad.*|RagScoreDrift", {SERVICE}}}', ""),
+                ask(
+                    zero(f'ALERTS{{alertname!~"RagAnswers.*|RagBad.*|RagScoreDrift", {SERVICE}}}'),
+                    "",
+                ),
             ),
         ),
         Panel(

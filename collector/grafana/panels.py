@@ -53,3 +53,17 @@ def either(form: str, part: str, where: str) -> str:
     """Return ``form`` over the counts of applications, or of spans for services without them."""
     own, spans = f"rag_evaluation_score{part}", f"rag_evaluation_span_score{part}"
     return f"{form % f'{own}{{{where}}}'} or {form % f'{spans}{{{where}}}'}"
+
+
+def zero(expr: str) -> str:
+    """Return ``expr``, or 0 while it has no series: nothing was counted."""
+    return f"{expr} or (vector(0) unless on () ({expr}))"
+
+
+def of_run(record: str, where: str) -> str:
+    """Return the recorded value of a window; without scores in it, the value of the whole run.
+
+    A batch job is over before Prometheus sees its counts increase.
+    """
+    name, _, _window = record.rpartition(":")
+    return f"{record}{{{where}}} or {name}:run{{{where}}}"

@@ -36,6 +36,7 @@ It is the address of the Jaeger that ``collector/docker-compose.yaml`` starts.
 """
 
 _MIN_SLO, _MAX_SLO = 0.5, 0.9999
+_MAX_TIME_SCALE = 300
 _ADDRESS = re.compile(
     r"(\{(service|metric)\}|[!-z|~])+"
 )  # no blanks, no line breaks, and no other braces
@@ -58,7 +59,9 @@ class Target:
     ``thresholds`` maps the name of a metric to a threshold in [0, 1] that replaces ``tau``; the
     nearest bucket bound is used. If ``label_metrics`` names metrics, only these metrics raise
     alerts on bad answers. Otherwise all metrics do, except metrics that do not count in the overall
-    pass/fail label of the offline judge, as far as this judge made the scores. Raises `ConfigError`
+    pass/fail label of the offline judge, as far as this judge made the scores. ``time_scale``,
+    1 to 300, divides all times of the rules: with 60, a window of an hour is a minute. It is for
+    looking around, for example at the demo. Names and texts stay as they are. Raises `ConfigError`
     for values that Prometheus cannot use.
     """
 
@@ -69,6 +72,7 @@ class Target:
     traces: str = JAEGER
     thresholds: Mapping[str, float] = field(default_factory=dict, hash=False)
     label_metrics: tuple[str, ...] = ()
+    time_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not _MIN_SLO <= self.slo <= _MAX_SLO:
@@ -84,6 +88,18 @@ class Target:
         if not _DURATION.fullmatch(self.interval):
             msg = f"--interval must be a time such as 30s or 1m, not {self.interval!r}"
             raise ConfigError(msg)
+        if not 1 <= self.time_scale <= _MAX_TIME_SCALE:
+            msg = f"--time-scale must be from 1 to {_MAX_TIME_SCALE}, not {self.time_scale:g}"
+            raise ConfigError(msg)
+        self._check_metrics()
+        if not _ADDRESS.fullmatch(self.traces):
+            msg = (
+                "--traces must be an address without blanks, and without braces but {service} and"
+                f" {{metric}} (write %20, %7B and %7D), not {self.traces!r}"
+            )
+            raise ConfigError(msg)
+
+    def _check_metrics(self) -> None:
         for name, threshold in self.thresholds.items():
             if not 0 <= threshold <= 1:
                 msg = f"the threshold of {name} must be from 0 to 1 in rules, not {threshold:g}"
@@ -92,12 +108,6 @@ class Target:
             if not _NAME.fullmatch(name):
                 msg = f"a metric can't be named {name!r}; use a-z, 0-9 and _"
                 raise ConfigError(msg)
-        if not _ADDRESS.fullmatch(self.traces):
-            msg = (
-                "--traces must be an address without blanks, and without braces but {service} and"
-                f" {{metric}} (write %20, %7B and %7D), not {self.traces!r}"
-            )
-            raise ConfigError(msg)
 
     @property
     def allowed(self) -> float:
@@ -174,17 +184,39 @@ def render(target: Target) -> str:
         *_evidence(target, values),
         alerts,
     )
-    return "".join((_fill("head", values), *parts))
+    return _scaled("".join((_fill("head", values), *parts)), target.time_scale)
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_TIMES = re.compile(r"(\[|offset |for: |interval: )([0-9]+)([smhd])\b")
+
+
+def _scaled(rules: str, scale: float) -> str:
+    """Return ``rules`` with all times divided by ``scale``."""
+    if scale == 1:
+        return rules
+
+    def divided(found: re.Match[str]) -> str:
+        seconds = int(found[2]) * _SECONDS[found[3]] / scale
+        return f"{found[1]}{max(1, math.ceil(seconds))}s"
+
+    return _TIMES.sub(divided, rules)
 
 
 def _windows(target: Target, values: dict[str, str]) -> Iterator[str]:
     for window in WINDOWS:
-        bad = [
-            f"sum by ({_BY}) (increase({source}_bucket{{{_matchers(bound, name)}}}[{window}]))"
-            for source in _SOURCES
-            for name, bound in _bounds(target)
-        ]
-        yield _fill("window", values, window=window, bad=_or(bad))
+        bad = _bad(target, "increase", window)
+        yield _fill("window", values, window=window, bad=bad)
+    yield _fill("run", values, bad=_bad(target, "last_over_time", "1h"))
+
+
+def _bad(target: Target, function: str, window: str) -> str:
+    """Return the expression that counts bad answers by ``function`` over ``window``."""
+    return _or(
+        f"sum by ({_BY}) ({function}({source}_bucket{{{_matchers(bound, name)}}}[{window}]))"
+        for source in _SOURCES
+        for name, bound in _bounds(target)
+    )
 
 
 def _bounds(target: Target) -> Iterator[tuple[str, float]]:
@@ -265,7 +297,7 @@ def _burns(target: Target, values: dict[str, str]) -> Iterator[str]:
 def _values(target: Target) -> dict[str, str]:
     return {
         "by": _BY,
-        "options": "".join(f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())),
+        "options": _options(target),
         "others": "".join(f", of {name} {bound:g}" for name, bound in _bounds(target) if name),
         "slo": f"{target.slo:g}",
         "tau": f"{target.tau:g}",
@@ -277,6 +309,15 @@ def _values(target: Target) -> dict[str, str]:
         "traces": _link(target.traces),
         "change": _change(),
     }
+
+
+def _options(target: Target) -> str:
+    options = [f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())]
+    if target.label_metrics:
+        options.append(f" --label-metrics {','.join(target.label_metrics)}")
+    if target.time_scale != 1:
+        options.append(f" --time-scale {target.time_scale:g}")
+    return "".join(options)
 
 
 def _link(traces: str) -> str:

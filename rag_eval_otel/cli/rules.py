@@ -58,6 +58,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="link to bad turns, with {service} and {metric} (default: a local Jaeger)",
     )
+    parser.add_argument(
+        "--time-scale",
+        type=float,
+        default=usual.time_scale,
+        metavar="N",
+        help="for a look around: divide all times of the rules by N; 60 makes an hour a minute",
+    )
     for name, told in THRESHOLDS.items():
         parser.add_argument(name, **told)
 
@@ -70,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
         interval=options.interval,
         traces=options.traces,
         thresholds=_on_unit_scale(chosen_thresholds(options) or {}),
-        label_metrics=options.label_metrics or (),
+        label_metrics=tuple(options.label_metrics or ()),
+        time_scale=options.time_scale,
     )
     sys.stdout.write(render(target))
     return 0

@@ -32,6 +32,7 @@ from rag_eval_otel.results.rows import TEXTS, Row
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.sinks.events import EventSink, SpanScores
+from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Ending, SpanRef
 
 _EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops events if it is full
@@ -40,7 +41,7 @@ _MAX_WAIT = 120.0  # seconds for backends to take scores
 
 
 class TraceSender:
-    """Send each scored row of a dataset over OTLP, as one span and an event for each score.
+    """Send each scored row of a dataset over OTLP: one span, events and metrics of its scores.
 
     Rows are sent in batches. The sender waits until the exporters have taken a batch, so that no
     export queue overflows. ``failed`` is the number of rows that an exporter did not accept.
@@ -59,6 +60,7 @@ class TraceSender:
         self._exporters = traces
         self._providers = providers
         self._scores = scores
+        self._instruments = InstrumentSink(providers.meter_provider)
         self._events = EventSink(providers.logger_provider, explanations=scores.explanations)
         self._resource = Resource.create()
         self._ids = RandomIdGenerator()
@@ -73,8 +75,11 @@ class TraceSender:
         context = self._context()
         self._spans.append(self._span(row, context))
         ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
+        evaluation = replace(row.evaluation, span=ref)
+        # Turns are not counted: `RagEvaluatorLost` would fire when the job has ended.
+        self._instruments.emit(evaluation)
         if self._scores.events != "span":
-            self._events.emit(replace(row.evaluation, span=ref))
+            self._events.emit(evaluation)
         self._waiting += len(row.scores)
         if self._waiting >= _EVENTS:
             await self.flush()
@@ -141,7 +146,9 @@ async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSen
     if not traces:
         msg = "OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to"
         raise ConfigError(msg)
-    providers = Providers.exporting(traces=(), metrics=(), logs=exporters("logs"))
+    providers = Providers.exporting(
+        traces=(), metrics=exporters("metrics"), logs=exporters("logs"), service="rag-eval-otel"
+    )
     sender = TraceSender(dataset, traces=traces, providers=providers, scores=scores)
     try:
         yield sender

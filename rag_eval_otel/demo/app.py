@@ -112,6 +112,12 @@ TURNS: tuple[Turn, ...] = (
 """The questions and answers of the demo, in the order in which they are asked."""
 
 TOP_K = 3
+REQUEST = " (request "
+"""What follows a question that the demo asks more than once, before the number of the request.
+
+Replies of the judge to equal texts are cached; with the number, no two turns are equal.
+"""
+
 _DIMENSIONS = 2048
 _UNKNOWN = "I don't know."
 _PROMPT = ChatPromptTemplate.from_messages(
@@ -145,7 +151,8 @@ def _vector(text: str) -> list[float]:
 class HandbookModel(BaseChatModel):
     """Return a scripted answer instead of asking a model.
 
-    ``answers`` maps a question to its answer. The question is the last message of the prompt.
+    ``answers`` maps a question to its answer. The question is the last message of the prompt. From
+    `REQUEST` on, it is left out of account, so that the demo can ask a question again as a new one.
     """
 
     answers: Mapping[str, str]
@@ -166,7 +173,8 @@ class HandbookModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> ChatResult:
-        answer = self.answers.get(str(messages[-1].content), _UNKNOWN)
+        question = str(messages[-1].content).partition(REQUEST)[0]
+        answer = self.answers.get(question, _UNKNOWN)
         message = AIMessage(content=answer, response_metadata={"model_name": self.model_name})
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -180,8 +188,20 @@ def build_app() -> Runnable[str, str]:
     return chain.with_config(run_name="handbook")
 
 
+class _Handbook(InMemoryVectorStore):
+    """The handbook. Passages for a question that is asked again are new, too (`REQUEST`)."""
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        question, request, number = query.partition(REQUEST)
+        found = super().similarity_search(question, k, **kwargs)
+        return [
+            one.model_copy(update={"page_content": f"{one.page_content}{request}{number}"})
+            for one in found
+        ]
+
+
 def _store() -> InMemoryVectorStore:
-    store = InMemoryVectorStore(HandbookEmbeddings())
+    store = _Handbook(HandbookEmbeddings())
     store.add_documents(
         [
             Document(page_content=passage.text, id=passage.id, metadata={"id": passage.id})

@@ -162,3 +162,42 @@ def test_the_command_refuses_a_tau_between_two_bounds(capsys: pytest.CaptureFixt
     """Wrong usage has exit status 2 and a message of one line."""
     assert main(["rules", "--tau", "0.51"]) == 2
     assert capsys.readouterr().err.startswith("rag-eval-otel: --tau must be a bound")
+
+
+def test_time_scale_divides_all_times() -> None:
+    """With 60, each window, wait and interval is a 60th; names of records and texts are equal."""
+    usual, quick = rules_of(Target()), rules_of(Target(time_scale=60))
+    assert [rule.get("record", rule.get("alert")) for rule in quick] == [
+        rule.get("record", rule.get("alert")) for rule in usual
+    ]
+    (group,) = yaml.safe_load(render(Target(time_scale=60)))["groups"]
+    assert group["interval"] == "1s"
+    windows = {window: seconds for rule in quick for window, seconds in _windows_of(rule)}
+    assert windows == {"5m": "5", "30m": "30", "1h": "60", "2h": "120", "6h": "360"} | {
+        "1d": "1440",
+        "3d": "4320",
+    }
+    assert {rule["for"] for rule in quick if "for" in rule} == {"5s", "10s", "15s"}
+    assert not re.search(r"\[\d+[mhd]\]|offset \d+[mhd]\b", render(Target(time_scale=60)))
+    assert "--time-scale 60`" in render(Target(time_scale=60))
+
+
+def _windows_of(rule: dict[str, Any]) -> list[tuple[str, str]]:
+    name = rule.get("record", "").partition("rag_evaluation:count:increase")[2]
+    return [
+        (name, seconds) for seconds in re.findall(r"score_count\[(\d+)s\]", rule["expr"]) if name
+    ]
+
+
+@pytest.mark.parametrize("scale", [0.5, 0, 301, float("nan")])
+def test_time_scale_has_a_range(scale: float) -> None:
+    """Rules that are slower, or so fast that no window has a scrape, are refused."""
+    with pytest.raises(ConfigError, match="--time-scale must be from 1 to 300"):
+        Target(time_scale=scale)
+
+
+def test_evaluator_is_not_absent_when_prometheus_starts() -> None:
+    """The alert waits for 15 minutes, and asks for no past that Prometheus has not seen."""
+    (rule,) = [one for one in rules_of(Target()) if one.get("alert") == "RagEvaluatorAbsent"]
+    assert rule["for"] == "15m"
+    assert "absent_over_time" not in rule["expr"]

@@ -18,6 +18,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT
 from drifts import drifted
 from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
+from rag_eval_otel.alerting.rules import Target, render
 from rag_eval_otel.cli import main
 from rag_eval_otel.drift import DriftMonitor
 from rag_eval_otel.judge.budget import Budget
@@ -180,6 +181,20 @@ def test_compose_mounts_existing_files() -> None:
             assert (COLLECTOR / source).exists(), source
         else:
             assert source in told["volumes"]
+
+
+def test_look_around_has_the_rules_sixty_times_as_fast() -> None:
+    """`look/` has the generated rules, and replaces files that the compose file mounts."""
+    metrics = ("context_relevance", "faithfulness", "response_groundedness")
+    rules = (COLLECTOR / "look" / "rules.yaml").read_text(encoding="utf-8")
+    assert rules == render(Target(time_scale=60, label_metrics=metrics))
+    told = yaml.safe_load((COLLECTOR / "look" / "docker-compose.yaml").read_text(encoding="utf-8"))
+    for name, service in told["services"].items():
+        folder, place = compose()["services"][name]["volumes"][0].split(":")[:2]
+        for mount in service["volumes"]:
+            source, target = mount.split(":")[:2]
+            assert (COLLECTOR / source).is_file()
+            assert (COLLECTOR / folder / target.removeprefix(f"{place}/")).is_file()
 
 
 def test_compose_pins_its_images() -> None:

@@ -120,6 +120,14 @@ class Prometheus:
         found: list[dict[str, Any]] = answer.get("data", {}).get("result", [])
         return found
 
+    def has_data(self, expression: str, *, since: float) -> bool:
+        """Return True if a panel from the time ``since`` until now shows data."""
+        times = {"start": str(since), "end": str(time.time()), "step": "5"}
+        told = get(f"{self.url}/api/v1/query_range", query=expression, **times)
+        answer = json.loads(told or "{}")
+        assert answer.get("status", "success") == "success", answer
+        return bool(answer.get("data", {}).get("result"))
+
     def value(self, expression: str) -> float:
         """Return the sum of an instant query's series; 0 without series."""
         return sum(float(series["value"][1]) for series in self.query(expression))

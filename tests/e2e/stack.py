@@ -96,9 +96,9 @@ def loaded(name: str) -> Any:
 
 @contextmanager
 def prometheus(
-    folder: Path, gateway: Collector, *, alertmanager: str = "127.0.0.1:9"
+    folder: Path, gateway: Collector, *, alertmanager: str = "127.0.0.1:9", rules: Target = QUICK
 ) -> Iterator[Prometheus]:
-    """Run Prometheus with our configuration and rules, every second."""
+    """Run Prometheus with our configuration and ``rules``, every second."""
     binary = program("prometheus")
     folder.mkdir(exist_ok=True)
     config = loaded("prometheus/prometheus.yaml")
@@ -109,7 +109,7 @@ def prometheus(
     config["scrape_configs"] = [jobs["rag-apps"], jobs["rag-spans"]]
     config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}]
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    (folder / "rules.yaml").write_text(render(QUICK))
+    (folder / "rules.yaml").write_text(render(rules))
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     command = [

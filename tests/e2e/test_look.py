@@ -1,0 +1,148 @@
+"""A look around: the demo's traffic fills the dashboards, and alerts fire and resolve.
+
+Two minutes by default. `make look` runs ten: it sets the variable ``LOOK_MINUTES``.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from e2e.programs import Prometheus, eventually
+from e2e.stack import COLLECTOR, GATEWAY, Collector, alertmanager, collector, prometheus
+from e2e.test_alert import Webhook
+from rag_eval_otel.alerting.rules import Target
+from rag_eval_otel.testing import OtlpReceiver
+
+MINUTES = float(os.environ.get("LOOK_MINUTES", "2"))
+RATE = max(2.0, 16.0 / MINUTES)
+"""Questions a second: two, or in a shorter run so many that the rules have enough scores."""
+RULES = Target(
+    time_scale=60,
+    label_metrics=("context_relevance", "faithfulness", "response_groundedness"),
+)
+QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "pages.py"))["queries"]())
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A collector, Prometheus and Alertmanager with a webhook."""
+
+    gateway: Collector
+    prometheus: Prometheus
+    webhook: Webhook
+    since: float
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of ours that exports to the collector."""
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+        return subprocess.run(
+            [sys.executable, "-m", "rag_eval_otel", *command],
+            env={
+                **kept,
+                "PYTHONPATH": str(ROOT),
+                "OTEL_EXPORTER_OTLP_ENDPOINT": self.gateway.http,
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            },
+            capture_output=True,
+            text=True,
+            timeout=60 * MINUTES + 600,
+            check=False,
+        )
+
+    def empty(self) -> list[str]:
+        """Return the queries of the dashboards that show no data since the start."""
+        return [
+            query
+            for query in dict.fromkeys(QUERIES)
+            if not self.prometheus.has_data(_shown(query), since=self.since)
+        ]
+
+
+def _shown(expression: str) -> str:
+    """Return ``expression`` as Grafana sends it for one metric, all services."""
+    for variable, value in (
+        ('="$metric"', '="faithfulness"'),
+        ("$metric", ".+"),
+        ("$service", ".+"),
+        ("$__rate_interval", "1m"),
+        ("$__range", "15m"),
+    ):
+        expression = expression.replace(variable, value)
+    return expression
+
+
+@contextmanager
+def running_stack(folder: Path) -> Iterator[Stack]:
+    """Run the programs with the rules of a look around."""
+    with ExitStack() as stack:
+        backend = stack.enter_context(OtlpReceiver())
+        webhook = Webhook()
+        webhook.server.start()
+        stack.callback(webhook.server.stop)
+        traces = backend.grpc_endpoint.removeprefix("http://")
+        gateway = stack.enter_context(
+            collector(folder / "gateway", *GATEWAY, RAG_TRACES=traces, RAG_DECISION_WAIT="1s")
+        )
+        manager = stack.enter_context(alertmanager(folder / "am", webhook.server.url))
+        asked = stack.enter_context(
+            prometheus(folder / "prom", gateway, alertmanager=manager, rules=RULES)
+        )
+        yield Stack(gateway=gateway, prometheus=asked, webhook=webhook, since=time.time())
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """The programs."""
+    with running_stack(tmp_path) as started:
+        yield started
+
+
+@pytest.mark.timeout(60 * MINUTES + 900)
+def test_traffic_fills_the_panels_and_two_alerts_fire_and_resolve(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At most 2 queries have no data; the page and the ticket reach the webhook, and their end."""
+    done = stack.run("demo", "--minutes", f"{MINUTES:g}", "--rate", f"{RATE:g}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Also exported to" in done.stdout
+    told = stack.empty()
+    _print(capsys, done.stdout, f"{len(told)} of {len(set(QUERIES))} queries without data", *told)
+    bad = {"alertname": "RagAnswersGoBad", "gen_ai_evaluation_name": "faithfulness"}
+    for labels in (bad, {"alertname": "RagJudgeErrors"}):
+        for status in ("firing", "resolved"):
+            assert stack.webhook.alert(status, service_name="handbook", **labels)
+    assert len(told) <= 2, told
+
+
+@pytest.mark.timeout(900)
+def test_dashboards_show_a_batch_job(
+    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After one `evaluate` over 500 rows, at most a third of the queries have no data."""
+    rows = (ROOT / "examples" / "answers.jsonl").read_text("utf-8").splitlines()
+    data = tmp_path / "rows.jsonl"
+    data.write_text("\n".join((rows * 500)[:500]), encoding="utf-8")
+    done = stack.run("evaluate", str(data), "--otlp")
+    assert done.returncode == 0, done.stdout + done.stderr
+    count = "sum(rag_evaluation_score_count) or sum(rag_evaluation_span_score_count)"
+    eventually(lambda: stack.prometheus.value(count) >= 500, "the scores of 500 rows")
+    limit = len(set(QUERIES)) / 3
+    eventually(lambda: len(stack.empty()) <= limit, f"at most {limit:.0f} queries without data", 60)
+    told = stack.empty()
+    _print(capsys, f"{len(told)} of {len(set(QUERIES))} queries without data", *told)
+
+
+def _print(capsys: pytest.CaptureFixture[str], *lines: str) -> None:
+    with capsys.disabled():
+        print("", *lines, sep="\n    ")  # noqa: T201  # for the reader
