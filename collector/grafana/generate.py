@@ -120,7 +120,8 @@ def _options(panel: Panel) -> dict[str, Any]:
             "color": {"scheme": "Viridis"},
         }
     if panel.kind == "bargauge":
-        return {"orientation": "horizontal", "displayMode": "basic"}
+        # Names above the bars: beside them, a narrow panel cuts names of metrics and services.
+        return {"orientation": "horizontal", "displayMode": "basic", "namePlacement": "top"}
     return {}
 
 

@@ -77,7 +77,7 @@ class TraceSender:
         ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
         evaluation = replace(row.evaluation, span=ref)
         # Turns are not counted: `RagEvaluatorLost` would fire when the job has ended.
-        self._instruments.emit(evaluation)
+        self._instruments.record(evaluation)
         if self._scores.events != "span":
             self._events.emit(evaluation)
         self._waiting += len(row.scores)
@@ -146,9 +146,8 @@ async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSen
     if not traces:
         msg = "OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to"
         raise ConfigError(msg)
-    providers = Providers.exporting(
-        traces=(), metrics=exporters("metrics"), logs=exporters("logs"), service="rag-eval-otel"
-    )
+    # Metrics and spans have the same service name: dashboards show each score once.
+    providers = Providers.exporting(traces=(), metrics=exporters("metrics"), logs=exporters("logs"))
     sender = TraceSender(dataset, traces=traces, providers=providers, scores=scores)
     try:
         yield sender

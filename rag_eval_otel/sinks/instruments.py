@@ -276,6 +276,11 @@ class InstrumentSink:
         if evaluation.sampling is not None and evaluation.sampling.stage == "feedback":
             self.count_cost(evaluation)
             return
+        self.record(evaluation)
+        self.turn(*outcome_of(evaluation))
+
+    def record(self, evaluation: Evaluation) -> None:
+        """Record what `emit` records, without the outcome of a turn, as for a row of a dataset."""
         context = span_context(evaluation.span)
         judge = self._judge_of(evaluation)
         self._record_scores(evaluation)
@@ -286,7 +291,6 @@ class InstrumentSink:
         if evaluation.lag is not None:
             self._lag.record(evaluation.lag, judge, context=context)
         self.count_cost(evaluation)
-        self.turn(*outcome_of(evaluation))
 
     def _record_scores(self, evaluation: Evaluation) -> None:
         """Record the scores of one judge.

@@ -129,6 +129,14 @@ def test_each_row_is_a_trace_with_its_scores(receiver: OtlpReceiver) -> None:
     assert {log.event_name for log in receiver.logs()} == {"gen_ai.evaluation.result"}
 
 
+def test_scores_are_also_metrics(receiver: OtlpReceiver) -> None:
+    """Each score is in the histogram once; turns are not counted, because a job ends."""
+    exported(asked_rows(3), Targets(otlp="on"), metrics=[JUDGED])
+    found = receiver.metrics()
+    assert sum(metric.count for metric in found if metric.name == "rag.evaluation.score") == 3
+    assert "rag.evaluation.turns" not in {metric.name for metric in found}
+
+
 def test_explanations_are_sent_on_demand(receiver: OtlpReceiver) -> None:
     """They quote user data, so they have their own option."""
     exported(asked_rows(1), Targets(otlp="on", explanations="on"), metrics=[JUDGED])

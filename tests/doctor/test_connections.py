@@ -99,7 +99,7 @@ def ask(
 def test_all_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Judge and embedder get one small request each; the key is not in the report."""
     with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0, 0.0]) as server:
-        status, report = ask(server, monkeypatch, capsys)
+        status, report = ask(server, monkeypatch, capsys, "--timeout", "120")
         assert sorted(request.path for request in server.requests) == [
             "/v1/chat/completions",
             "/v1/embeddings",
@@ -131,7 +131,7 @@ def test_a_server_that_refuses(
 ) -> None:
     """Each refusal gives one finding for judge and embedder, after one request each."""
     with ScriptedOpenAI(reply, embed) as server:
-        status, report = ask(server, monkeypatch, capsys)
+        status, report = ask(server, monkeypatch, capsys, "--timeout", "120")
         assert len(server.requests) == 2
     unchecked = {"judge-unchecked": "info"} if cause == "embedder-missing" else {}
     assert (status, named(report)) == (1, {cause: "problem", **unchecked})
