@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def require_text(name: str, value: object) -> None:
@@ -48,3 +50,26 @@ def checked_texts(name: str, value: object) -> dict[Any, str]:
     for key, text in value.items():
         require_text(f"{name}[{key!r}]", text)
     return dict(value)
+
+
+def checked_contexts(contexts: object, passage: type[T]) -> tuple[T, ...]:
+    """Return ``contexts``, a sequence of strings or passages, as objects of the class ``passage``.
+
+    Raises `TypeError` for anything else.
+    """
+    if isinstance(contexts, str) or not isinstance(contexts, Iterable):
+        msg = (
+            f"Sample.contexts must be a sequence of str or Passage, not {type(contexts).__name__};"
+            " pass [text] for a single context and [] for none."
+        )
+        raise TypeError(msg)
+    return tuple(_passage(item, passage) for item in contexts)
+
+
+def _passage(item: object, passage: type[T]) -> T:
+    if isinstance(item, passage):
+        return item
+    if isinstance(item, str):
+        return passage(text=item)  # type: ignore[call-arg]
+    msg = f"A context must be a str or a Passage, not {type(item).__name__}."
+    raise TypeError(msg)

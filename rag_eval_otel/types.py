@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from rag_eval_otel.checks import checked_grades, checked_ids, checked_texts, require_text
+from rag_eval_otel.checks import (
+    checked_contexts,
+    checked_grades,
+    checked_ids,
+    checked_texts,
+    require_text,
+)
+from rag_eval_otel.notebook import evaluation_html, sample_html
 
 if TYPE_CHECKING:
     import numpy as np
@@ -175,7 +182,7 @@ class Sample:
             require_text(f"Sample.{name}", getattr(self, name))
         if self.reference is not None:
             require_text("Sample.reference", self.reference)
-        object.__setattr__(self, "contexts", _passages(self.contexts))
+        object.__setattr__(self, "contexts", checked_contexts(self.contexts, Passage))
         grades = (self.relevant_ids if isinstance(self.relevant_ids, Mapping) else {}).values()
         for name in ("retrieved_ids", "relevant_ids"):
             object.__setattr__(self, name, checked_ids(f"Sample.{name}", getattr(self, name)))
@@ -183,6 +190,8 @@ class Sample:
         object.__setattr__(self, "grades", graded)
         for name in ("rubric", "extra"):
             object.__setattr__(self, name, checked_texts(f"Sample.{name}", getattr(self, name)))
+
+    _repr_html_ = sample_html  # for notebooks
 
     @property
     def context_texts(self) -> tuple[str, ...]:
@@ -194,25 +203,6 @@ class Sample:
         """The ``retrieved_ids``, or the ids of the contexts if every context has an id."""
         ids = tuple(p.id for p in self.contexts if p.id is not None)
         return self.retrieved_ids or (ids if len(ids) == len(self.contexts) else ())
-
-
-def _passages(contexts: object) -> tuple[Passage, ...]:
-    if isinstance(contexts, str) or not isinstance(contexts, Iterable):
-        msg = (
-            f"Sample.contexts must be a sequence of str or Passage, not {type(contexts).__name__};"
-            " pass [text] for a single context and [] for none."
-        )
-        raise TypeError(msg)
-    return tuple(_passage(item) for item in contexts)
-
-
-def _passage(item: object) -> Passage:
-    if isinstance(item, Passage):
-        return item
-    if isinstance(item, str):
-        return Passage(text=item)
-    msg = f"A context must be a str or a Passage, not {type(item).__name__}."
-    raise TypeError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +318,8 @@ class Evaluation:
     sampling: Sampling | None = None
     offline: Evaluation | None = None
     question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
+
+    _repr_html_ = evaluation_html  # for notebooks
 
     def __getitem__(self, name: str) -> Score:
         """Return the score of the metric ``name``; raise `KeyError`, which lists the scores."""

@@ -28,6 +28,7 @@ from rag_eval_otel.dataset.comparison import (
 from rag_eval_otel.dataset.figures import Bin, Range, bins, range_of
 from rag_eval_otel.dataset.page import render
 from rag_eval_otel.dataset.summary import Moments, aligned, interval, number
+from rag_eval_otel.notebook import html_text
 from rag_eval_otel.results.read import read_scores
 from rag_eval_otel.results.rows import Row
 
@@ -153,6 +154,10 @@ class FileComparison:
                     lines += ["", f"{metric.pairs.name}, turns that got {word}:"]
                     lines += [f"  {turn}" for turn in turns]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the differences and the turns as a table for notebooks."""
+        return html_text(repr(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, without the single scores."""

@@ -21,13 +21,17 @@ SHARES_WIDTH = 160
 _LABEL_WIDTH = 80
 _LONG = 10_000  # numbers from 10,000 on are written without decimals
 _STEPS = (1, 2, 5, 10)
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MINUTE, _HOUR, _DAY, _WEEK = 60, 3600, 86400, 7 * 86400
+_MONDAY = 4 * _DAY  # seconds from the epoch to the first Monday
 _TIMES = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1, 5, 15, 30),
     *(n * _MINUTE for n in (1, 5, 15, 30)),
     *(n * _HOUR for n in (1, 3, 6, 12)),
-    *(n * _DAY for n in (1, 2, 7, 14, 30, 90, 365)),
+    *(n * _DAY for n in (1, 2, 7, 14)),
 )
+_MONTHS = (1, 2, 3, 6, *(12 * n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)))
+_SHORTEST_MONTH, _SHORTEST_YEAR = 28 * _DAY, 365 * _DAY
 _FIRST, _LAST = 0.0, 253402300799.0  # 1970 to 9999: the years that datetime can write
 
 Place: TypeAlias = "tuple[float, float]"
@@ -123,12 +127,32 @@ def ticks(low: float, high: float, *, most: int = 6) -> list[float]:
 def time_ticks(low: float, high: float, *, most: int = 6) -> list[float]:
     """Return at most ``most`` round times from ``low`` to ``high``, as ticks of an axis.
 
-    Times are seconds since the epoch, round in UTC.
+    Times are seconds since the epoch, round in UTC: weeks begin on Monday, and longer steps are
+    whole months and years of the calendar.
     """
     if not high > low:
         return [low]
     least = (high - low) / (most - 1)
-    return _multiples(low, high, next((float(step) for step in _TIMES if step >= least), least))
+    step = next((step for step in _TIMES if step >= least), None)
+    if step is not None:
+        start = _MONDAY if step % _WEEK == 0 else 0
+        found = [start + at for at in _multiples(low - start, high - start, step)]
+    elif low >= _FIRST and high <= _LAST:
+        found = _month_ticks(low, high, most=most)
+    else:
+        found = _multiples(low, high, least)
+    return found or [low]
+
+
+def _month_ticks(low: float, high: float, *, most: int) -> list[float]:
+    """Return the starts of months, of every n-th month, or of years from ``low`` to ``high``."""
+    first, last = ((at.year * 12 + at.month - 1) for at in (_utc(low), _utc(high)))
+    step = next(months for months in _MONTHS if months >= (last - first) / (most - 1))
+    starts = [
+        datetime(n // 12, n % 12 + 1, 1, tzinfo=timezone.utc).timestamp()
+        for n in range(-(-first // step) * step, last + 1, step)
+    ]
+    return [at for at in starts if low <= at <= high]
 
 
 def _multiples(low: float, high: float, step: float) -> list[float]:
@@ -146,14 +170,24 @@ def place_name(value: float, unit: Unit) -> str:
 def tick_label(value: float, unit: Unit, *, all_ticks: Sequence[float]) -> str:
     """Return the label of the tick at ``value`` on an axis of rows or times.
 
-    ``all_ticks`` are all ticks of the axis. The label of a time has seconds only if the ticks are
-    less than a minute apart, and no time of day if they are a day or more apart.
+    ``all_ticks`` are all ticks of the axis. The label of a time has no more parts than the distance
+    of the ticks needs: from milliseconds up to the year.
     """
     if unit == "row":
         return f"{value:,.0f}"
     step = all_ticks[1] - all_ticks[0] if len(all_ticks) > 1 else 0.0
-    form = "%Y-%m-%d" if step >= _DAY else "%m-%d %H:%M" if step >= _MINUTE else "%H:%M:%S"
-    return _utc(value).strftime(form)
+    if 0 < step < 1:
+        return f"{_utc(value):%H:%M:%S.%f}"[:-3]
+    return _utc(value).strftime(next((form for least, form in _FORMS if step >= least), "%H:%M:%S"))
+
+
+_FORMS = (
+    (_SHORTEST_YEAR, "%Y"),
+    (_SHORTEST_MONTH, "%Y-%m"),
+    (_DAY, "%Y-%m-%d"),
+    (_MINUTE, "%m-%d %H:%M"),
+)
+"""The least distance of ticks in seconds, and the form of their labels."""
 
 
 def _utc(value: float) -> datetime:

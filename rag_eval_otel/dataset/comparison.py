@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.dataset.summary import Moments, aligned, interval, mean_interval
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.notebook import html_text
 from rag_eval_otel.results.read import read_scores
 from rag_eval_otel.results.rows import Row, question_id_of
 from rag_eval_otel.types import Label, Score
@@ -81,6 +82,10 @@ class Comparison:
             for name in names
         ]
         return "\n".join([aligned([_COLUMNS, *map(_cells, self.metrics)]), *remarks])
+
+    def _repr_html_(self) -> str:
+        """Return the differences as a table for notebooks."""
+        return html_text(repr(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""

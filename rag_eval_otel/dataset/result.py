@@ -49,6 +49,10 @@ class DatasetResult:
         """Return the summaries as a table."""
         return repr(self.totals)
 
+    def _repr_html_(self) -> str:
+        """Return the summaries as a table for notebooks."""
+        return self.totals._repr_html_()  # the protocol of notebooks
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict for JSON, without the texts of the samples."""
         return {**self.totals.to_dict(), "rows": [row.to_dict() for row in self.rows]}

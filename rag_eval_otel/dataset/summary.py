@@ -14,6 +14,7 @@ from textwrap import shorten
 from typing import Any
 
 from rag_eval_otel.calibration.means import student, unit_interval
+from rag_eval_otel.notebook import html_table, html_text
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 _EXACT_TO = 200  # degrees of freedom; above, the expansion is off by less than 1e-10
@@ -365,6 +366,13 @@ class Totals:
         if self.cost is not None:
             head += f"; tokens for {self.cost:.4f} {self.currency}"
         return f"{head}\n{metrics_table(self.metrics)}"
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks, with the remarks below it."""
+        head, *_ = repr(self).partition("\n")
+        remarks = "\n".join(text for metric in self.metrics for text in _remarks(metric))
+        below = html_text(remarks) if remarks else ""
+        return html_table(_COLUMNS, map(_cells, self.metrics), caption=head) + below
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict for JSON, with the metrics by name."""

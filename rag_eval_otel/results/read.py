@@ -33,6 +33,8 @@ _METRIC_LEAVES = (".status", ".normalized", ".version", ".score", ".human")
 
 _LEAVES = ("status", "reason", "label", "normalized", "explanation", "version")
 _TIMES = ("time", "timestamp")
+_EPOCHS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+"""The least number that is a time in a unit finer than seconds, and the units in a second."""
 _PROBABILITIES = ("sampling_probability", semconv.EVALUATION_SAMPLING_PROBABILITY)
 _IDS = ("turn_id", "id")
 _RATINGS = ("score", "value", "rating", "feedback", "label")
@@ -325,15 +327,22 @@ def metric_cells(cells: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def moment(value: Any) -> float | None:
     """Convert ``value`` to seconds since the epoch.
 
-    ``value`` is a number, a datetime or a text in ISO 8601. A time without a zone is in UTC.
-    Returns None for any other value.
+    ``value`` is a number, a datetime or a text in ISO 8601. A time without a zone is in UTC. A
+    number is in seconds, or, if that would be after the year 5000, in milliseconds, microseconds or
+    nanoseconds, as pandas, JavaScript and OTLP write times. Returns None for any other value.
     """
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.replace("Z", "+00:00"))
         except ValueError:
-            return number(value)
+            return _epoch_seconds(number(value))
     if isinstance(value, datetime):
         zoned = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
         return zoned.timestamp()
-    return number(value)
+    return _epoch_seconds(number(value))
+
+
+def _epoch_seconds(value: float | None) -> float | None:
+    if value is None:
+        return None
+    return value / next((unit for least, unit in _EPOCHS if value >= least), 1.0)

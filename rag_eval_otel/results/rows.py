@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.notebook import evaluation_html, sample_html
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, ScoreStatus, Usage
 
@@ -31,6 +32,7 @@ TEXTS: Final[tuple[Further, ...]] = ("question", "contexts", "answer", "referenc
 ORIGIN: Final[tuple[Further, ...]] = ("trace_id", "span_id", "time", "service")
 """Where a turn comes from that `rag-eval-otel collect` has read: its span, its end, its service."""
 
+_YEAR_10000 = 253402300800  # seconds since the epoch
 _LABELS = frozenset({"pass", "fail"})
 _WITHOUT_VALUE = frozenset({"undefined", "error"})
 
@@ -63,6 +65,10 @@ class Row:
     span: str = ""
     turn: str = ""
     question_id: str = ""
+
+    def _repr_html_(self) -> str:
+        """Return texts and scores as tables for notebooks."""
+        return sample_html(self.sample) + evaluation_html(self.evaluation)
 
     def __getitem__(self, name: str) -> Score:
         """Return the score called ``name``; a `KeyError` lists the known names."""
@@ -127,9 +133,7 @@ class Row:
             "reference": sample.reference,
             "trace_id": self.trace or None,
             "span_id": self.span or None,
-            "time": None
-            if when is None
-            else datetime.fromtimestamp(when, timezone.utc).isoformat(),
+            "time": None if when is None else _iso(when),
             "service": self.service or None,
         }
         return {name: found[name] for name in names}
@@ -193,6 +197,12 @@ class CounterPoint:
 
 ScoreRecord: TypeAlias = "Row | UnscoredTurn | CounterPoint"
 """What a score file contains: scored turns, turns without scores, and counter points."""
+
+
+def _iso(seconds: float) -> str | None:
+    if not 0 <= seconds < _YEAR_10000:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
 
 
 def flat_columns(metrics: Sequence[str], further: Sequence[Further] = ()) -> dict[str, type]:

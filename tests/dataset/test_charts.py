@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +31,29 @@ def test_ticks_are_round() -> None:
     assert labels == ["11-15 00:00", "11-15 06:00", "11-15 12:00", "11-15 18:00"]
     week = time_ticks(1_700_000_000, 1_700_600_000)
     assert tick_label(week[0], "time", all_ticks=week) == "2023-11-15"
+
+
+def seconds(text: str) -> float:
+    """Return a date, and perhaps a time in UTC, as seconds since the epoch."""
+    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "labels"),
+    [
+        ("2026-11-01", "2026-12-01", ["2026-11-02", "2026-11-09", "2026-11-16", "2026-11-23"]),
+        ("2026-01-15", "2026-05-20", ["2026-02", "2026-03", "2026-04", "2026-05"]),
+        ("2025-06-15", "2027-02-01", ["2025-07", "2026-01", "2026-07", "2027-01"]),
+        ("2019-03-01", "2026-03-01", ["2020", "2022", "2024", "2026"]),
+        ("2026-11-22T09:00:00", "2026-11-22T09:00:00.900000", ["09:00:00.000", "09:00:00.200"]),
+    ],
+)
+def test_times_are_round_in_the_calendar(start: str, end: str, labels: list[str]) -> None:
+    """Mondays, first days of months and years, and parts of a second."""
+    named = time_ticks(seconds(start), seconds(end))
+    found = [tick_label(at, "time", all_ticks=named) for at in named]
+    assert found[: len(labels)] == labels
+    assert len(found) <= 6
 
 
 def test_time_outside_the_calendar_is_clipped() -> None:

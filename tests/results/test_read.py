@@ -13,7 +13,7 @@ import pytest
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import CounterPoint, Row, UnscoredTurn, read_scores
-from rag_eval_otel.results.read import metric_names
+from rag_eval_otel.results.read import metric_names, moment
 from rag_eval_otel.results.rows import flat_columns, unit_value
 from rag_eval_otel.types import Evaluation, Sample, Score
 from score_files import counter, event, jsonl, span
@@ -148,3 +148,17 @@ def test_json_file_may_hold_one_request_or_one_a_line(tmp_path: Path) -> None:
     spans = [request["resourceSpans"][0] for request in requests]
     whole.write_text(json.dumps({"resourceSpans": spans}, indent=2), encoding="utf-8")
     assert rows_of(lines) == rows_of(whole)
+
+
+@pytest.mark.parametrize("unit", [1, 1e3, 1e6, 1e9])
+def test_times_in_finer_units_are_recognised(unit: float) -> None:
+    """As pandas, JavaScript and OTLP write them: seconds, and thousandths of it, and so on."""
+    assert moment(1_795_251_649 * unit) == pytest.approx(1_795_251_649)
+    assert moment(str(int(1_795_251_649 * unit))) == pytest.approx(1_795_251_649)
+
+
+def test_a_time_outside_the_calendar_is_not_written() -> None:
+    """As a broken clock gives it."""
+    row = Row(index=0, evaluation=Evaluation(scores=()), time=1e20, trace="1")
+    assert row.to_dict(["trace_id", "time"])["trace_id"] == "1"
+    assert "time" not in row.to_dict(["trace_id", "time"])
