@@ -171,6 +171,8 @@ class Draining:
         if not self.pipeline.scorer.delivers:
             return True
         timeout = max(at_least, self._left(deadline))
+        if self.pipeline.evaluator.is_current():  # no sink is waited for on the evaluator's thread
+            timeout = 0.0
         flush = partial(self.pipeline.scorer.flush, timeout)
         return self._within(self.pipeline.flushes, flush, timeout=timeout)
 

@@ -149,10 +149,11 @@ class Handle:
     def flush(self, timeout: float = 30.0) -> bool:
         """Read the spans and runs that have ended, wait for their scores, and export the spans.
 
-        Return False if ``timeout`` seconds passed before all scores came, or if a span processor
-        reports a failed flush. If scores are missing after half of ``timeout`` (5 s at most), the
-        span of the answer is exported without scores, with the status ``flushed``. The scores go to
-        events and metrics when they arrive.
+        Backends get the scores that they do not have yet. Return False if ``timeout`` seconds
+        passed before all scores came and the backends took them, or if a span processor reports a
+        failed flush. If scores are missing after half of ``timeout`` (5 s at most), the span of the
+        answer is exported without scores, with the status ``flushed``. The scores go to events and
+        metrics when they arrive.
 
         True does not mean that a server has the spans: the SDK's processors return True even if
         their exporter fails or drops spans. The exporter logs such failures.

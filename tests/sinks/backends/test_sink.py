@@ -16,7 +16,7 @@ from rag_eval_otel.sinks.backends import sink as sinks
 from rag_eval_otel.sinks.backends.client import BackendError
 from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.testing import FakeJudge
-from rag_eval_otel.types import Feedback
+from rag_eval_otel.types import Evaluation, Feedback
 
 TURNS = 5
 
@@ -90,6 +90,26 @@ def test_a_hanging_backend_delays_no_span(acme: type[Acme]) -> None:
         assert app.statuses()["scored"] == TURNS
         assert set(outcomes(app)) == {("dropped", "shutdown")}
         assert not acme.stored
+
+
+def test_a_flush_by_a_sink_waits_for_no_backend(acme: type[Acme]) -> None:
+    """It is on the thread that evaluates turns, which must not stand still."""
+    acme.hangs.clear()
+    done: list[bool] = []
+
+    class Flushing:
+        """A sink that flushes the pipeline."""
+
+        def emit(self, evaluation: Evaluation) -> None:
+            done.append(app.handle.flush(600))
+
+    with attached(backends=["acme"], sinks=[Flushing()], shutdown_seconds=0.5) as app:
+        app.turn()
+        app.turn(2)
+        app.handle.flush(2)
+        app.handle.shutdown()
+    assert done
+    assert not any(done)
 
 
 def test_failed_scores_are_not_sent(acme: type[Acme]) -> None:
