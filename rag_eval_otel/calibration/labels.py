@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
@@ -36,11 +36,13 @@ class Observation:
     """The score and the human label of one row, for one metric.
 
     ``score`` is None unless ``status`` is ok. ``label`` is None if the row has no human label.
+    ``where`` names the row; it is empty for a live turn.
     """
 
     score: float | None
     label: float | None
     status: Status = "ok"
+    where: str = field(default="", compare=False)
 
 
 def observe(score: object, label: object, *, where: str, status: object = None) -> Observation:
@@ -237,7 +239,9 @@ def _names(row: Cells, metric: str | None, where: str) -> Iterable[str]:
 def _observed(row: Cells, name: str, where: str) -> Observation:
     found = metric_cells(row, name)
     label = _label_cell(row, name, where)
-    return observe(found.get("value"), label, where=f"{where}, {name}", status=found.get("status"))
+    place = f"{where}, {name}"
+    seen = observe(found.get("value"), label, where=place, status=found.get("status"))
+    return replace(seen, where=where)
 
 
 def _label_cell(row: Cells, name: str, where: str) -> object:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from rag_eval_otel.calibration.calibrate import (
@@ -19,14 +20,17 @@ from rag_eval_otel.calibration.calibrate import (
     form_agreement,
 )
 from rag_eval_otel.calibration.labels import Observation, Timed, observations, rated, scores_of
-from rag_eval_otel.cli.options import AS_JSON
+from rag_eval_otel.cli.options import AS_JSON, count_up_to
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.results import Row, read_feedback, read_scores
 from rag_eval_otel.results.files import source_of
+from rag_eval_otel.results.read import sample_in
 from rag_eval_otel.thresholds import written_thresholds
 
 _GOOD = 0.5
+_MOST_LISTED = 1000
+_LINE = 300  # characters of a text in a line of the terminal
 
 DESCRIPTION = """\
 Compares the scores of a metric with human labels: agreement, the errors of its pass and fail, the
@@ -70,17 +74,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.toml",
         help="write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
     )
+    parser.add_argument(
+        "--disagreements",
+        type=count_up_to(_MOST_LISTED),
+        default=0,
+        metavar="N",
+        help="list N rows on which metric and label disagree the most, with their texts",
+    )
     parser.add_argument("--json", **AS_JSON)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print for each metric in the file how its scores agree with the human labels."""
     if options.feedback is not None:
+        if options.disagreements:
+            msg = "--disagreements lists rows with a label, not with --feedback"
+            raise ConfigError(msg)
         return _run_on_feedback(options)
     if options.by or options.feedback_name:
         msg = "--by and --feedback-name need --feedback FILE"
         raise ConfigError(msg)
     rows = list(_rows(options.file))
+    observed = observations(rows, metric=options.metric)
     found = [
         _with_full_form(
             calibration_of(
@@ -92,9 +107,13 @@ def run(options: argparse.Namespace) -> int:
             rows,
             seen,
         )
-        for name, seen in observations(rows, metric=options.metric).items()
+        for name, seen in observed.items()
     ]
-    sys.stdout.write(f"{_text(found, options.form)}\n")
+    listed = {
+        one.metric: _disagreements(one, observed[one.metric], dict(rows))[: options.disagreements]
+        for one in found
+    }
+    sys.stdout.write(f"{_text(found, options.form, listed)}\n")
     if options.write is not None:
         _write(options.write, found)
     return 0
@@ -203,7 +222,57 @@ def _threshold(name: str) -> float | None:
     return getattr(made, "threshold", None)
 
 
-def _text(found: list[Calibration], form: str) -> str:
+def _disagreements(
+    found: Calibration, seen: Sequence[Observation], cells: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the rows of which metric and label pass one and fail the other, with their texts.
+
+    The row whose score is the farthest from the threshold comes first. ``cells`` has the cells of
+    each row by its name. Without thresholds of score and label, there are none.
+    """
+    limit, passing = found.threshold, found.label_threshold
+    if limit is None or passing is None:
+        return []
+    known = [(one.score, one.label, one.where) for one in seen]
+    rows = [
+        (abs(score - limit), {"row": where, "score": score, "label": label, **_texts(cells[where])})
+        for score, label, where in known
+        if score is not None and label is not None and (score >= limit) != (label >= passing)
+    ]
+    return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+
+
+def _texts(cells: Mapping[str, Any]) -> dict[str, Any]:
+    sample = sample_in(cells)
+    texts = {
+        "question": sample.question,
+        "contexts": [passage.text for passage in sample.contexts],
+        "answer": sample.answer,
+        "reference": sample.reference,
+    }
+    return {name: value for name, value in texts.items() if value}
+
+
+def _text(
+    found: list[Calibration], form: str, listed: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> str:
     if form == "json":
-        return json.dumps([one.to_dict() for one in found], indent=2, ensure_ascii=False)
-    return "\n\n".join(map(repr, found))
+        told = [
+            one.to_dict() | ({"disagreements": listed[one.metric]} if listed[one.metric] else {})
+            for one in found
+        ]
+        return json.dumps(told, indent=2, ensure_ascii=False)
+    return "\n\n".join(map(repr, found)) + "".join(
+        f"\n\n{name}, rows on which metric and label disagree:\n" + "\n".join(map(_line, rows))
+        for name, rows in listed.items()
+        if rows
+    )
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    texts = {name: row[name] for name in row if name not in {"row", "score", "label"}}
+    lines = [f"  {row['row']}: score {row['score']:.3f}, label {row['label']:g}"]
+    for name, value in texts.items():
+        several = value if isinstance(value, list) else [value]
+        lines += [f"    {name}: {shorten(text, _LINE, placeholder='...')}" for text in several]
+    return "\n".join(lines)

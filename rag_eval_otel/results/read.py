@@ -204,7 +204,7 @@ def _table_row(
     )
     if not scores:
         return
-    sample = _sample(cells)
+    sample = sample_in(cells)
     yield Row(
         index=index,
         evaluation=Evaluation(
@@ -231,7 +231,7 @@ def _question_id(cells: Mapping[str, Any], sample: Sample) -> str:
     return given or (question_id_of(sample) if sample.question else "")
 
 
-def _sample(cells: Mapping[str, Any]) -> Sample:
+def sample_in(cells: Mapping[str, Any]) -> Sample:
     """Return the texts in ``cells``, without texts that cannot be read."""
     question, answer, reference = (
         next((found for name in names if (found := text(cells.get(name)))), None)
