@@ -18,6 +18,7 @@ import httpx
 import pytest
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from apps.agents import agent_retriever_tools
@@ -258,6 +259,40 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> N
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=says):
         collected(messages_in([path]))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"traceId": 7},
+        {"traceId": "abc"},
+        {"spanId": "zzzzzzzzzzzzzzzz"},
+        {"spanId": "AAAA"},
+        {"parentSpanId": "abc"},
+        {"startTimeUnixNano": "yesterday"},
+        {"attributes": [{"value": {}}]},
+        {"attributes": [{"key": "n", "value": {"intValue": "x"}}]},
+    ],
+)
+def test_spans_that_are_not_valid_are_refused(changed: dict[str, object]) -> None:
+    """Ids of another form, and values of another type, are no tracebacks."""
+    (message, *_) = messages(turn_spans())
+    message["resourceSpans"][0]["scopeSpans"][0]["spans"][0] |= changed
+    with pytest.raises(ConfigError, match="is not valid OTLP"):
+        collected([message])
+
+
+def test_metrics_in_protobuf_have_no_turns(tmp_path: Path) -> None:
+    """Requests of all signals look alike; those of metrics are left out."""
+    metric = {"name": "requests", "sum": {"dataPoints": [{"asInt": "7"}]}}
+    scoped = [{"scope": {"name": "app"}, "metrics": [metric]}]
+    request = ParseDict(
+        {"resourceMetrics": [{"resource": {}, "scopeMetrics": scoped}]},
+        ExportMetricsServiceRequest(),
+    )
+    path = tmp_path / "metrics.pb"
+    path.write_bytes(framed([request.SerializeToString()]))
+    assert collected(messages_in([path])) == []
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
