@@ -171,13 +171,17 @@ def _current_span(caller: str) -> Span:
     """Return the current span; log a warning if there is none."""
     span = get_current_span()
     if not span.get_span_context().is_valid:
-        _warnings().write(
-            caller,
-            "%s() has no effect: no span is current, and no LangChain run that reports to"
-            " RagEvalCallbackHandler is active; start a span around the turn",
-            caller,
-        )
+        _warn_lost(caller)
     return span
+
+
+def _warn_lost(caller: str) -> None:
+    _warnings().write(
+        caller,
+        "%s() has no effect: no span is current, and no LangChain run that reports to"
+        " RagEvalCallbackHandler is active; start a span around the turn",
+        caller,
+    )
 
 
 @cache
