@@ -155,7 +155,7 @@ class Draining:
         stop = partial(pipeline.evaluator.shutdown, wait, grace=share)
         self._within(pipeline.releases, stop, timeout=wait + share + _GRACE)
         if pipeline.scorer.delivers:  # a backend takes the scores of a span that it has
-            spans, left = _done(self._flush_spans), self._left(end)
+            spans, left = partial(self._flush_next, _MAX_FLUSH_WAIT), self._left(end)
             self._within(pipeline.flushes, spans, timeout=max(share, left / 2))
             self._flush_sinks(end, at_least=share)
         close = _done(pipeline.scorer.close)

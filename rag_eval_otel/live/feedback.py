@@ -20,7 +20,7 @@ from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.sinks.attributes import feedback_attributes
 from rag_eval_otel.sinks.instruments import OVERALL, Agreement, InstrumentSink
 from rag_eval_otel.types import Evaluation, Feedback, Label, SpanRef

@@ -18,7 +18,8 @@ from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
+from rag_eval_otel.runtime.guard import Edge, silence
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.sinks.backends.annotations import Annotation
 from rag_eval_otel.sinks.backends.client import (
     NOT_FOUND,
