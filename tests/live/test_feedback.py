@@ -377,7 +377,7 @@ def test_wrong_arguments_do_not_stop_an_application(
 
 def test_feedback_without_a_span_is_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     """There is nothing that it could be about."""
-    recorded._warn_lost.cache_clear()  # noqa: SLF001
+    recorded._warnings.cache_clear()  # noqa: SLF001
     with attached() as app:
         record_feedback(1)
         assert app.handle.stats.feedback == {}
