@@ -6,14 +6,18 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import EntryPoint
 
 import pytest
+from opentelemetry.metrics import MeterProvider
 
 from rag_eval_otel import registry
 from rag_eval_otel.sinks.backends.annotations import Annotation
 from rag_eval_otel.sinks.backends.client import BackendError, Refusal
-from rag_eval_otel.sinks.backends.sink import BACKENDS
+from rag_eval_otel.sinks.backends.sink import BACKENDS, BackendSink
+from rag_eval_otel.types import Feedback
 
 
 class Acme:
@@ -35,8 +39,15 @@ current = Acme
 
 
 @pytest.fixture
-def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Acme]]:
+def acme() -> Iterator[type[Acme]]:
     """Return the backend that an entry point called ``acme`` has."""
+    with installed() as made:
+        yield made
+
+
+@contextmanager
+def installed() -> Iterator[type[Acme]]:
+    """Have an entry point called ``acme``, for a backend of its own."""
 
     class Fresh(Acme):
         """The threads of an earlier test may still use another class."""
@@ -45,11 +56,23 @@ def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Acme]]:
 
     Fresh.hangs.set()
     entry = EntryPoint("acme", "acme:current", BACKENDS.group)
-    monkeypatch.setattr(sys.modules[__name__], "current", Fresh)
-    monkeypatch.setattr(
-        registry,
-        "entry_points",
-        lambda group="", name="acme", **_: (entry,) * (name == entry.name and group == entry.group),
-    )
-    yield Fresh
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "current", Fresh)
+        patch.setattr(registry, "entry_points", partial(_found, entry))
+        yield Fresh
     Fresh.hangs.set()
+
+
+def _found(
+    entry: EntryPoint, *, group: str = "", name: str = "acme", **_: object
+) -> tuple[EntryPoint, ...]:
+    return (entry,) * (name == entry.name and group == entry.group)
+
+
+def lose_a_score(meters: MeterProvider) -> BackendSink:
+    """Count a score that did not reach a backend, because the process ended; return its sink."""
+    with installed():
+        sink = BackendSink(["acme"], meter_provider=meters)
+    sink.close()
+    sink.emit_feedback(Feedback(trace_id=1, span_id=2, score=1.0))
+    return sink

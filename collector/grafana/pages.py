@@ -98,6 +98,29 @@ OVERVIEW = Dashboard(
             ),
         ),
         Panel(
+            title="Judge and people agree",
+            told=(
+                "The share of the turns with feedback of people on which judge and people give the"
+                " same label, over the last day. Its fall says more than its level."
+            ),
+            unit="percentunit",
+            top=1,
+            queries=(ask(f"rag_evaluation:agreement:1d{{{METRIC}}}", BY_NAME),),
+        ),
+        Panel(
+            title="Feedback of people",
+            unit="reqps",
+            queries=(
+                ask(
+                    zero(
+                        "sum by (feedback, feedback_label)"
+                        f" (rate(rag_evaluation_feedback_received_total{{{SERVICE}}}{RATE}))"
+                    ),
+                    "{{feedback}} {{feedback_label}}",
+                ),
+            ),
+        ),
+        Panel(
             title="Alerts",
             kind="table",
             width=WIDTH,
@@ -203,6 +226,19 @@ IN_DEPTH = Dashboard(
                     " / sum by (rag_evaluation_judge)"
                     f" (rate(rag_evaluation_offline_score_count{{{ONE}}}{RATE}))",
                     "{{rag_evaluation_judge}} (offline)",
+                ),
+            ),
+        ),
+        Panel(
+            title="Turns by the labels of judge and people",
+            told="Turns with feedback in the last day.",
+            queries=(
+                ask(
+                    zero(
+                        "sum by (gen_ai_evaluation_score_label, feedback_label)"
+                        f" (increase(rag_evaluation_feedback_agreement_total{{{ONE}}}[1d]))"
+                    ),
+                    "judge {{gen_ai_evaluation_score_label}}, people {{feedback_label}}",
                 ),
             ),
         ),
@@ -495,6 +531,45 @@ HEALTH = Dashboard(
             title="Parts that blocked the evaluator and were disabled",
             told="A metric, judge, embedder or sink that blocks the event loop, since the start.",
             queries=(_now("watchdog_total", "service_name, place", "{{service_name}} {{place}}"),),
+        ),
+        Panel(
+            title="Scores for backends",
+            told="Phoenix, MLflow and others: what was delivered and dropped.",
+            unit="reqps",
+            queries=(
+                _per_second("backend_scores_total", "backend, outcome", "{{backend}} {{outcome}}"),
+            ),
+        ),
+        Panel(
+            title="Scores that did not reach a backend, by reason",
+            told="Since the start of the processes. 0: none.",
+            queries=(
+                ask(
+                    zero(
+                        "sum by (service_name, backend, reason)"
+                        f' (rag_evaluation_backend_scores_total{{outcome="dropped", {SERVICE}}})'
+                    ),
+                    "{{service_name}} {{backend}} {{reason}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Scores that wait for a backend",
+            queries=(
+                _now("backend_queued", "service_name, backend", "{{service_name}} {{backend}}"),
+            ),
+        ),
+        Panel(
+            title="Feedback of people, by what became of it",
+            told="unmatched: the turn is not known here. docs/feedback.md explains the outcomes.",
+            unit="reqps",
+            queries=(
+                _per_second(
+                    "feedback_received_total",
+                    "service_name, outcome",
+                    "{{service_name}} {{outcome}}",
+                ),
+            ),
         ),
         Panel(
             title="Failures of rag_eval_otel itself",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
@@ -19,6 +20,7 @@ from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.live.instrument import Handle, instrument
+from rag_eval_otel.live.recorded import record_feedback
 from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.types import Replies, Usage
 
@@ -26,6 +28,7 @@ _LATENCY = 0.02  # seconds for a reply of the judge
 _INTERVAL = 1000  # milliseconds between two exports of metrics
 _MAX_WAIT = 30.0  # seconds for the last scores
 _TOKENS = (400, 60)  # tokens of a task: of its prompt, and of the reply
+_FEEDBACK_EVERY = 3  # turns, of which one gets feedback
 _GOOD = tuple(turn for turn in TURNS if turn.defect == "none")
 _BAD = tuple(turn for turn in TURNS if turn.defect in {"made_up", "off_topic"})
 
@@ -88,7 +91,8 @@ def run_traffic(
 ) -> int:
     """Ask ``rate`` questions a second for ``minutes``, in the phases of `PHASES`.
 
-    The scores go to the OTLP endpoint that the environment names, metrics every second. The phases
+    A user rates one of three answers: good, or bad if it is wrong. Scores and feedback go to the
+    OTLP endpoint that the environment names, metrics every second. The phases
     are printed with ``write`` as they begin, and at the end what was exported. Return 0 if all
     exports succeeded, else 1. Raises `ConfigError` if no endpoint is named or none accepts exports.
     """
@@ -156,8 +160,10 @@ def _ask(
             write(f"{number / rate:6.0f} s  {phase.name}\n")
             handle.flush(_MAX_WAIT)  # the last phase is judged as it was
             last, judge.state = phase, phase.judge
-        question = f"{turn.question}{REQUEST}{number})"
-        app.invoke(question, config={"callbacks": [handle.callback]})
+        question, run = f"{turn.question}{REQUEST}{number})", uuid4()
+        app.invoke(question, config={"callbacks": [handle.callback], "run_id": run})
+        if (number + 1) % _FEEDBACK_EVERY == 0:  # among them every bad one
+            record_feedback(turn.defect == "none", trace_id=run)
 
 
 def planned(turns: int) -> Iterator[tuple[Phase, Turn]]:

@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Metric, Sum
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
+from acme import lose_a_score
 from drifts import drifted
 from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
@@ -29,8 +30,8 @@ from rag_eval_otel.live.spending import Spending
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.drift import DriftTelemetry
-from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.types import Evaluation, Score, Usage
+from rag_eval_otel.sinks.instruments import Agreement, InstrumentSink
+from rag_eval_otel.types import Evaluation, Feedback, Score, Usage
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 SCRIPTS = sorted(COLLECTOR.rglob("generate.py"))
@@ -73,7 +74,15 @@ def measured() -> Iterator[Metric]:
             offline=offline,
         )
     )
+    feedback = Feedback(trace_id=1, span_id=2, score=1.0)
+    sink.feedback(feedback, "joined")
+    sink.emit_feedback(feedback)
+    sink.emit_agreement(
+        Agreement(metric="faithfulness", label="pass", version="1", feedback=feedback)
+    )
+    backends = lose_a_score(meters)
     data = reader.get_metrics_data()
+    assert backends.ended
     assert data is not None
     for resource in data.resource_metrics:
         for scope in resource.scope_metrics:

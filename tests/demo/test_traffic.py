@@ -42,7 +42,8 @@ def test_a_backend_gets_scores_and_an_outage(monkeypatch: pytest.MonkeyPatch) ->
         line.partition(" s  ")[2] for line in text.splitlines()[: len(PHASES)]
     ]
     assert "Also exported to" in text
-    assert {"rag.evaluation.score", "rag.evaluation.judge.tokens"} <= names
+    agreement = "rag.evaluation.feedback.agreement"
+    assert {"rag.evaluation.score", "rag.evaluation.judge.tokens", agreement} <= names
 
 
 @pytest.mark.parametrize(

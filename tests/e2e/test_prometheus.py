@@ -16,6 +16,7 @@ import yaml
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.trace import SpanContext
 
+from acme import lose_a_score
 from drifts import drifted
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
@@ -28,9 +29,9 @@ from rag_eval_otel.live.hold import Holdback
 from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.drift import DriftTelemetry
-from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.sinks.instruments import Agreement, InstrumentSink
 from rag_eval_otel.testing import OtlpReceiver
-from rag_eval_otel.types import Evaluation, Score, Usage
+from rag_eval_otel.types import Evaluation, Feedback, Label, Score, Usage
 
 SHOP, DESK = "shop", "desk"
 METRICS = 4
@@ -66,6 +67,7 @@ class Desk:
         self._left = Left()
         self._sink.watch_budget(self._left.observe)
         self._drift = DriftTelemetry(meter_provider=self._meters)
+        self._backends = lose_a_score(self._meters)
 
     def work(self) -> None:
         """Score a turn, lose others, and export the counts."""
@@ -94,7 +96,19 @@ class Desk:
         self._sink.blocked("metric toxicity")
         self._sink.internal_error("sink")
         self._drift.report(drifted(DESK))
+        self._rate()
         assert self._meters.force_flush()
+
+    def _rate(self) -> None:
+        """Have people rate turns, of which the judge labels every second one as they do."""
+        rated = Feedback(trace_id=1, span_id=1, score=1.0)
+        self._sink.feedback(rated, "joined")
+        self._sink.emit_feedback(rated)
+        labels: tuple[Label, ...] = ("pass", "fail")
+        for label in labels:
+            told = Agreement(metric="faithfulness", label=label, version="1", feedback=rated)
+            self._sink.emit_agreement(told)
+        self._backends.emit_feedback(rated)
 
 
 @pytest.fixture(scope="module")
