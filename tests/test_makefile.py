@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,10 +30,13 @@ def test_demo_says_that_packages_are_installed(tmp_path: Path) -> None:
     python.chmod(0o755)
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    own = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the `make test` around this test
+    without_make = {name: value for name, value in os.environ.items() if name not in own}
     told = [
         subprocess.run(
             [make, "demo", f"PYTHON={python}", "VENV=venv"],
             cwd=tmp_path,
+            env=without_make,
             capture_output=True,
             text=True,
             check=True,

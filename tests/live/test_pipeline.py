@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from live import App, attached, generated
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel import Evaluation, instrument
+from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.trace import TraceLimits
-from rag_eval_otel.capture.turn import find_turns
 
 SCORED = ("scored", None)
 
@@ -258,9 +258,9 @@ def test_a_trace_that_is_given_up_while_it_is_read(monkeypatch: pytest.MonkeyPat
     def find_late(*given: Any, **more: Any) -> Any:
         entered.set_result(threading.current_thread())
         assert go_on.wait(60)
-        return find_turns(*given, **more)
+        return turns_in(*given, **more)
 
-    monkeypatch.setattr("rag_eval_otel.live.pipeline.find_turns", find_late)
+    monkeypatch.setattr("rag_eval_otel.live.pipeline.turns_in", find_late)
     with attached(shutdown_seconds=0.1) as app:
         chain = app.turn()
         app.handle.shutdown()
