@@ -65,7 +65,7 @@ def running(name: str, *, fault: Fault = "none", **environment: str) -> Iterator
         pytest.MonkeyPatch.context() as patch,
     ):
         proxy.fault = fault
-        proxy.seconds = 0.5 if name == "langsmith" else 2.0  # which gets 1,000 requests
+        proxy.seconds = 0.1 if name == "langsmith" else 0.5  # which gets 1,000 requests
         settings = {
             "LANGSMITH_ENDPOINT": proxy.url,
             "LANGSMITH_API_KEY": KEY,
