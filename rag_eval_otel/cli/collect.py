@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rag_eval_otel.capture.exported import Message, messages_in
 from rag_eval_otel.config import Config
-from rag_eval_otel.dataset.collect import Collected, Selection, collect, phoenix_messages
+from rag_eval_otel.dataset.collect import Collected, Selection, collect
+from rag_eval_otel.dataset.stored import langfuse_messages, mlflow_messages, phoenix_messages
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import check_samples_output, writing_samples
 
@@ -18,9 +19,9 @@ DESCRIPTION = """\
 Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
 `rag-eval-otel evaluate OUTPUT` reads them. FILE is what the file exporter of an OpenTelemetry
 Collector wrote: OTLP JSON or protobuf, of spans and log records, also compressed by gzip. The spans
-of a trace may be in several files. With --phoenix, spans are read from a Phoenix server. Turns are
-read by the code that reads live traces; a turn that cannot be reconstructed with certainty is
-skipped and counted with its reason.
+of a trace may be in several files. With --phoenix, --mlflow or --langfuse, spans are read from one
+of these backends. Turns are read by the code that reads live traces; a turn that cannot be
+reconstructed with certainty is skipped and counted with its reason.
 
 Exit status: 0 written, 1 no sample was found, 2 misuse.
 """
@@ -41,6 +42,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--phoenix",
         metavar="PROJECT",
         help="read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
+    )
+    parser.add_argument(
+        "--mlflow",
+        metavar="EXPERIMENT",
+        help="read the traces of an experiment in MLflow (MLFLOW_TRACKING_URI)",
+    )
+    parser.add_argument(
+        "--langfuse",
+        action="store_true",
+        help="read the observations of the project to which the keys belong (LANGFUSE_BASE_URL,"
+        " LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY, LANGFUSE_TRACING_ENVIRONMENT)",
     )
     for name, told in (("--since", "at or after"), ("--until", "before")):
         parser.add_argument(
@@ -90,8 +102,12 @@ def run(options: argparse.Namespace) -> int:
         if file.resolve() == options.output.resolve():
             msg = f"--output {options.output} is a file that is read; name another"
             raise ConfigError(msg)
-    if not options.files and options.phoenix is None:
-        msg = "name a FILE or a project: rag-eval-otel collect FILE, or --phoenix PROJECT"
+    backends = (options.phoenix, options.mlflow, options.langfuse or None)
+    if not options.files and backends.count(None) == len(backends):
+        msg = (
+            "name a FILE or a backend: rag-eval-otel collect FILE, --phoenix PROJECT,"
+            " --mlflow EXPERIMENT or --langfuse"
+        )
         raise ConfigError(msg)
     prompts = options.contexts_from_prompt
     config = Config.from_env(**({} if prompts is None else {"contexts_from_prompt": prompts}))
@@ -104,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     )
     counts = Collected()
     with writing_samples(options.output) as write:
-        for turn in collect(_messages(options), selection, counts):
+        for turn in collect(_messages(options, counts), selection, counts):
             write(turn.to_dict())
     sys.stderr.write(f"rag-eval-otel: {options.output}: {counts}\n")
     if not counts.samples:
@@ -115,7 +131,12 @@ def run(options: argparse.Namespace) -> int:
     return 0 if counts.samples else 1
 
 
-def _messages(options: argparse.Namespace) -> Iterator[Message]:
+def _messages(options: argparse.Namespace, counts: Collected) -> Iterator[Message]:
     yield from messages_in(options.files)
+    period = {"since": options.since, "until": options.until}
     if options.phoenix is not None:
-        yield from phoenix_messages(options.phoenix, since=options.since, until=options.until)
+        yield from phoenix_messages(options.phoenix, **period)
+    if options.mlflow is not None:
+        yield from mlflow_messages(options.mlflow, **period)
+    if options.langfuse:
+        yield from langfuse_messages(counts, **period)

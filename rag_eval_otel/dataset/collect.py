@@ -21,7 +21,6 @@ from rag_eval_otel.capture.exported import (
     ExportedSpan,
     Message,
     TracePart,
-    as_attributes,
     parts_of,
     spans_of,
 )
@@ -30,7 +29,6 @@ from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.types import ContextsFromPrompt, Passage, Sample
 
 _DENOMINATOR: Final = 2**64
@@ -128,7 +126,8 @@ class Collected:
 
     ``traces`` counts all traces. ``not_chosen`` counts the traces outside of the share. ``skipped``
     counts turns without a sample by reason, and traces without a turn, such as ``no_retrieval``.
-    ``other_label`` counts samples that do not have the label of the selection.
+    ``other_label`` counts samples that do not have the label of the selection. ``refused`` has the
+    ids of traces that a backend did not keep as they were, and the reasons.
     """
 
     traces: int = 0
@@ -136,6 +135,7 @@ class Collected:
     samples: int = 0
     other_label: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the numbers in a sentence."""
@@ -170,7 +170,12 @@ def collect(
                     dropped.add(part.trace_id)
         counts.not_chosen = len(dropped)
         counts.traces = len(dropped)
+        refused = {one: why for one, why in counts.refused.items() if selection.has_chosen(one)}
+        counts.traces += len(refused)
+        counts.skipped.update(refused.values())
         for parts in spool.traces():
+            if parts[0].trace_id in refused:
+                continue
             spans = spans_of(parts, value_limit=selection.value_limit)
             if not spans:
                 continue
@@ -277,66 +282,3 @@ class _Spool:
 def _part(trace: str, content: str) -> TracePart:
     signal, service, scope, raw = json.loads(content)
     return TracePart(signal=signal, trace_id=trace, service=service, scope=scope, content=raw)
-
-
-# --- backends -------------------------------------------------------------------------------------
-
-_ALL: Final = 10**9  # the highest number of spans to read
-_PHOENIX_ERROR: Final = "ERROR"
-
-
-def phoenix_messages(
-    project: str, *, since: datetime | None = None, until: datetime | None = None
-) -> Iterator[Message]:
-    """Yield one message with the spans of ``project``, a name or id, in a Phoenix server.
-
-    Only spans that started at ``since`` or later and before ``until`` are read. The client of the
-    package ``arize-phoenix-client`` reads the address and the key from variables such as
-    ``PHOENIX_ENDPOINT`` and ``PHOENIX_API_KEY``. Raises `ConfigError` if the server cannot be
-    reached or has no such project, and `MissingDependencyError` without the package.
-    """
-    client = require("phoenix.client", "phoenix").Client()
-    http = require("httpx", "phoenix")
-    try:
-        spans = client.spans.get_spans(
-            project_identifier=project, start_time=since, end_time=until, limit=_ALL
-        )
-    except http.HTTPStatusError as error:
-        status = error.response.status_code
-        msg = (
-            f"Phoenix at {error.request.url.host} answered {status} for the project {project!r};"
-            " check its name, and PHOENIX_ENDPOINT and PHOENIX_API_KEY"
-        )
-        raise ConfigError(msg) from error
-    except http.HTTPError as error:
-        msg = f"Phoenix cannot be reached: {error}; set PHOENIX_ENDPOINT to its address"
-        raise ConfigError(msg) from error
-    yield {"resourceSpans": [_phoenix_resource(span, project) for span in spans]}
-
-
-def _phoenix_resource(span: Mapping[str, Any], project: str) -> dict[str, Any]:
-    """Return a span of Phoenix in OTLP JSON. Phoenix does not keep the scope and the resource."""
-    status = span.get("status_code") == _PHOENIX_ERROR
-    found = {
-        "traceId": span["context"]["trace_id"],
-        "spanId": span["context"]["span_id"],
-        "parentSpanId": span.get("parent_id") or "",
-        "name": span["name"],
-        "startTimeUnixNano": _nanoseconds(span["start_time"]),
-        "endTimeUnixNano": _nanoseconds(span["end_time"]),
-        "attributes": as_attributes(span.get("attributes") or {}),
-        "events": [
-            {"name": one["name"], "attributes": as_attributes(one.get("attributes") or {})}
-            for one in span.get("events") or ()
-        ],
-        "status": {"code": 2, "message": span.get("status_message")} if status else {},
-    }
-    resource = {"attributes": as_attributes({"service.name": project})}
-    return {"resource": resource, "scopeSpans": [{"spans": [found]}]}
-
-
-def _nanoseconds(moment: str) -> int:
-    """Return a time in ISO 8601 as nanoseconds since the epoch."""
-    found = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-    since = found - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import httpx
 import pytest
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -138,15 +134,19 @@ ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "I
 
 
 def turn_spans(
-    trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000
+    trace: int = 0xA,
+    *,
+    label: str | None = None,
+    start: int = 10**18 + 10_000,
+    page: str = PAGE,
 ) -> list[RecordedSpan]:
     """Return the spans of one turn as OpenInference records them."""
     prompt = {
         "llm.input_messages.0.message.role": "user",
-        "llm.input_messages.0.message.content": f"{PAGE}\n{ASKED}",
+        "llm.input_messages.0.message.content": f"{page}\n{ASKED}",
         "llm.output_messages.0.message.content": TOLD,
     }
-    found = {"input.value": ASKED, "retrieval.documents.0.document.content": PAGE}
+    found = {"input.value": ASKED, "retrieval.documents.0.document.content": page}
     status = {"rag.evaluation.status": "scored"}
     scored = {} if label is None else {**status, "rag.evaluation.label": label}
     return [
@@ -465,104 +465,10 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
     assert row["trace_id"]
 
 
-# --- Phoenix --------------------------------------------------------------------------------------
-
-
-def phoenix_span(span: RecordedSpan) -> dict[str, Any]:
-    """Return a recorded span as the client of Phoenix does: no scope, times as text."""
-    assert span.end is not None
-    return {
-        "id": "U3BhbjoxMTA=",
-        "name": span.name,
-        "context": {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"},
-        "span_kind": span.attributes["openinference.span.kind"],
-        "parent_id": None if span.parent_id is None else f"{span.parent_id:016x}",
-        "start_time": datetime.fromtimestamp(span.start / 1e9, timezone.utc).isoformat(),
-        "end_time": datetime.fromtimestamp(span.end / 1e9, timezone.utc).isoformat(),
-        "status_code": "UNSET",
-        "status_message": "",
-        "attributes": dict(span.attributes),
-        "events": [],
-    }
-
-
-@pytest.fixture
-def phoenix(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Stand in for the client of Phoenix: what is in the list is returned, or raised."""
-    answers: list[object] = []
-
-    class Spans:
-        def get_spans(self, **asked: object) -> list[object]:
-            if isinstance(answers[0], Exception):
-                raise answers[0]
-            return [one for one in answers if asked["project_identifier"] == "shop"]
-
-    class Client:
-        spans = Spans()
-
-    for name in ("phoenix", "phoenix.client"):
-        module = ModuleType(name)
-        monkeypatch.setitem(sys.modules, name, module)
-        module.Client = Client  # type: ignore[attr-defined]
-    return answers
-
-
-def test_spans_of_phoenix_give_the_turns(tmp_path: Path, phoenix: list[object]) -> None:
-    """Phoenix keeps no scope; OpenInference is recognised by its attributes."""
-    later = turn_spans(2, label="fail", start=10**18 + 10**9)
-    phoenix += map(phoenix_span, [*turn_spans(1), *later])
-    output = tmp_path / "samples.jsonl"
-    assert main(["collect", "--phoenix", "shop", "-o", str(output), "--since", "2001-01-01"]) == 0
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [(row["trace_id"], row["answer"], row["service"]) for row in rows] == [
-        (f"{1:032x}", TOLD, "shop"),
-        (f"{2:032x}", TOLD, "shop"),
-    ]
-    assert [row.get("live_label") for row in rows] == [None, "fail"]
-
-
-def refused(status: int) -> httpx.HTTPStatusError:
-    """Return the error of the client after a response with this status."""
-    request = httpx.Request("GET", "http://phoenix.example/v1/projects/shop/spans")
-    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status))
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (refused(404), "Phoenix at phoenix.example answered 404 for the project 'shop'"),
-        (refused(401), "check its name, and PHOENIX_ENDPOINT and PHOENIX_API_KEY"),
-        (httpx.ConnectError("refused"), "cannot be reached: refused; set PHOENIX_ENDPOINT"),
-    ],
-)
-def test_phoenix_that_does_not_answer(
-    tmp_path: Path,
-    phoenix: list[object],
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    says: str,
-) -> None:
-    """The message says what to set; nothing is written."""
-    phoenix.append(error)
-    output = tmp_path / "samples.jsonl"
-    assert main(["collect", "--phoenix", "shop", "-o", str(output)]) == 2
-    assert says in capsys.readouterr().err
-    assert not output.exists()
-
-
-def test_the_client_of_phoenix_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The message names the extra."""
-    monkeypatch.setitem(sys.modules, "phoenix.client", None)
-    assert main(["collect", "--phoenix", "shop", "-o", str(tmp_path / "a.jsonl")]) == 2
-    assert "rag-eval-otel[phoenix]" in capsys.readouterr().err
-
-
 def test_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command says what to name, and what a time looks like."""
     assert main(["collect", "-o", str(tmp_path / "a.jsonl")]) == 2
-    assert "--phoenix PROJECT" in capsys.readouterr().err
+    assert "--mlflow EXPERIMENT or --langfuse" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["collect", "-o", str(tmp_path / "a.jsonl"), "--since", "yesterday"])
     assert "must be a time such as 2026-11-22" in capsys.readouterr().err

@@ -16,30 +16,37 @@ from rag_eval_otel.environment import first_set
 from rag_eval_otel.sinks.backends.annotations import Annotation
 from rag_eval_otel.sinks.backends.client import BackendError, Refusal, reported
 
+ADDRESS = "LANGFUSE_BASE_URL"
 PUBLIC_KEY = "LANGFUSE_PUBLIC_KEY"
 SECRET_KEY = "LANGFUSE_SECRET_KEY"  # noqa: S105  # a name, not a secret
 _CLOUD = "https://cloud.langfuse.com"
 _INVALID = 422
 
 
-class Langfuse:
-    """Writes scores by the API client of the package ``langfuse``.
+def api_client() -> Any:
+    """Return the API client of the package ``langfuse``, with the address and keys that are set.
 
     The class `langfuse.Langfuse` is not used, because it adds an exporter to the tracer provider.
     """
+    return import_module("langfuse.api").LangfuseAPI(
+        base_url=first_set([ADDRESS, "LANGFUSE_HOST"]) or _CLOUD,
+        username=first_set([PUBLIC_KEY]),
+        password=first_set([SECRET_KEY]),
+        x_langfuse_public_key=first_set([PUBLIC_KEY]),
+    )
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """Return the types of errors that the client raises."""
+    return import_module("langfuse.api.core").ApiError, import_module("httpx").TransportError
+
+
+class Langfuse:
+    """Writes scores by the API client of the package ``langfuse``."""
 
     def __init__(self) -> None:
-        package = import_module("langfuse.api")
-        self._errors = (
-            import_module("langfuse.api.core").ApiError,
-            import_module("httpx").TransportError,
-        )
-        self._client: Any = package.LangfuseAPI(
-            base_url=first_set(["LANGFUSE_BASE_URL", "LANGFUSE_HOST"]) or _CLOUD,
-            username=first_set([PUBLIC_KEY]),
-            password=first_set([SECRET_KEY]),
-            x_langfuse_public_key=first_set([PUBLIC_KEY]),
-        )
+        self._errors = errors()
+        self._client = api_client()
         self._environment = first_set(["LANGFUSE_TRACING_ENVIRONMENT"])
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
