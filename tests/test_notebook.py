@@ -5,6 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
+from rag_eval_otel.dataset.gate import Gate
 from rag_eval_otel.dataset.run import evaluate_dataset
 from rag_eval_otel.types import Evaluation, Passage, Sample, Score
 
@@ -65,6 +66,15 @@ def test_results_are_tables() -> None:
     assert "faithfulness" in shown(result.compare(result)).text
     row = shown(result.rows[0]).text
     assert all(text in row for text in ("Where?", "In Rome.", "In Rome a.", "faithfulness"))
+
+
+def test_a_gate_is_a_table() -> None:
+    """With a row for each condition, and remarks below."""
+    rows = [{"question": "Where?", "contexts": ["In Rome."], "answer": "In Oslo."}]
+    result = evaluate_dataset(rows, ["faithfulness"], judge="lexical", progress="off")
+    found = shown(result.check(Gate(means={"faithfulness": 1.0}, pass_rate=1.0)))
+    for text in ("gate: failed, 2 of 2 conditions failed", "faithfulness", "pass rate", "FAIL"):
+        assert text in found.text
 
 
 def hostile() -> list[Any]:

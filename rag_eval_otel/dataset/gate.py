@@ -38,6 +38,7 @@ from rag_eval_otel.dataset.summary import (
     t_quantile,
 )
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.notebook import html_table, html_text
 from rag_eval_otel.results.rows import Row
 from rag_eval_otel.untrusted import visible
 
@@ -138,11 +139,23 @@ class GateResult:
 
     def __repr__(self) -> str:
         """Return the verdicts as a table, with remarks below."""
-        failed = sum(not verdict.passed for verdict in self.verdicts)
-        head = f"gate: {'failed' if failed else 'passed'}, {failed} of {len(self.verdicts)}"
         table = aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)])
-        why = [f"  {one.condition}: {text}" for one in self.verdicts for text in one.why]
-        return "\n".join([f"{head} conditions failed", table, *why])
+        return "\n".join([self._head(), table, *self._remarks()])
+
+    def _repr_html_(self) -> str:
+        """Return the verdicts as a table for notebooks, with remarks below."""
+        cells = (verdict.cells() for verdict in self.verdicts)
+        remarks = "\n".join(self._remarks())
+        below = html_text(remarks) if remarks else ""
+        return html_table(_COLUMNS, cells, caption=self._head()) + below
+
+    def _head(self) -> str:
+        failed = sum(not verdict.passed for verdict in self.verdicts)
+        outcome = "failed" if failed else "passed"
+        return f"gate: {outcome}, {failed} of {len(self.verdicts)} conditions failed"
+
+    def _remarks(self) -> list[str]:
+        return [f"  {one.condition}: {text}" for one in self.verdicts for text in one.why]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -351,7 +352,8 @@ def langfuse(monkeypatch: pytest.MonkeyPatch) -> Langfuse:
     service = Langfuse()
 
     def api(*, base_url: str, password: str | None, **_: Any) -> Any:
-        headers = {"authorization": "Basic key"} if password else {}
+        key = b64encode(f"public:{password}".encode()).decode()
+        headers = {"authorization": f"Basic {key}"}
         observations, scores = (
             Endpoint(service=service, path=f"{base_url}/api/public/{path}", headers=headers)
             for path in ("v2/observations", "v3/scores")

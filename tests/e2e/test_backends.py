@@ -56,7 +56,9 @@ class Running:
 
 
 @contextmanager
-def running(name: str, *, fault: Fault = "none", **environment: str) -> Iterator[Running]:
+def running(
+    name: str, *, fault: Fault = "none", hold_seconds: float = 60, **environment: str
+) -> Iterator[Running]:
     """Run an application whose scores go to the service ``name``, through a proxy."""
     service = SERVICES[name]()
     with (
@@ -86,7 +88,7 @@ def running(name: str, *, fault: Fault = "none", **environment: str) -> Iterator
         if name == "langsmith":
             utils.get_env_var.cache_clear()  # a process reads its variables once
             utils.get_tracer_project.cache_clear()
-        with attached(backends=[name], shutdown_seconds=5) as app:
+        with attached(backends=[name], shutdown_seconds=5, hold_seconds=hold_seconds) as app:
             yield Running(service=service, proxy=proxy, app=app)
 
 
@@ -206,6 +208,21 @@ def test_opik_gets_feedback_scores_of_the_span() -> None:
         assert len(run.service.sent("POST", "/v1/private/spans/search")) == 1
 
 
+@NAMES
+def test_late_scores_are_sent(name: str) -> None:
+    """After their span has left without scores."""
+    with running(name, hold_seconds=0) as run:
+        span = run.app.turn()
+        own = span.get_span_context().span_id
+        run.service.known = {own}
+        assert run.app.handle.flush(PATIENCE)
+        assert run.app.status_of(span) == "timeout"
+        found = seen(name, run.service)
+        names = {one[1] for one in found if one[0] == own}
+        assert {"rag.evaluation", "faithfulness"} <= names
+        assert len(found) == len(set(found))
+
+
 @pytest.mark.parametrize("name", ["langsmith", "opik"])
 def test_a_score_waits_for_its_span(name: str) -> None:
     """The service does not know the span at first."""
@@ -220,7 +237,12 @@ def test_a_score_waits_for_its_span(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "variable"), [("langsmith", "LANGSMITH_API_KEY"), ("opik", "OPIK_API_KEY")]
+    ("name", "variable"),
+    [
+        ("langsmith", "LANGSMITH_API_KEY"),
+        ("langfuse", "LANGFUSE_SECRET_KEY"),
+        ("opik", "OPIK_API_KEY"),
+    ],
 )
 def test_a_wrong_key_is_told(name: str, variable: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing waits for a key that stays wrong, and the key is not in the log of this library."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from acme import Acme, acme
-from live import App, attached
+from live import KIND, App, answered, attached
 from pipeline import good_judge
 from rag_eval_otel import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
@@ -77,6 +78,22 @@ def test_late_scores_arrive(acme: type[Acme]) -> None:
     names = {(span_id, name) for span_id, name, _ in acme.stored}
     own = span.get_span_context().span_id
     assert {(own, "rag.evaluation"), (own, "faithfulness")} <= names
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_clock_skew_loses_no_score(acme: type[Acme], hours: int) -> None:
+    """The spans are a day old, or of tomorrow; a score is joined to its span by ids alone."""
+    start = time.time_ns() + hours * 3600 * 10**9
+    with attached(backends=["acme"]) as app:
+        turn = app.tracer.start_span("turn", start_time=start, attributes={KIND: "CHAIN"})
+        turn.set_attributes(answered(1))
+        app.retrieve(1, turn)
+        app.generate(1, turn)
+        turn.end(start + 10**9)
+        assert app.handle.flush(60)
+        assert acme.stored == expected(app)
+        assert set(outcomes(app)) == {("delivered", None)}
+    assert (turn.get_span_context().span_id, "rag.evaluation", None) in acme.stored
 
 
 def test_a_hanging_backend_delays_no_span(acme: type[Acme]) -> None:
