@@ -1,4 +1,7 @@
-"""A proxy in front of an HTTP server, which can be down, slow, or fail a tenth of the requests."""
+"""A proxy in front of an HTTP server, which can be down, slow, or fail a tenth of the requests.
+
+It can also add a script to pages.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from urllib.parse import urlsplit
 
 Fault = Literal["none", "down", "slow", "errors"]
 
-_PER_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host"})
+_PER_HOP = frozenset(
+    {"accept-encoding", "connection", "content-length", "host", "transfer-encoding"}
+)
 _OUTAGE = 20.0  # seconds
 
 
@@ -27,12 +32,15 @@ class Proxy:
     - ``slow``: it waits for some ``seconds`` before it forwards a request.
     - ``errors``: it answers each tenth request with 500. It forwards every second of these
       requests before, so that the sender cannot know whether the server has done the work.
+
+    ``script`` is run by each page before its own scripts.
     """
 
     target: str
     url: str = ""
     fault: Fault = "none"
     seconds: float = 2.0
+    script: str = ""
     requests: int = 0
     failed: int = 0
     down_since: float | None = None
@@ -75,11 +83,16 @@ class _Handler(BaseHTTPRequestHandler):
             connection.request(self.command, self.path, body, headers)
             answer = connection.getresponse()
             found = {k: v for k, v in answer.getheaders() if k.lower() not in _PER_HOP}
-            return answer.status, found, answer.read()
+            return answer.status, found, self._with_script(answer.read())
         except (OSError, HTTPException):
             return 502, {}, b""
         finally:
             connection.close()
+
+    def _with_script(self, body: bytes) -> bytes:
+        if not self.proxy.script:
+            return body
+        return body.replace(b"<head>", f"<head><script>{self.proxy.script}</script>".encode(), 1)
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         with suppress(OSError):  # the client may have gone

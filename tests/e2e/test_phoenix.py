@@ -18,6 +18,7 @@ import pytest
 from apps import company
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import checked, eventually, free_ports, get, program, running
+from e2e.proxy import proxied
 
 SERVICE, WITH_TEXTS, TURNS = "shop", "handbook", 3
 METRICS = ("faithfulness", "answer_relevancy", "context_relevance", "response_groundedness")
@@ -161,14 +162,32 @@ def test_spans_have_a_kind_input_and_output(content: list[dict[str, Any]]) -> No
     assert all("Borealis" in str(one["retrieval.documents.0.document.content"]) for one in searches)
 
 
-@pytest.mark.usefixtures("content")
-def test_the_list_of_spans_shows_them(phoenix: Phoenix, tmp_path: Path, capsys: Any) -> None:
-    """The list has columns with kind, input, output and the scores."""
-    url = f"{phoenix.http}/projects/{phoenix.project_of(WITH_TEXTS)}/spans"
-    text = seen(url, "phoenix-spans.png", profile=tmp_path, capsys=capsys, size="2600,1000")
-    for shown in ("chain", company.FOUNDED, BAD, "faithfulness"):
+def test_the_list_of_spans_shows_them(
+    phoenix: Phoenix, content: list[dict[str, Any]], tmp_path: Path, capsys: Any
+) -> None:
+    """The list has columns with kind, input, output and each score of each turn."""
+    project = phoenix.project_of(WITH_TEXTS)
+    # What a user chooses under "Columns", where Phoenix's page keeps it.
+    chosen = {"annotationColumnVisibility": dict.fromkeys(METRICS, True)}
+    kept = f"arize-phoenix-tracing-{project}-spans", json.dumps({"state": chosen, "version": 0})
+    with proxied(phoenix.http) as proxy:
+        proxy.script = f"localStorage.setItem(...{json.dumps(kept)})"
+        url = f"{proxy.url}/projects/{project}/spans"
+        text = seen(url, "phoenix-spans.png", profile=tmp_path, capsys=capsys, size="3000,800")
+    for shown in ("chain", company.FOUNDED, BAD):
         assert shown in text
     assert "unknown" not in text
+    heads = text.partition("kindnameinputoutput")[2].partition("start time")[0]
+    columns = sorted(METRICS, key=heads.rindex)
+    cell = r"μ&nbsp;([\d.]+)View annotation details"
+    row = rf"\+{len(METRICS) + 1}" + cell * len(columns)
+    scores = [
+        [span["attributes"][f"rag.evaluation.{name}.score"] for name in columns]
+        for span in content
+        if "rag.evaluation.status" in span["attributes"]
+    ]
+    shown_scores = [list(map(float, found)) for found in re.findall(row, text)]
+    assert sorted(shown_scores) == [pytest.approx(turn, abs=0.006) for turn in sorted(scores)]
 
 
 def seen(url: str, name: str, *, profile: Path, capsys: Any, size: str = "2200,1400") -> str:
