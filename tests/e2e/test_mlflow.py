@@ -21,7 +21,7 @@ from e2e.proxy import Fault, Proxy, proxied
 
 COMMAND = Path(sys.executable).with_name("mlflow")
 TURNS, BAD_TURNS = 200, 20
-PATIENCE = 900.0  # MLflow takes one feedback in a request, which are 2,000
+PATIENCE = 900.0  # MLflow takes one feedback in a request, which are up to 2,000
 TRACES = "api/3.0/mlflow/traces"
 
 pytestmark = [
@@ -76,6 +76,7 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MLflow]:
         log=folder / "mlflow.log",
         environment={
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         },
         patience=PATIENCE,
@@ -89,6 +90,9 @@ def proxy(mlflow: MLflow, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     with proxied(mlflow.http) as made:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", made.url)
         monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        # The client repeats a failed request after two seconds and more; here, at once.
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")
         yield made
 
 
@@ -115,12 +119,14 @@ def expected(spans: InMemorySpanExporter) -> Found:
 def test_feedback_equals_the_scores(mlflow: MLflow, proxy: Proxy, fault: Fault) -> None:
     """Also with MLflow down for 20 seconds, slow, or failing a tenth of the requests."""
     experiment = mlflow.create_experiment(f"shop-{fault}")
-    proxy.fault, proxy.seconds = fault, 0.25  # for each of about 2,000 requests
+    proxy.fault, proxy.seconds = fault, 0.2  # for each of about 1,200 requests
     headers = {"x-mlflow-experiment-id": experiment}
     memory = InMemorySpanExporter()
     otlp = OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers, timeout=120)
     traces = [otlp, memory]
     options: dict[str, Any] = {"signals": "traces", "traces": traces, "backends": ["mlflow"]}
+    if fault != "none":
+        options["metrics"] = ["faithfulness", "context_relevance"]
     with fickle(mlflow, "shop", **options) as app:
         app.run(TURNS - BAD_TURNS, GOOD)
         app.run(BAD_TURNS, BAD)
