@@ -15,7 +15,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Each worker and each process that a test starts compiles all modules if Python may not store them.
 COMPILED := PYTHONDONTWRITEBYTECODE=
-SAY = @echo "Installing packages into $(VENV), once: this takes one or two minutes, and pip prints nothing."
+# Installs $(1), and shows the name of each package as pip gets it.
+define install
+	@echo "Installing packages into $(VENV), once: this takes one or two minutes."
+	@rm -f $(VENV)/.failed
+	@{ $(filter-out --quiet,$(PIP)) $(1) || touch $(VENV)/.failed; } | sed -n 's/^Collecting \([^ ]*\).*/    \1/p'
+	@test ! -e $(VENV)/.failed
+endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -71,22 +77,19 @@ $(VENV)/.made:
 		echo "Python 3.10 or newer is needed, and '$(PYTHON)' is not (`$(PYTHON) -V 2>&1`)."; \
 		echo "Name another one:  make $(MAKECMDGOALS) PYTHON=python3.12"; \
 		exit 1; }
-	@echo "Making a virtual environment in $(VENV)."
+	@echo "Making a virtual environment in $(VENV), and upgrading its pip."
 	$(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) --upgrade pip
 	@touch $@
 
 $(VENV)/.core: pyproject.toml $(VENV)/.made
-	$(SAY)
-	$(PIP) --editable .
+	$(call install,--editable .)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.made
-	$(SAY)
-	$(PIP) --editable '.[test]'
+	$(call install,--editable '.[test]')
 	@touch $(VENV)/.core $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.made
-	$(SAY)
-	$(PIP) --editable '.[dev]'
+	$(call install,--editable '.[dev]')
 	@touch $(VENV)/.core $(VENV)/.test $@

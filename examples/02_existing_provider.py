@@ -16,9 +16,8 @@ provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
 handle = instrument(
     tracer_provider=provider,
     judge="lexical",
-    metrics=[
-        "dual"
-    ],  # two judges, and claims in place of sentences: 4 judge requests a turn, not 2
+    # Two judges, and claims in place of sentences: 4 judge requests a turn, not 2.
+    metrics=["dual"],
     hold_seconds=5,  # the longest time that a span waits for its scores
     sample_rate=1.0,
 )

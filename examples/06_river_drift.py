@@ -1,6 +1,11 @@
 """Detect drift of scores with a detector of river. Needs: pip install river."""
 
-from river.drift import ADWIN
+import sys
+
+try:
+    from river.drift import ADWIN
+except ImportError:
+    sys.exit("this example needs river: pip install river")
 
 from rag_eval_otel.drift import DriftMonitor, DriftOptions, Stream
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from ast import literal_eval
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,21 @@ def test_examples_without_a_backend_print_their_scores(example: Path) -> None:
     done = started(example, {**kept, "PYTHONPATH": str(ROOT)})
     assert re.search(r"^pass: .*faithfulness \d\.\d\d pass", done.stdout, flags=re.MULTILINE)
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(find_spec("river") is not None, reason="river is installed")
+def test_an_example_says_what_it_needs() -> None:
+    """Without river, the example of drift ends with the command that installs it."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES[5])],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "this example needs river: pip install river\n"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

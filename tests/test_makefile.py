@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PIP = "#!/bin/sh\necho pip >> pip.log\n"
+PIP = "#!/bin/sh\\necho Collecting numpy from somewhere\\nexit ${PIP_STATUS:-0}\\n"
 PYTHON = f"""#!/bin/sh
 # Makes the virtual environment that `python -m venv --clear FOLDER` makes, with programs that do
 # nothing.
@@ -22,27 +22,47 @@ chmod +x "$4/bin/"*
 """
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_demo_says_that_packages_are_installed(tmp_path: Path) -> None:
-    """`make demo` prints that it installs packages, how long, and where only once."""
-    make, python = str(shutil.which("make")), tmp_path / "python"
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with our Makefile, and with a Python and a pip that install nothing."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def demo(folder: Path, *, pip_status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run `make demo`; pip ends with ``pip_status``."""
     own = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the `make test` around this test
     without_make = {name: value for name, value in os.environ.items() if name not in own}
-    told = [
-        subprocess.run(
-            [make, "demo", f"PYTHON={python}", "VENV=venv"],
-            cwd=tmp_path,
-            env=without_make,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for _ in range(2)
-    ]
-    assert "Installing packages into venv, once: this takes one or two minutes" in told[0]
-    assert told[0].index("Installing packages") < told[0].index("the demo")
-    assert told[1] == "the demo\n"
+    return subprocess.run(
+        [str(shutil.which("make")), "demo", f"PYTHON={folder / 'python'}", "VENV=venv"],
+        cwd=folder,
+        env={**without_make, "PIP_STATUS": str(pip_status)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_demo_says_what_is_installed(folder: Path) -> None:
+    """`make demo` prints that it installs packages, how long, and their names; and only once."""
+    first, second = demo(folder).stdout, demo(folder).stdout
+    assert "Installing packages into venv, once: this takes one or two minutes" in first
+    assert first.index("Installing packages") < first.index("    numpy\n")
+    assert first.endswith("the demo\n")
+    assert second == "the demo\n"
+
+
+def test_demo_ends_if_pip_fails(folder: Path) -> None:
+    """The demo is not started, and the next `make demo` installs again."""
+    demo(folder)
+    (folder / "venv" / ".core").unlink()
+    failed = demo(folder, pip_status=1)
+    assert failed.returncode != 0
+    assert "the demo" not in failed.stdout
+    assert "Installing packages" in demo(folder).stdout
