@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ T = TypeVar("T")
 NOT_FOUND: Final = 404
 SERVER_ERROR: Final = 500
 _AGAIN: Final = frozenset({408, 409, 425, 429})
+_EXPLAINED: Final = frozenset({401, 403, NOT_FOUND})
+_CREDENTIALS: Final = re.compile(r"//[^/@\s]+@")
 
 
 class BackendError(Exception):
@@ -77,7 +80,11 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def backend_error(error: Exception) -> BackendError:
-    """Return a `BackendError` with the HTTP status that ``error`` or its response has."""
+    """Return a `BackendError` with the HTTP status that ``error`` or its response has.
+
+    Its message is safe to log. A response may quote texts of users, so the message has the words of
+    a response only if they are about the key or about something that is missing.
+    """
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     if status is None and hasattr(error, "get_http_status_code"):  # MLflow
@@ -86,12 +93,22 @@ def backend_error(error: Exception) -> BackendError:
     after = None
     with suppress(ValueError):  # it may be a date
         after = max(0.0, float(headers.get("retry-after") or headers.get("Retry-After") or "-"))
+    status = status if isinstance(status, int) else None
     return BackendError(
-        str(error) or type(error).__name__,
-        status=status if isinstance(status, int) else None,
+        _message(error, status),
+        status=status,
         body=str(getattr(response, "text", "") or getattr(error, "body", "")),
         retry_after=after,
     )
+
+
+def _message(error: Exception, status: int | None) -> str:
+    """Return the first line of the message of ``error``, without passwords in addresses."""
+    if status is not None and status not in _EXPLAINED:
+        return f"HTTP {status} ({type(error).__name__})"
+    has_headers = isinstance(getattr(error, "headers", None), Mapping)  # with cookies, in its text
+    told = f"HTTP {status}: {getattr(error, 'body', '')}" if has_headers else str(error)
+    return _CREDENTIALS.sub("//", told.partition("\n")[0]) or type(error).__name__
 
 
 class Parallel:

@@ -19,6 +19,7 @@ from rag_eval_otel.sinks.backends.client import (
     BackendError,
     Parallel,
     Refusal,
+    backend_error,
     reported,
 )
 
@@ -88,4 +89,18 @@ class LangSmith:
         except self._utils.LangSmithConflictError:  # stored before, by a request without an answer
             return
         except self._utils.LangSmithError as error:
-            raise BackendError(str(error), status=self._statuses.get(type(error))) from error
+            found = backend_error(_of_response(error))
+            status = found.status or self._statuses.get(type(error))
+            raise BackendError(str(found), status=status, retry_after=found.retry_after) from error
+
+
+def _of_response(error: Exception) -> Exception:
+    """Return the error with the response of the server, from which the client made ``error``.
+
+    Several statuses have one type of error in LangSmith's client. Without a response, ``error`` is
+    returned.
+    """
+    found: BaseException | None = error
+    while found is not None and getattr(found, "response", None) is None:
+        found = found.__context__
+    return found if isinstance(found, Exception) else error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import requests
 from langsmith import utils
 
-from e2e.recorded import KEY, PROJECT, opik_id, serving
+from e2e.recorded import KEY, PROJECT, Answer, Recorded, opik_id, serving
 from e2e.recorded import LangSmith as LangSmithService
 from rag_eval_otel.sinks.backends.annotations import Annotation
 from rag_eval_otel.sinks.backends.client import BackendError, Parallel, backend_error
@@ -71,6 +72,31 @@ def test_an_error_has_the_status_of_the_response() -> None:
     assert backend_error(http_error(503, **{"retry-after": "Sun, 22 Nov"})).retry_after is None
     assert backend_error(httpx.ConnectError("")).status is None
     assert str(backend_error(httpx.ConnectError(""))) == "ConnectError"
+
+
+class ApiError(Exception):
+    """The error of a generated client, as Langfuse and Opik have it."""
+
+    def __init__(self, status_code: int, body: object) -> None:
+        self.headers, self.status_code, self.body = {"set-cookie": "s=1"}, status_code, body
+
+    def __str__(self) -> str:
+        return f"headers: {self.headers}, status_code: {self.status_code}, body: {self.body}"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ApiError(422, {"input": "my illness"}), "HTTP 422 (ApiError)"),
+        (ApiError(500, "INSERT ... [parameters: my illness]"), "HTTP 500 (ApiError)"),
+        (ApiError(401, {"message": "wrong key"}), "HTTP 401: {'message': 'wrong key'}"),
+        (httpx.ConnectError("no route to http://me:pass@there"), "no route to http://there"),
+        (utils.LangSmithConnectionError("no route\nAPI Key: lsv2_****ab"), "no route"),
+    ],
+)
+def test_the_message_of_an_error_has_no_secrets(error: Exception, expected: str) -> None:
+    """It is logged: no texts of users, cookies, passwords or parts of keys are in it."""
+    assert str(backend_error(error)) == expected
 
 
 def test_parallel_calls_refuse_what_failed() -> None:
@@ -280,6 +306,32 @@ def test_langsmith_refuses_a_wrong_key_and_a_wrong_project(
         with pytest.raises(BackendError) as caught:
             backend.send([SCORE])
     assert caught.value.status == status
+
+
+@dataclass
+class Strict(LangSmithService):
+    """Refuses the feedback of one name with ``status``, and quotes it."""
+
+    status: int = 422
+
+    def answer(self, request: Recorded) -> Answer:
+        if request.path == "/feedback" and request.body["key"] == SCORE.name:
+            return self.status, {"detail": request.body["comment"]}
+        return super().answer(request)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_temporary"), [(403, False), (422, False), (413, False), (503, True)]
+)
+def test_langsmith_refuses_invalid_feedback(
+    monkeypatch: pytest.MonkeyPatch, status: int, is_temporary: bool
+) -> None:
+    """Its client has one error for many statuses. Invalid feedback must not be sent for an hour."""
+    with serving(Strict(known={1, 2}, status=status)) as service:
+        (refusal,) = langsmith(monkeypatch, service.url).send([SCORE, LABEL])
+    assert (refusal.annotation, refusal.error.status) == (SCORE, status)
+    assert refusal.error.is_temporary is is_temporary
+    assert status == 403 or "because" not in str(refusal.error)
 
 
 def test_langsmith_does_not_know_the_run_yet(monkeypatch: pytest.MonkeyPatch) -> None:
