@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -14,6 +16,7 @@ from rag_eval_otel.errors import ConfigError
 
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 _SUFFIX = ".toml"
+_BARE = re.compile("[A-Za-z0-9_-]+")  # the keys that TOML has without quotes
 _HEAD = """\
 # From which score on each metric passes. Read by `rag-eval-otel evaluate --thresholds FILE`, by
 # `rag-eval-otel rules --thresholds FILE`, by the option `thresholds` and RAG_EVAL_THRESHOLDS.
@@ -87,4 +90,8 @@ def written_thresholds(found: Iterable[tuple[str, float, str]]) -> str:
     Each entry of ``found`` has the name of a metric, its threshold, and a remark. The remark
     becomes a comment in the line.
     """
-    return _HEAD + "".join(f"{name} = {value:.6g}  # {told}\n" for name, value, told in found)
+    lines = [
+        (name if _BARE.fullmatch(name) else json.dumps(name), value, told)
+        for name, value, told in found
+    ]
+    return _HEAD + "".join(f"{key} = {value:.6g}  # {told}\n" for key, value, told in lines)

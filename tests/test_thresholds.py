@@ -31,7 +31,7 @@ from rag_eval_otel.metrics import (
     with_thresholds,
 )
 from rag_eval_otel.sinks.attributes import score_attributes
-from rag_eval_otel.thresholds import read_thresholds, thresholds_of
+from rag_eval_otel.thresholds import read_thresholds, thresholds_of, written_thresholds
 from rag_eval_otel.types import Ending, Evaluation, Sample, Score
 
 SAMPLE = Sample(
@@ -376,3 +376,10 @@ def test_no_thresholds_change_nothing() -> None:
     """Without any the metrics are the very ones."""
     metrics = resolve_metrics([Faithfulness(threshold=0.7)])
     assert with_thresholds(metrics, thresholds_of("", where="here")) == metrics
+
+
+def test_written_thresholds_can_be_read(tmp_path: Path) -> None:
+    """Names of a user's own metrics may have spaces, dots and quotes."""
+    names = ("faithfulness", "my metric", "faithfulness.full", 'the "best"')
+    text = written_thresholds((name, 0.25, "why") for name in names)
+    assert read_thresholds(write(tmp_path, text)) == dict.fromkeys(names, 0.25)

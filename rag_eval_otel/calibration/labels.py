@@ -110,10 +110,12 @@ class Rated:
     """The scores of turns, with the labels that people gave in feedback.
 
     ``observations`` has the turns of each metric. If a metric has scores of several versions, each
-    version is a metric of its own. ``unmatched`` is the feedback on turns without scores.
+    version is a metric of its own, and ``mixed`` names the metric. ``unmatched`` is the feedback on
+    turns without scores.
     """
 
     observations: Mapping[str, Sequence[Timed]]
+    mixed: Sequence[str]
     unmatched: Sequence[FeedbackRow]
 
 
@@ -126,15 +128,16 @@ def rated(
 ) -> Rated:
     """Join the scores in ``rows`` with ``feedback`` on the same turns.
 
-    Feedback that names no span is joined if its trace has one scored turn. Of several feedbacks on
-    a turn with one name, the last counts. Feedback that is named like a metric is about this metric
-    only. ``metric`` and ``name`` choose a metric and the feedback of one name. Scores that a turn
-    has only because of bad feedback are left out. Raises `ConfigError` if a label cannot be read,
-    if no feedback has a scored turn, or if there is feedback of several names and none is chosen.
+    Feedback on no span, or on a span that is no scored turn, is joined if its trace has one scored
+    turn. Of several feedbacks on a turn with one name, the last counts: by time, or by the order of
+    the rows if a row has no time. Feedback that is named like a metric is about this metric only.
+    ``metric`` and ``name`` choose a metric and the feedback of one name. Scores that a turn has
+    only because of bad feedback are left out. Raises `ConfigError` if a label cannot be read, if no
+    feedback has a scored turn, or if there is feedback of several names and none is chosen.
     """
     scored = _scored_turns(rows, metric)
     metrics = {one.name for scores in scored.values() for one, _ in scores}
-    given = [one for one in feedback if name in {None, one.name}]
+    given = _in_order(one for one in feedback if name in {None, one.name})
     _check_one_name({one.name for one in given} - metrics, name)
     by_trace: defaultdict[str, list[str]] = defaultdict(list)
     for turn in scored:
@@ -152,7 +155,23 @@ def rated(
         labels[turn, about] = _label(one.score, where=one.place)
     if not labels:
         raise ConfigError(_no_turn(given, scored, name))
-    return Rated(observations=_observed_turns(scored, labels), unmatched=unmatched)
+    versions = _versions(scored)
+    return Rated(
+        observations=_observed_turns(scored, labels, versions),
+        mixed=[name for name, several in versions.items() if len(several) > 1],
+        unmatched=unmatched,
+    )
+
+
+def _in_order(feedback: Iterable[FeedbackRow]) -> list[FeedbackRow]:
+    """Return ``feedback`` by its time, the oldest first; as it is if a time is missing.
+
+    The export of a backend may have the newest first.
+    """
+    given = list(feedback)
+    if any(one.time is None for one in given):
+        return given
+    return sorted(given, key=lambda one: one.time or 0.0)
 
 
 _Scores: TypeAlias = "Mapping[str, Sequence[tuple[Score, float | None]]]"
@@ -185,12 +204,19 @@ def _no_turn(given: Sequence[FeedbackRow], scored: _Scores, name: str | None) ->
     )
 
 
-def _observed_turns(
-    scored: _Scores, labels: Mapping[tuple[str, str], float | None]
-) -> dict[str, list[Timed]]:
+def _versions(scored: _Scores) -> Mapping[str, Collection[str]]:
+    """Return the versions of the scores of each metric."""
     versions: defaultdict[str, set[str]] = defaultdict(set)
     for score, _ in (each for scores in scored.values() for each in scores):
         versions[score.name].add(score.version)
+    return versions
+
+
+def _observed_turns(
+    scored: _Scores,
+    labels: Mapping[tuple[str, str], float | None],
+    versions: Mapping[str, Collection[str]],
+) -> dict[str, list[Timed]]:
     found: defaultdict[str, list[Timed]] = defaultdict(list)
     for turn, scores in scored.items():
         for score, time in scores:

@@ -160,6 +160,12 @@ def _run_on_feedback(options: argparse.Namespace) -> int:
             f" (the first: {first.place})\n"
         )
     if options.write is not None:
+        if joined.mixed:
+            msg = (
+                f"--write {options.write}: a metric has one threshold, and FILE has scores of"
+                f" several versions of {', '.join(joined.mixed)}; pass the scores of one version"
+            )
+            raise ConfigError(msg)
         _write(options.write, found)
     return 0
 

@@ -74,13 +74,11 @@ GATE: Mapping[str, Mapping[str, Any]] = {
     },
     "--level": {
         "type": float,
-        "default": LEVEL,
         "metavar": "SHARE",
         "help": f"share of unchanged runs that fail --no-worse by chance (default: {LEVEL})",
     },
     "--versions": {
         "choices": ("same", "any"),
-        "default": "same",
         "help": "any: compare also with a baseline of another judge, metric or prompt",
     },
     "--junit": {"type": Path, "metavar": "FILE", "help": "write the gate's result as JUnit XML"},
@@ -226,9 +224,10 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
         return _INTERRUPTED
     is_complete = not (exported.totals.failed or exported.totals.unscored)
+    result = _report(options, exported.totals, check)
+    # After the report: if the baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
-    result = _report(options, exported.totals, check)
     _remark(options.file, exported, cache)
     if not is_complete or exported.unsent or exported.undelivered:
         return 1
@@ -335,13 +334,14 @@ def _export(options: argparse.Namespace, plan: Plan, targets: Targets) -> Export
 
 def _gate_check(options: argparse.Namespace, metrics: Sequence[str]) -> GateCheck | None:
     """Return the check of the conditions in ``options``; None if there is no condition."""
+    _require_conditions(options)
     gate = Gate(
         means=thresholds_of(",".join(options.fail_under), where="--fail-under"),
         pass_rate=options.fail_under_pass_rate,
         no_worse=thresholds_of(_with_drops(options.no_worse), where="--no-worse"),
         baseline=options.baseline,
-        versions=options.versions,
-        level=options.level,
+        versions=options.versions or "same",
+        level=LEVEL if options.level is None else options.level,
     )
     if not gate.is_open:
         return GateCheck(gate, metrics)
@@ -349,6 +349,20 @@ def _gate_check(options: argparse.Namespace, metrics: Sequence[str]) -> GateChec
         msg = "--junit needs a condition: --fail-under, --fail-under-pass-rate or --no-worse"
         raise ConfigError(msg)
     return None
+
+
+def _require_conditions(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` for an empty condition, and for options without their condition.
+
+    A condition is empty if it is a variable that is not set. Then the gate would always pass.
+    """
+    for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
+        if not all(map(names, given)):
+            msg = f"{option} is empty: name a metric, as in {option} faithfulness=0.8"
+            raise ConfigError(msg)
+    if not options.no_worse and (options.level is not None or options.versions is not None):
+        msg = "--level and --versions need --no-worse METRIC and --baseline FILE"
+        raise ConfigError(msg)
 
 
 def _with_drops(named: Sequence[str]) -> str:

@@ -40,7 +40,6 @@ _IDS = ("turn_id", "id")
 _RATINGS = ("score", "value", "rating", "feedback", "label")
 _TRACE_ID = re.compile("[0-9a-f]{32}")
 _PARTS = ("trace_id", "span_id", "row", "sample")
-_QUESTION_IDS = ("question_id", "id")
 _QUESTIONS = ("question", "user_input")
 _ANSWERS = ("answer", "response")
 
@@ -226,9 +225,12 @@ def _table_row(
 
 
 def _question_id(cells: Mapping[str, Any], sample: Sample) -> str:
-    """Return what identifies the question of a row in all runs, or ``""`` if no column says it."""
-    given = next((one for one in map(_id, map(cells.get, _QUESTION_IDS)) if one), "")
-    return given or (question_id_of(sample) if sample.question else "")
+    """Return what identifies the question of a row in all runs, or ``""`` if no column says it.
+
+    The text of the question comes before ``id``, as scores of `evaluate` have no ``id``.
+    """
+    own = question_id_of(sample) if sample.question else ""
+    return _id(cells.get("question_id")) or own or _id(cells.get("id"))
 
 
 def sample_in(cells: Mapping[str, Any]) -> Sample:

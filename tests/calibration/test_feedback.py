@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,33 @@ def test_feedback_named_like_a_metric_is_about_it_alone() -> None:
 def test_versions_are_not_mixed() -> None:
     """Scores of two judges on the same turns are two metrics."""
     other = Score(name="faithfulness", value=0.0, version="2")
-    found = rated([row(1, FAITHFUL), row(1, other)], [feedback(1, 1)]).observations
-    assert sorted(found) == ["faithfulness 1", "faithfulness 2"]
+    found = rated([row(1, FAITHFUL), row(1, other)], [feedback(1, 1)])
+    assert sorted(found.observations) == ["faithfulness 1", "faithfulness 2"]
+    assert found.mixed == ["faithfulness"]
+
+
+def test_no_threshold_is_written_for_a_mixture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of thresholds has one for a metric, whatever judge has given the scores."""
+    old, new = scored(1, 1.0, version="1"), scored(2, 0.0, version="2")
+    scores = str(jsonl(tmp_path / "s.jsonl", [old, new]))
+    said = str(jsonl(tmp_path / "f.jsonl", [{"trace_id": trace(n), "score": 1} for n in (1, 2)]))
+    target = tmp_path / "t.toml"
+    assert main(["calibrate", scores, "--feedback", said, "--write", str(target)]) == 2
+    assert "several versions of faithfulness" in capsys.readouterr().err
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(("times", "expected"), [((9, 1), 0.0), ((1, 9), 1.0), ((9, None), 1.0)])
+def test_the_last_feedback_of_a_person_counts(
+    times: tuple[float | None, float | None], expected: float
+) -> None:
+    """By its time, because the export of a backend may have the newest first."""
+    given = zip((feedback(1, 0), feedback(1, 1)), times, strict=True)
+    found = rated([row(1, FAITHFUL)], [replace(one, time=time) for one, time in given])
+    ((_, seen),) = found.observations["faithfulness"]
+    assert seen.label == expected
 
 
 def test_scores_that_feedback_asked_for_are_no_sample() -> None:

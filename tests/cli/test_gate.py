@@ -53,6 +53,10 @@ def status(path: Path, *options: str) -> int:
         (["--fail-under-pass-rate", "90"], 2),
         (["--no-worse", "answer_exact_match"], 2),
         (["--junit", "gate.xml"], 2),
+        (["--fail-under="], 2),
+        (["--fail-under", "answer_exact_match=0.5", "--fail-under", ","], 2),
+        (["--level", "0.05"], 2),
+        (["--fail-under", "answer_exact_match=0.5", "--versions", "any"], 2),
     ],
 )
 def test_the_status_says_whether_the_gate_passed(
@@ -120,6 +124,35 @@ def test_the_summary_is_printed_before_a_baseline_is_refused(
     out, err = capsys.readouterr()
     assert out.startswith("20 rows, 0 with errors")
     assert "they have other questions" in err
+
+
+def test_scores_stay_in_the_cache_if_the_baseline_is_refused(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next run, with another baseline or --versions any, need not ask the judge again."""
+    data, output = write("data.jsonl", 10), tmp_path / "scores.jsonl"
+    baseline = tmp_path / "baseline.jsonl"
+    row = {"row": 0, "question": "0?", "reference": "yes"}
+    old = {"answer_exact_match": {"value": 1.0, "status": "ok", "version": "old"}}
+    baseline.write_text(json.dumps({**row, "scores": old}), encoding="utf-8")
+    gate = ("--baseline", str(baseline), "--no-worse", "answer_exact_match")
+    assert status(data, *gate, "--output", str(output)) == 2
+    assert "pass --versions any" in capsys.readouterr().err
+    cache = tmp_path / "scores.jsonl.cache"
+    assert cache.is_file()
+    assert status(data, *gate, "--versions", "any", "--output", str(output)) == 0
+    assert not cache.exists()
+
+
+def test_a_baseline_of_another_tool_is_paired_by_its_questions(
+    write: Write, tmp_path: Path
+) -> None:
+    """Its own ids of rows do not matter."""
+    row = {"id": "77", "question": "0?", "reference": "yes", "answer_exact_match": 1.0}
+    path = tmp_path / "other.jsonl"
+    path.write_text(json.dumps({**row, "answer_exact_match.status": "ok"}), encoding="utf-8")
+    gate = ("--baseline", str(path), "--no-worse", "answer_exact_match", "--versions", "any")
+    assert status(write("data.jsonl", 10), *gate) == 0
 
 
 def test_failed_scores_come_before_the_gate(

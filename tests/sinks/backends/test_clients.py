@@ -324,7 +324,7 @@ class Strict(LangSmithService):
     ("status", "is_temporary"), [(403, False), (422, False), (413, False), (503, True)]
 )
 def test_langsmith_refuses_invalid_feedback(
-    monkeypatch: pytest.MonkeyPatch, status: int, is_temporary: bool
+    monkeypatch: pytest.MonkeyPatch, status: int, *, is_temporary: bool
 ) -> None:
     """Its client has one error for many statuses. Invalid feedback must not be sent for an hour."""
     with serving(Strict(known={1, 2}, status=status)) as service:
