@@ -343,7 +343,7 @@ def pythons(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure against the peers: all benchmarks, or those named on the command line."""
-    session.install("--editable", ".", *PEERS, "river")
+    session.install("--editable", ".[phoenix]", *PEERS, "river")
     scripts = but(existing("benchmarks/[!_]*.py"), ["benchmarks/soak.py"])  # half an hour
     for script in session.posargs or scripts:
         session.run("python", script)
