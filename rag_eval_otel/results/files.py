@@ -275,7 +275,7 @@ def writing_samples(path: Path) -> Iterator[Callable[[Mapping[str, Any]], object
                 yield lambda cells: write(_with_passages(cells))
         else:
             with part.open("w", encoding="utf-8") as file:
-                yield lambda cells: file.write(json.dumps(cells, ensure_ascii=False) + "\n")
+                yield lambda cells: file.write(_json_line(cells))
 
 
 def check_samples_output(path: Path) -> None:
@@ -347,14 +347,24 @@ def _jsonl_writer(
     further: Sequence[Further],
 ) -> Iterator[Write]:
     with part.open("w", encoding="utf-8") as file:
-        yield lambda row: file.write(
-            json.dumps(row.to_dict(further), ensure_ascii=False, default=str) + "\n"
-        )
+        yield lambda row: file.write(_json_line(row.to_dict(further)))
+
+
+def _json_line(cells: Mapping[str, Any]) -> str:
+    """Return ``cells`` as a line of JSON.
+
+    Half of a surrogate pair, as in a text that was cut inside an emoji, cannot be encoded as UTF-8.
+    In a line with one, all characters beyond ASCII are written as escapes.
+    """
+    line = json.dumps(cells, ensure_ascii=False, default=str)
+    if _SURROGATE.search(line):
+        line = json.dumps(cells, default=str)
+    return f"{line}\n"
 
 
 @contextmanager
 def _csv_writer(part: Path, metrics: Sequence[str], further: Sequence[Further]) -> Iterator[Write]:
-    with part.open("w", encoding="utf-8", newline="") as file:
+    with part.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.DictWriter(file, list(flat_columns(metrics, further)))
         writer.writeheader()
         yield lambda row: writer.writerow(
@@ -386,13 +396,26 @@ def _parquet_table(part: Path, schema: Any) -> Iterator[Callable[[dict[str, Any]
             group.clear()
 
         def write(cells: dict[str, Any]) -> None:
-            group.append(cells)
+            group.append({name: _encodable(cell) for name, cell in cells.items()})
             if len(group) >= _ROW_GROUP:
                 flush()
 
         yield write
         flush()
 
+
+def _encodable(cell: Any) -> Any:
+    """Return ``cell`` with a question mark for each half of a surrogate pair in its texts."""
+    if isinstance(cell, str):
+        return _SURROGATE.sub("?", cell)
+    if isinstance(cell, list):
+        return list(map(_encodable, cell))
+    if isinstance(cell, Mapping):
+        return {name: _encodable(value) for name, value in cell.items()}
+    return cell
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _Writer: TypeAlias = Callable[
     [Path, Sequence[str], Sequence[Further]], AbstractContextManager[Write]

@@ -1,4 +1,4 @@
-"""CSV files: cells that a spreadsheet would run, and what reading gives back."""
+"""Files of scores and samples: cells that a spreadsheet would run, and what reading gives back."""
 
 import csv
 from pathlib import Path
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.results.files import _quoted, _unquoted, source_of, writing
-from rag_eval_otel.results.rows import Row
-from rag_eval_otel.types import Evaluation, Score
+from rag_eval_otel.results.files import _quoted, _unquoted, source_of, writing, writing_samples
+from rag_eval_otel.results.rows import TEXTS, Row
+from rag_eval_otel.types import Evaluation, Sample, Score
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "'=x", "''-x")
 
@@ -30,6 +30,39 @@ def test_an_explanation_is_no_formula_and_reads_back(tmp_path: Path, told: str) 
     assert raw["m"] == "-0.25"
     (record,) = source_of(path).records()
     assert record.cells["m.explanation"] == told  # type: ignore[index]
+
+
+CUT = "Who wrote \ud83d"
+"""A text that was cut inside an emoji; half of a surrogate pair cannot be encoded as UTF-8."""
+
+
+@pytest.mark.parametrize(("suffix", "expected"), [("jsonl", CUT), ("csv", None), ("parquet", None)])
+def test_texts_that_are_not_unicode_are_written(
+    tmp_path: Path, suffix: str, expected: str | None
+) -> None:
+    """JSON keeps them; in a table a question mark stands for what cannot be encoded."""
+    path, scored = tmp_path / f"scores.{suffix}", Evaluation(scores=(Score(name="m", value=1.0),))
+    sample = Sample(question=CUT, contexts=[CUT], answer="Ada 😀")
+    with writing(path, ["m"], further=TEXTS) as write:
+        write(Row(index=0, evaluation=scored, sample=sample))
+    (record,) = source_of(path).records()
+    cells = dict(record.cells)  # type: ignore[arg-type]
+    assert cells["question"] == (expected or "Who wrote ?")
+    assert cells["answer"] == "Ada 😀"
+
+
+@pytest.mark.parametrize(("suffix", "expected"), [("jsonl", CUT), ("parquet", "Who wrote ?")])
+def test_samples_that_are_not_unicode_are_written(
+    tmp_path: Path, suffix: str, expected: str
+) -> None:
+    """A trace with such a text does not end the collection."""
+    path = tmp_path / f"samples.{suffix}"
+    with writing_samples(path) as write:
+        write({"question": CUT, "contexts": [CUT, {"text": CUT, "id": "1"}], "answer": "Ada"})
+    (record,) = source_of(path).records()
+    cells = dict(record.cells)  # type: ignore[arg-type]
+    contexts = [one if isinstance(one, str) else one["text"] for one in cells["contexts"]]
+    assert [cells["question"], *contexts] == [expected] * 3
 
 
 @given(st.text() | st.sampled_from(FORMULAS))
