@@ -19,7 +19,14 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import Span, Tracer, set_span_in_context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    TraceFlags,
+    Tracer,
+    set_span_in_context,
+)
 
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Handle, instrument
@@ -153,6 +160,12 @@ class App:
         names = {(one.attributes or {})["gen_ai.evaluation.name"] for one in found}
         every = Counter(one.span_id or 0 for one in found)
         return Counter({span: count // len(names) for span, count in every.items()})
+
+
+def remote(flags: int, context: Context | None = None) -> Context:
+    """Return ``context`` with a span of trace 7 in another process."""
+    caller = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(flags))
+    return set_span_in_context(NonRecordingSpan(caller), context or Context())
 
 
 def asked(number: int) -> str:

@@ -264,11 +264,9 @@ def langfuse_messages(
         if cut and len(",".join(asked | cut)) < _ASKED:
             asked |= cut
             continue
-        reasons = {one.id: _refusal(one, asked) for one in page.data}
-        counts.refused.update(
-            (one.trace_id or one.id, reasons[one.id]) for one in page.data if reasons[one.id]
-        )
-        kept = [one for one in page.data if not reasons[one.id]]
+        checked = [(one, _refusal(one, asked)) for one in page.data]
+        counts.refused.update((one.trace_id or one.id, why) for one, why in checked if why)
+        kept = [one for one, why in checked if not why]
         yield {
             "resourceSpans": [_of_langfuse(one, labels.get((one.trace_id, one.id))) for one in kept]
         }
@@ -279,9 +277,11 @@ def _refusal(one: Any, asked: AbstractSet[str]) -> str:
     """Return why an observation cannot be read, or an empty text."""
     if not (_IS_TRACE_ID(one.trace_id or "") and _IS_SPAN_ID(one.id)):
         return "invalid_id"
-    if _cut_in([one]) - asked:
+    metadata = one.metadata or {}
+    is_cut = isinstance(metadata.get("attributes"), str) and not _object(metadata, "attributes")
+    if is_cut or _cut_in([one]) - asked:
         return "truncated"
-    scope = _object(one.metadata or {}, "scope").get("name")
+    scope = _object(metadata, "scope").get("name")
     return "not_kept" if scope in _NOT_KEPT else ""
 
 

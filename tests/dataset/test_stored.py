@@ -430,13 +430,17 @@ def test_traces_that_cannot_be_read_are_counted(
     langfuse: Langfuse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ids of another format, and instrumentations whose messages Langfuse does not keep."""
-    good, bad, llama = ([langfuse_observation(span) for span in turn_spans(n)] for n in (1, 2, 3))
+    langfuse.page = 100
+    good, bad, llama, cut = (
+        [langfuse_observation(span) for span in turn_spans(n)] for n in (1, 2, 3, 4)
+    )
+    cut[0]["metadata"]["attributes"] = '{"openinference.span.kind": "RETR'
     bad[0] |= {"id": "0b6a2c5e-0000-4000-8000-000000000001"}
     llama[0]["metadata"]["scope"] = {"name": "openinference.instrumentation.llama_index"}
-    langfuse.observations = [*good, *bad, *llama, {**good[0], "id": "x", "traceId": "mine"}]
+    langfuse.observations = [*good, *bad, *llama, *cut, {**good[0], "id": "x", "traceId": "mine"}]
     assert main(["collect", "--langfuse", "-o", str(tmp_path / "a.jsonl")]) == 0
     told = capsys.readouterr().err
-    assert "1 samples of 4 traces; skipped: 2 invalid_id, 1 not_kept" in told
+    assert "1 samples of 5 traces; skipped: 2 invalid_id, 1 not_kept, 1 truncated" in told
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,10 @@ from typing import Any
 import pytest
 from opentelemetry import baggage
 from opentelemetry.context import Context
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
-    TraceFlags,
-    format_trace_id,
-    set_span_in_context,
-)
+from opentelemetry.trace import format_trace_id
 
 from hostile import naive
-from live import App, attached
+from live import App, attached, remote
 from pipeline import good_answers, running
 from rag_eval_otel import Evaluation, evaluate, record_answer, record_question
 from rag_eval_otel.cli import main
@@ -222,16 +216,14 @@ def test_fault_39_remote_baggage_asks_for_an_evaluation(
         context = Context()
         for name in ("rag.evaluation", "rag.evaluation.force", "rag_eval", "sampling.priority"):
             context = baggage.set_baggage(name, "1", context)
-        remote = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1))
-        context = set_span_in_context(NonRecordingSpan(remote), context)
-        span = app.tracer.start_span("chain", context=context)
+        span = app.tracer.start_span("chain", context=remote(1, context))
         app.turn(1, span)
         span.end()
         app.handle.flush()
         counted = app.counted()
         assert judge.requests == []
         assert not any(outcome == "scored" for outcome, _ in counted)
-        assert format_trace_id(span.get_span_context().trace_id).endswith("1")
+        assert format_trace_id(span.get_span_context().trace_id).endswith("7")
         check_invariants(app, turns=sum(counted.values()), spans=4)
         measured("judge requests", len(judge.requests))
 

@@ -22,16 +22,10 @@ from opentelemetry.sdk.trace.sampling import (
     Sampler,
     StaticSampler,
 )
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
-    TraceFlags,
-    format_trace_id,
-    set_span_in_context,
-)
+from opentelemetry.trace import format_trace_id
 
 from apps.parts import rag
-from live import App, attached
+from live import App, attached, remote
 from rag_eval_otel import Evaluation
 from rag_eval_otel.errors import JudgeError, JudgeTransportError
 from rag_eval_otel.judge.protection import Endpoint
@@ -179,12 +173,6 @@ def test_fault_29_nobody_listens_at_the_otlp_endpoint(
 
 
 # --- parents and sampling -------------------------------------------------------------------------
-
-
-def remote(flags: int) -> Context:
-    """Return a context whose span belongs to another process."""
-    caller = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(flags))
-    return set_span_in_context(NonRecordingSpan(caller), Context())
 
 
 def turn_below(app: App, context: Context) -> None:
