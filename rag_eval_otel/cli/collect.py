@@ -102,13 +102,7 @@ def run(options: argparse.Namespace) -> int:
         if file.resolve() == options.output.resolve():
             msg = f"--output {options.output} is a file that is read; name another"
             raise ConfigError(msg)
-    backends = (options.phoenix, options.mlflow, options.langfuse or None)
-    if not options.files and backends.count(None) == len(backends):
-        msg = (
-            "name a FILE or a backend: rag-eval-otel collect FILE, --phoenix PROJECT,"
-            " --mlflow EXPERIMENT or --langfuse"
-        )
-        raise ConfigError(msg)
+    _check_sources(options)
     prompts = options.contexts_from_prompt
     config = Config.from_env(**({} if prompts is None else {"contexts_from_prompt": prompts}))
     selection = Selection.of_config(
@@ -129,6 +123,26 @@ def run(options: argparse.Namespace) -> int:
             " captures content (docs/doctor.md says what the reasons mean)\n"
         )
     return 0 if counts.samples else 1
+
+
+def _check_sources(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` if nothing is read, or if the period or the length selects nothing."""
+    backends = (options.phoenix, options.mlflow, options.langfuse or None)
+    has_backend = backends.count(None) < len(backends)
+    msg = ""
+    if not (options.files or has_backend):
+        msg = (
+            "name a FILE or a backend: rag-eval-otel collect FILE, --phoenix PROJECT,"
+            " --mlflow EXPERIMENT or --langfuse"
+        )
+    elif (options.since or options.until) and not has_backend:
+        msg = "--since and --until are for a backend: all traces of a FILE are read"
+    elif options.since and options.until and options.since >= options.until:
+        msg = f"--since {options.since} must be before --until {options.until}"
+    elif options.value_limit is not None and options.value_limit < 1:
+        msg = f"--value-limit must be 1 or more, not {options.value_limit}"
+    if msg:
+        raise ConfigError(msg)
 
 
 def _messages(options: argparse.Namespace, counts: Collected) -> Iterator[Message]:

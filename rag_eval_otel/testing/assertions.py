@@ -242,8 +242,9 @@ def _tracing(seen: list[Sample]) -> Iterator[None]:
     """Record the turns of the application in the context, and add their samples to ``seen``.
 
     LangChain runs, spans of the global tracer provider and calls of ``record_question`` and its
-    relatives are read. No scores are computed and nothing is exported. If the global provider is
-    instrumented already, its spans are not read.
+    relatives are read. No scores are computed. If the global provider has exporters, they get the
+    spans, and the span of the turn has the mark of `_Seen`. If the global provider is instrumented
+    already, its spans are not read.
     """
     provider = _provider()
     handle = _attached(provider, seen)

@@ -472,3 +472,21 @@ def test_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         main(["collect", "-o", str(tmp_path / "a.jsonl"), "--since", "yesterday"])
     assert "must be a time such as 2026-11-22" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--since", "2026-11-01"], "--since and --until are for a backend"),
+        (["--phoenix", "shop", "--since", "2026-11-02", "--until", "2026-11-01"], "must be before"),
+        (["--value-limit", "0"], "--value-limit must be 1 or more, not 0"),
+    ],
+)
+def test_options_that_select_nothing_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], expected: str
+) -> None:
+    """They are not ignored in silence."""
+    traces = tmp_path / "traces.json"
+    traces.write_text("{}", encoding="utf-8")
+    assert main(["collect", str(traces), "-o", str(tmp_path / "a.jsonl"), *options]) == 2
+    assert expected in capsys.readouterr().err
