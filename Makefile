@@ -19,7 +19,8 @@ COMPILED := PYTHONDONTWRITEBYTECODE=
 define install
 	@echo "Installing packages into $(VENV), once: this takes one or two minutes."
 	@rm -f $(VENV)/.failed
-	@{ $(filter-out --quiet,$(PIP)) $(1) || touch $(VENV)/.failed; } | sed -n 's/^Collecting \([^ ]*\).*/    \1/p'
+	@{ $(filter-out --quiet,$(PIP)) $(1) || touch $(VENV)/.failed; } | \
+		sed -n -e 's/^Collecting \([^ ]*\).*/    \1/p' -e 's/^Installing collected.*/Unpacking them./p'
 	@test ! -e $(VENV)/.failed
 endef
 

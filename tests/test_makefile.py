@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PIP = "#!/bin/sh\\necho Collecting numpy from somewhere\\nexit ${PIP_STATUS:-0}\\n"
+PIP = "#!/bin/sh\\necho Collecting numpy\\necho Installing collected\\nexit ${PIP_STATUS:-0}\\n"
 PYTHON = f"""#!/bin/sh
 # Makes the virtual environment that `python -m venv --clear FOLDER` makes, with programs that do
 # nothing.
@@ -53,7 +53,7 @@ def test_demo_says_what_is_installed(folder: Path) -> None:
     """`make demo` prints that it installs packages, how long, and their names; and only once."""
     first, second = demo(folder).stdout, demo(folder).stdout
     assert "Installing packages into venv, once: this takes one or two minutes" in first
-    assert first.index("Installing packages") < first.index("    numpy\n")
+    assert first.index("Installing packages") < first.index("    numpy\nUnpacking them.\n")
     assert first.endswith("the demo\n")
     assert second == "the demo\n"
 
