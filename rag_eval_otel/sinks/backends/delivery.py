@@ -168,7 +168,8 @@ class Delivery:
                     lost["overload"] += 1
             self._start()
             self._changed.notify_all()
-        self._tell(lost, "the queue is full, because the backend is slow or down")
+        full = "the queue is full, because the backend is slow or down"
+        self._tell(lost, full if "overload" in lost else "the process ended first")
 
     def begin_flush(self) -> int:
         """Make all that waits due now, with short pauses until `end_flush`; return its limit."""

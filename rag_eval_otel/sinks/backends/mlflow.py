@@ -1,9 +1,10 @@
 """MLflow: each score, and each label, is a feedback of its span in the trace ``tr-<trace id>``.
 
 MLflow gives each feedback an id of its own, so a request whose answer was lost could store it
-twice. Therefore the id of this library is in the metadata, and the feedback of a trace is read
-after it was written. The client reads the address and the key from variables such as
-``MLFLOW_TRACKING_URI`` and ``MLFLOW_TRACKING_TOKEN``.
+twice. Therefore the id of this library and the time of the feedback are in the metadata, and the
+feedback of a trace is read after it was written. Of several with one id, the last is kept: another
+judge may score a turn again, and a person may change her mind. The client reads the address and
+the key from variables such as ``MLFLOW_TRACKING_URI`` and ``MLFLOW_TRACKING_TOKEN``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from rag_eval_otel.sinks.backends.annotations import IDENTIFIER, Annotation
 from rag_eval_otel.sinks.backends.client import Parallel, Refusal, reported
 
-_ID = f"{IDENTIFIER}.id"
+_ID, _MADE = f"{IDENTIFIER}.id", f"{IDENTIFIER}.made"
 _MAX_DOUBTFUL = 10_000
 _SOURCES = {"LLM": "LLM_JUDGE", "CODE": "CODE", "HUMAN": "HUMAN"}
 
@@ -54,23 +55,28 @@ class MLflow:
             if not is_full:
                 self._doubtful.add(trace)
             for feedback in self._feedback(trace, annotations):
-                if feedback["metadata"][_ID] not in known:
+                own, made = feedback["metadata"][_ID], feedback["metadata"][_MADE]
+                if float(made) not in (stored for stored, _ in known.get(own, ())):
                     self._mlflow.log_feedback(**feedback)
             self._remove_duplicates(trace)
             self._doubtful.discard(trace)
 
-    def _known(self, trace: str) -> dict[str, list[str]]:
-        """Return the ids that MLflow gave to our feedback of ``trace``, by our own ids."""
-        found: dict[str, list[str]] = defaultdict(list)
+    def _known(self, trace: str) -> dict[str, list[tuple[float, str]]]:
+        """Return the time and MLflow's id of our feedback of ``trace``, by our own ids."""
+        found: dict[str, list[tuple[float, str]]] = defaultdict(list)
         for one in self._traces.get_trace_info(trace).assessments:
-            if own := (one.metadata or {}).get(_ID):
-                found[own].append(one.assessment_id)
+            metadata = one.metadata or {}
+            if own := metadata.get(_ID):
+                found[own].append((float(metadata.get(_MADE, 0)), one.assessment_id))
         return found
 
     def _remove_duplicates(self, trace: str) -> None:
-        """Delete what the client has stored twice, because it repeats requests by itself."""
+        """Delete all but the last feedback of each id.
+
+        The client may store one twice, because it repeats requests by itself.
+        """
         for stored in self._known(trace).values():
-            for surplus in stored[1:]:
+            for _, surplus in sorted(stored)[:-1]:
                 self._mlflow.delete_assessment(trace_id=trace, assessment_id=surplus)
 
     def _feedback(self, trace: str, annotations: Sequence[Annotation]) -> Iterator[dict[str, Any]]:
@@ -85,5 +91,5 @@ class MLflow:
                     "value": part.value,
                     "rationale": one.explanation,
                     "source": source,
-                    "metadata": {**metadata, _ID: str(part.id)},
+                    "metadata": {**metadata, _ID: str(part.id), _MADE: f"{one.made:.6f}"},
                 }
