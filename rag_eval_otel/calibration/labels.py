@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.results.read import metric_cells, metric_names, plain_turn
-from rag_eval_otel.results.rows import FeedbackRow, Row
+from rag_eval_otel.results.rows import FeedbackRow, Row, UnscoredTurn
 from rag_eval_otel.types import Score
 
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
@@ -120,7 +120,7 @@ class Rated:
 
 
 def rated(
-    rows: Iterable[Row],
+    rows: Iterable[Row | UnscoredTurn],
     feedback: Iterable[FeedbackRow],
     *,
     metric: str | None = None,
@@ -128,14 +128,16 @@ def rated(
 ) -> Rated:
     """Join the scores in ``rows`` with ``feedback`` on the same turns.
 
-    Feedback on no span, or on a span that is no scored turn, is joined if its trace has one scored
-    turn. Of several feedbacks on a turn with one name, the last counts: by time, or by the order of
-    the rows if a row has no time. Feedback that is named like a metric is about this metric only.
-    ``metric`` and ``name`` choose a metric and the feedback of one name. Scores that a turn has
-    only because of bad feedback are left out. Raises `ConfigError` if a label cannot be read, if no
-    feedback has a scored turn, or if there is feedback of several names and none is chosen.
+    Feedback on no span, or on a span that is no turn, is joined if its trace has one scored turn.
+    Feedback on a turn without scores is not joined. Of several feedbacks on a turn with one name,
+    the last counts: by time, or by the order of the rows if a row has no time. Feedback that is
+    named like a metric is about this metric only. ``metric`` and ``name`` choose a metric and the
+    feedback of one name. Scores that a turn has only because of bad feedback are left out. Raises
+    `ConfigError` if a label cannot be read, if no feedback has a scored turn, or if there is
+    feedback of several names and none is chosen.
     """
-    scored = _scored_turns(rows, metric)
+    unscored: set[str] = set()
+    scored = _scored_turns(_without(rows, unscored), metric)
     metrics = {one.name for scores in scored.values() for one, _ in scores}
     given = _in_order(one for one in feedback if name in {None, one.name})
     _check_one_name({one.name for one in given} - metrics, name)
@@ -147,7 +149,8 @@ def rated(
     for one in given:
         turns = by_trace.get(plain_turn(one.trace), [])
         of_span = plain_turn(one.turn)
-        turn = of_span if of_span in scored else (turns[0] if len(turns) == 1 else "")
+        only = turns[0] if len(turns) == 1 and of_span not in unscored else ""
+        turn = of_span if of_span in scored else only
         if not turn:
             unmatched.append(one)
             continue
@@ -161,6 +164,15 @@ def rated(
         mixed=[name for name, several in versions.items() if len(several) > 1],
         unmatched=unmatched,
     )
+
+
+def _without(rows: Iterable[Row | UnscoredTurn], unscored: set[str]) -> Iterator[Row]:
+    """Yield the scored turns, and add the ids of the others to ``unscored``."""
+    for row in rows:
+        if isinstance(row, Row):
+            yield row
+        else:
+            unscored.add(plain_turn(row.turn))
 
 
 def _in_order(feedback: Iterable[FeedbackRow]) -> list[FeedbackRow]:

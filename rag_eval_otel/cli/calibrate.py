@@ -23,7 +23,7 @@ from rag_eval_otel.calibration.labels import Observation, Timed, observations, r
 from rag_eval_otel.cli.options import AS_JSON, count_up_to
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.results import Row, read_feedback, read_scores
+from rag_eval_otel.results import Row, UnscoredTurn, read_feedback, read_scores
 from rag_eval_otel.results.files import source_of
 from rag_eval_otel.results.read import sample_in
 from rag_eval_otel.thresholds import written_thresholds
@@ -121,7 +121,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_on_feedback(options: argparse.Namespace) -> int:
     """Print for each metric how its scores agree with the feedback of people."""
-    rows = (row for row in read_scores(Path(options.file)) if isinstance(row, Row))
+    records = read_scores(Path(options.file))
+    rows = (one for one in records if isinstance(one, Row | UnscoredTurn))
     joined = rated(
         rows,
         read_feedback(options.feedback),

@@ -143,12 +143,12 @@ def _span(
 ) -> Iterator[ScoreRecord]:
     attributes = _attributes(span)
     names = _metrics(attributes)
+    trace, span_id = str(span.get("traceId", "")), str(span.get("spanId", ""))
     if not names:
         status = text(attributes.get(semconv.EVALUATION_STATUS))
         if status is not None:
-            yield UnscoredTurn(service=service, status=status)
+            yield UnscoredTurn(service=service, status=status, turn=f"{trace}/{span_id}")
         return
-    trace, span_id = str(span.get("traceId", "")), str(span.get("spanId", ""))
     turn = turns.of_span(trace, span_id)
     for evaluation in _evaluations(names, attributes):
         scores = tuple(

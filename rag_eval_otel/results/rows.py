@@ -171,11 +171,12 @@ class UnscoredTurn:
     """A turn whose span was exported without scores.
 
     A turn is one question of a user and its answer. ``status`` is the ``rag.evaluation.status`` of
-    the span.
+    the span. ``turn`` identifies the turn as in `Row`.
     """
 
     service: str
     status: str
+    turn: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from rag_eval_otel import record_feedback
 from rag_eval_otel.calibration.estimate import estimate
 from rag_eval_otel.calibration.labels import rated
 from rag_eval_otel.cli import main
-from rag_eval_otel.results import FeedbackRow, Row, read_feedback, read_scores
+from rag_eval_otel.results import FeedbackRow, Row, UnscoredTurn, read_feedback, read_scores
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.types import Evaluation, Score
 from score_files import exported, jsonl
@@ -137,6 +137,16 @@ def test_versions_are_not_mixed() -> None:
     found = rated([row(1, FAITHFUL), row(1, other)], [feedback(1, 1)])
     assert sorted(found.observations) == ["faithfulness 1", "faithfulness 2"]
     assert found.mixed == ["faithfulness"]
+
+
+def test_feedback_on_a_turn_without_scores_is_not_about_its_neighbour() -> None:
+    """A trace may have several turns, of which one was scored. A span that is no turn is joined."""
+    skipped = UnscoredTurn(service="", status="skipped", turn=f"{trace(1)}/{9:016x}")
+    said = [replace(feedback(1, 0), turn=f"{trace(1)}/{span:016x}") for span in (9, 5)]
+    found = rated([row(1, FAITHFUL), skipped], [said[0], feedback(1, 1)])
+    assert [one.turn for one in found.unmatched] == [said[0].turn]
+    assert [one.label for _, one in found.observations["faithfulness"]] == [1.0]
+    assert not rated([row(1, FAITHFUL), skipped], said[1:]).unmatched
 
 
 def test_no_threshold_is_written_for_a_mixture(
