@@ -27,6 +27,7 @@ from rag_eval_otel.judge.models import (
     chosen_prompts,
 )
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
+from rag_eval_otel.metrics.registry import bounds_of
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.results.files import check_output, write_whole
 from rag_eval_otel.thresholds import thresholds_of
@@ -215,7 +216,7 @@ def run(options: argparse.Namespace) -> int:
         config = _config(options)
         _check_paths(options)
         plan = _plan(config, options, cache)
-        check = _gate_check(options, plan.names)
+        check = _gate_check(options, plan)
         exported = _export(options, plan, _targets(config, options, check))
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
@@ -332,7 +333,7 @@ def _export(options: argparse.Namespace, plan: Plan, targets: Targets) -> Export
     return asyncio.run(export(dataset, plan, targets))
 
 
-def _gate_check(options: argparse.Namespace, metrics: Sequence[str]) -> GateCheck | None:
+def _gate_check(options: argparse.Namespace, plan: Plan) -> GateCheck | None:
     """Return the check of the conditions in ``options``; None if there is no condition."""
     _require_conditions(options)
     gate = Gate(
@@ -344,7 +345,9 @@ def _gate_check(options: argparse.Namespace, metrics: Sequence[str]) -> GateChec
         level=LEVEL if options.level is None else options.level,
     )
     if not gate.is_open:
-        return GateCheck(gate, metrics)
+        check = GateCheck(gate, plan.names)
+        _check_means(gate.means, plan)
+        return check
     if options.junit is not None:
         msg = "--junit needs a condition: --fail-under, --fail-under-pass-rate or --no-worse"
         raise ConfigError(msg)
@@ -363,6 +366,16 @@ def _require_conditions(options: argparse.Namespace) -> None:
     if not options.no_worse and (options.level is not None or options.versions is not None):
         msg = "--level and --versions need --no-worse METRIC and --baseline FILE"
         raise ConfigError(msg)
+
+
+def _check_means(means: Mapping[str, float], plan: Plan) -> None:
+    """Raise `ConfigError` for a lowest mean that is beyond the range of its metric."""
+    for metric in plan.metrics:
+        low, high = bounds_of(metric)
+        mean = means.get(metric.name, low)
+        if not low <= mean <= high:
+            msg = f"--fail-under {metric.name}={mean:g}: its scores are from {low:g} to {high:g}"
+            raise ConfigError(msg)
 
 
 def _with_drops(named: Sequence[str]) -> str:

@@ -50,6 +50,7 @@ def status(path: Path, *options: str) -> int:
         (["--fail-under-pass-rate", "0.9"], 3),
         (["--fail-under", "answer_exact_match=high"], 2),
         (["--fail-under", "faithfulness=0.5"], 2),
+        (["--fail-under", "answer_exact_match=8"], 2),
         (["--fail-under-pass-rate", "90"], 2),
         (["--no-worse", "answer_exact_match"], 2),
         (["--junit", "gate.xml"], 2),
