@@ -302,8 +302,8 @@ def phoenix(session: nox.Session) -> None:
 
 @nox.session
 def mlflow(session: nox.Session) -> None:
-    """Send scores to MLflow as feedback, and read them back."""
-    test_beside(session, "mlflow==3.17.2")
+    """Send scores to MLflow as feedback, read them back, and look at its page."""
+    test_beside(session, "mlflow==3.17.2", "websockets")
 
 
 @nox.session
