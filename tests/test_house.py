@@ -217,6 +217,7 @@ def modules_where(condition: Callable[[ast.Module], bool]) -> set[str]:
 # --- who may do what ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
     """What is framework-specific or unstable is known to few modules."""
@@ -291,6 +292,7 @@ def matching_tests(condition: Callable[[Function], bool]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_every_test_says_what_it_shows() -> None:
     """Each test has a docstring: one sentence that names the behaviour."""
     assert not matching_tests(lambda test: not has_docstring(test))

@@ -61,6 +61,7 @@ def test_import_is_light() -> None:
     assert not HEAVY & modules_after("import rag_eval_otel")
 
 
+@pytest.mark.slow
 def test_first_handler_needs_neither_openai_nor_grpc() -> None:
     """A handler is built without importing the judge's client or an exporter."""
     code = "import rag_eval_otel; rag_eval_otel.RagEvalCallbackHandler(judge='openai/x')"

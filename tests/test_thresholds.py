@@ -246,6 +246,7 @@ CHANGES = [
 """The threshold when a score is stored, and the one when it is read."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", LABELLED)
 @pytest.mark.parametrize("sample", [SAMPLE, replace(SAMPLE, answer="***")])
 @pytest.mark.parametrize(("stored", "read"), CHANGES)

@@ -48,6 +48,7 @@ def first_alarms(share: float, scores: int, per_minute: int) -> NDArray[np.float
     return np.where(paged.any(axis=1), (paged.argmax(axis=1) + 1.0) * per_minute, np.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_minute", [1, 10])
 def test_the_rate_of_false_alarms_is_bounded(per_minute: int) -> None:
     """With as many bad answers as allowed, n scores raise a page with probability n / every."""

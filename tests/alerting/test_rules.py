@@ -45,6 +45,7 @@ def alerts_of(target: Target, name: str) -> list[dict[str, Any]]:
     return [rule for rule in rules_of(target) if rule.get("alert") == name]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
 def test_the_evidence_is_an_e_value(target: Target) -> None:
@@ -70,6 +71,7 @@ def test_each_alert_says_what_to_do() -> None:
     assert {alert["alert"] for alert in alerts} == set(re.findall(r"`(Rag\w+)`", "".join(rows)))
 
 
+@pytest.mark.slow
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
 def test_the_threshold_of_the_page_is_the_logarithm_of_every(target: Target) -> None:
@@ -80,6 +82,7 @@ def test_the_threshold_of_the_page_is_the_logarithm_of_every(target: Target) -> 
     assert alert["labels"]["severity"] == "page"
 
 
+@pytest.mark.slow
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
 def test_every_burn_rate_can_be_reached(target: Target) -> None:
@@ -92,6 +95,7 @@ def test_every_burn_rate_can_be_reached(target: Target) -> None:
     assert max(ratios) >= min(14.4 * target.allowed, 0.5) - 1e-6
 
 
+@pytest.mark.slow
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
 def test_alerts_name_metric_service_and_traces(target: Target) -> None:
@@ -109,6 +113,7 @@ def records_read_by(rule: dict[str, Any]) -> set[str]:
     return set(re.findall(r"rag_evaluation:[\w:]+", json.dumps({**rule, "record": None})))
 
 
+@pytest.mark.slow
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
 def test_a_rule_reads_only_earlier_records_of_its_group(target: Target) -> None:

@@ -206,6 +206,7 @@ def test_standard_error_of_kappa_is_that_of_statsmodels(
     assert widths == pytest.approx([-half, half])
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_true_figure() -> None:
     """About 95 % of intervals from 40 rows contain the figure of a million rows."""
     draw = np.random.default_rng(0)

@@ -151,6 +151,7 @@ def test_each_sentence_has_a_verdict() -> None:
 # --- judges of known quality ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> None:
     """All figures are 1 in both forms, tokens are priced, and the status is 0."""
     status, out = run(capsys, lambda body: judged(body, right), "--json")
@@ -169,6 +170,7 @@ def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> 
     assert full["completion_tokens"] > short["completion_tokens"]
 
 
+@pytest.mark.slow
 def test_price_is_that_of_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     """1,000 turns cost the tokens of the cases at the price of the model that answered."""
     _, out = run(capsys, lambda body: judged(body, right), "--json", "--form", "short")
@@ -216,6 +218,7 @@ def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> Non
     assert re.search(r"faithfulness +0\.000 ", out)
 
 
+@pytest.mark.slow
 def test_offline_judge_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """It sends no request; its status follows from its figures."""
     status = main(["check-judge", "--judge", "lexical", "--json", "--bound", "0.5"])
@@ -237,6 +240,7 @@ def test_unreachable_judge_has_errors(capsys: pytest.CaptureFixture[str]) -> Non
     assert "failed scores: 336 unauthorized" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["short", "full"])
 def test_check_judge_is_a_function(form: Form) -> None:
     """`check_judge` returns the figures of any judge."""

@@ -301,6 +301,7 @@ def test_no_file_is_refused() -> None:
         estimate([])
 
 
+@pytest.mark.slow
 def test_the_telemetry_of_a_cascade_is_read(tmp_path: Path) -> None:
     """Spans and events of a live cascade give the same estimate, each score read once."""
     judge = FakeJudge(good_answers, model="paid")

@@ -251,6 +251,7 @@ def test_a_trace_of_a_hundred_thousand_spans() -> None:
         assert app.status_of(chain) == "scored"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["wide", "deep"])
 def test_the_work_for_a_span_does_not_grow_with_its_trace(shape: str) -> None:
     """The thousandth span of a trace costs as many steps of the interpreter as the tenth."""

@@ -28,6 +28,7 @@ def replayed(path: Path) -> str:
     return verdict(recording, replay(recording.calls))
 
 
+@pytest.mark.slow
 def test_no_sample_is_wrong() -> None:
     """Both samples of a trace are right, or it gives none."""
     assert [path.stem for path in PATHS if replayed(path) not in {"exact", "refused"}] == []
@@ -39,6 +40,7 @@ def test_what_is_not_there_is_not_told() -> None:
     assert [path.stem for path in incomplete if replayed(path) != "refused"] == []
 
 
+@pytest.mark.slow
 def test_most_samples_are_found() -> None:
     """Of the traces that hold all of their truth most are exact."""
     verdicts = Counter(replayed(path) for path in PATHS if is_on_spans(path))

@@ -66,6 +66,7 @@ def test_chosen_metadata() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FOLDER.exists(), reason="the shared recordings are not here")
 @pytest.mark.parametrize(
     "library", ["langfuse", "langsmith-otel", "openinference-langchain", "traceloop-langchain"]

@@ -503,6 +503,7 @@ def test_many_threads() -> None:
     assert len(captured.recorder) == 0
 
 
+@pytest.mark.slow
 def test_many_tasks() -> None:
     """The same, in one event loop, where handlers are called in a pool of threads."""
     captured, chain = capture(), echo()

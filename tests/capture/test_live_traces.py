@@ -52,6 +52,7 @@ def test_turns_of_a_session_are_scored_while_it_goes_on() -> None:
         assert app.counted() == {SCORED: 2}
 
 
+@pytest.mark.slow
 def test_without_a_flush_a_session_s_turn_is_scored_after_a_short_quiet() -> None:
     """Nobody has to ask: the watch itself finds that the turn is over."""
     done = threading.Event()
@@ -98,6 +99,7 @@ def test_interleaved_turns_are_told_apart() -> None:
         assert app.statuses() == {"scored": 2, None: 4}
 
 
+@pytest.mark.slow
 def test_a_batch_in_one_trace() -> None:
     """A hundred turns below one root, each begun before the last is over, are a hundred scores."""
     with attached() as app:

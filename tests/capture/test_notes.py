@@ -278,6 +278,7 @@ def test_texts_of_10_mb() -> None:
     assert captured.errors == []
 
 
+@pytest.mark.slow
 def test_more_than_may_be_held() -> None:
     """Texts over ``max_held_bytes`` are not held: the span says so, and leaves at once."""
     sent = Sent()

@@ -135,6 +135,7 @@ def test_any_text_is_read(text: str) -> None:
         assert set(passage.text) <= set(text) | set("\n\\ ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["[", "Source: a\n", "(", "<doc>", "---\n\n", "'a', ", "[1] a\n"])
 def test_long_texts_are_read(unit: str) -> None:
     """A million characters of what looks like the beginning of something are no trouble."""

@@ -48,6 +48,7 @@ def told(found: tuple[Outcome, ...] | list[Outcome]) -> Counter[object]:
     )
 
 
+@pytest.mark.slow
 def test_no_sample_is_wrong() -> None:
     """Every sample that is found in a trace is right; every turn without one has a reason."""
     verdicts = {path.stem: verdict(recording(path), replayed(path)) for path in PATHS}
@@ -55,6 +56,7 @@ def test_no_sample_is_wrong() -> None:
     assert [path.stem for path in PATHS if not replayed(path)] == []
 
 
+@pytest.mark.slow
 def test_most_samples_are_found() -> None:
     """Of the traces that hold samples most are exactly right, with all of their samples."""
     verdicts = Counter(verdict(recording(path), replayed(path)) for path in PATHS)
@@ -62,6 +64,7 @@ def test_most_samples_are_found() -> None:
     assert verdicts["wrong"] == verdicts["incomplete"] == 0
 
 
+@pytest.mark.slow
 def test_the_kind_is_told_without_parsing() -> None:
     """The kind that the application's thread sees is the kind that reading the span gives."""
     for span in (span for path in PATHS for span in recording(path).spans):

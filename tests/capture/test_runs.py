@@ -132,6 +132,7 @@ def test_what_might_have_been_a_turn_is_counted(
     assert captured.reasons == reasons
 
 
+@pytest.mark.slow
 def test_a_tree_with_too_many_runs_is_no_turn() -> None:
     """What is over the limit is not kept; what was written down has its span."""
     captured = capture()
@@ -406,6 +407,7 @@ def test_spans_are_written_though_a_refusal_is_not_counted(
 # --- threads, garbage, forks ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_of_two_threads_that_end_a_tree_one_finishes_it() -> None:
     """Root and model end at the same time in different threads."""
     captured = capture(grace=GRACE)
@@ -496,6 +498,7 @@ def test_a_garbage_collection_under_the_lock(where: str) -> None:
     assert len(captured.spans) == (5 if where == "start" else 4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_starts_afresh() -> None:

@@ -238,6 +238,7 @@ def test_a_reference_file_gives_the_baseline(
     assert "before.jsonl has no scores of other" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_another_mix_of_strata_is_not_a_drift(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,7 @@ def evaluated(path: Path) -> Path:
     return jsonl(path, rows)
 
 
+@pytest.mark.slow
 def test_page_has_a_section_for_each_metric(tmp_path: Path) -> None:
     """With figures, drift, versions, worst turns, coverage, reasons and judges."""
     found = parsed(page_of(evaluated(tmp_path / "scores.jsonl")))
@@ -201,6 +202,7 @@ def test_an_address_without_a_place_for_the_id(
 # --- nothing from outside, nothing from the file --------------------------------------------------
 
 
+@pytest.mark.slow
 def test_page_is_self_contained(tmp_path: Path) -> None:
     """No links but anchors, and a policy that allows only the page's own style and script."""
     page = page_of(evaluated(tmp_path / "scores.jsonl"), "--explanations")
@@ -287,6 +289,7 @@ def test_colours_have_contrast() -> None:
             assert (high + 0.05) / (low + 0.05) >= 4.5, colour
 
 
+@pytest.mark.slow
 def test_drawings_are_accessible(tmp_path: Path) -> None:
     """Each has a title, a description and a table; tables have captions and column headers."""
     page = page_of(evaluated(tmp_path / "scores.jsonl"))
@@ -298,6 +301,7 @@ def test_drawings_are_accessible(tmp_path: Path) -> None:
     assert 'lang="en"' in page
 
 
+@pytest.mark.slow
 def test_drawings_of_many_scores_are_thinned_out(tmp_path: Path) -> None:
     """The figures are of all scores."""
     rows = [{"score": value} for value in falling(6000, at=6000)]
@@ -311,6 +315,7 @@ def test_drawings_of_many_scores_are_thinned_out(tmp_path: Path) -> None:
 # --- live traces ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
     """In any order in the file; with services, durations, trace ids and unscored turns."""
     traced = [

@@ -97,6 +97,7 @@ def test_intervals_stay_inside_the_scale(scores: list[float], low: float, high: 
         assert own == pytest.approx((1 + 4 * found[0], 1 + 4 * found[1]))
 
 
+@pytest.mark.slow
 def test_unit_intervals_cover_the_true_mean() -> None:
     """Of 2,000 intervals of 40 scores near the upper end, at least 93 % hold the true mean."""
     drawn = np.random.default_rng(5).beta(8, 0.8, size=(2000, 40))

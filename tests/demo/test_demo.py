@@ -24,6 +24,7 @@ def run_json(**options: Any) -> tuple[int, dict[str, Any]]:
     return status, json.loads("".join(written))
 
 
+@pytest.mark.slow
 def test_every_turn_arrives_once_and_scored() -> None:
     """Each question has its own trace, in order."""
     status, shown = run_json()
@@ -35,6 +36,7 @@ def test_every_turn_arrives_once_and_scored() -> None:
     assert shown["totals"]["evaluation_events"] == 4 * len(TURNS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defect", "metric"),
     [
@@ -54,6 +56,7 @@ def test_bad_turns_score_below_the_good_ones(defect: str, metric: str) -> None:
     assert max(by_defect[defect]) < min(by_defect["none"]) - 0.2
 
 
+@pytest.mark.slow
 def test_tree_shows_the_scores_on_the_root() -> None:
     """The text shows each trace as a tree with four scores, and names the judge."""
     written: list[str] = []
@@ -67,6 +70,7 @@ def test_tree_shows_the_scores_on_the_root() -> None:
     assert "no LLM judge" in text
 
 
+@pytest.mark.slow
 def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``OTEL_EXPORTER_OTLP_ENDPOINT`` the traces are exported there as well."""
     with OtlpReceiver() as elsewhere:
@@ -81,6 +85,7 @@ def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatc
     assert told in "".join(written)
 
 
+@pytest.mark.slow
 def test_export_that_fails_is_not_called_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing listens at the endpoint: the demo says so, and what to do, instead of "exported"."""
     with OtlpReceiver() as gone:
@@ -95,6 +100,7 @@ def test_export_that_fails_is_not_called_an_export(monkeypatch: pytest.MonkeyPat
     assert "Start the collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT" in text
 
 
+@pytest.mark.slow
 def test_failure_after_the_test_export_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint that accepts the test, and refuses what follows, is named with the failures."""
     answers = iter([HttpReply(), HttpReply(), HttpReply()])
@@ -109,6 +115,7 @@ def test_failure_after_the_test_export_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert "Not exported: traces (1 exports failed)" in "".join(written)
 
 
+@pytest.mark.slow
 def test_http_port_that_gets_grpc_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a protocol, a server that speaks HTTP at another port: the variable to set."""
     with OtlpReceiver() as elsewhere:
@@ -126,6 +133,7 @@ def test_missing_scores_fail_the_demo() -> None:
     assert shown["totals"]["turns_by_outcome"] == {"skipped": len(TURNS)}
 
 
+@pytest.mark.slow
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """The command runs the demo; it refuses an unknown judge and names the right form."""
     assert main(["demo", "--json", "--judge", "lexical"]) == 0

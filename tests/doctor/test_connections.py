@@ -137,6 +137,7 @@ def test_a_server_that_refuses(
     assert (status, named(report)) == (1, {cause: "problem", **unchecked})
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

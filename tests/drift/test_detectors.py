@@ -36,6 +36,7 @@ class Change:
         self.drift_detected = self.count == self.at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("ADWIN", marks=pytest.mark.slow), "PageHinkley"])
 def test_a_detector_of_river_finds_a_fall(name: str) -> None:
     """The alarm has the onset and the size of the change, and no evidence."""

@@ -335,6 +335,7 @@ def test_the_number_of_streams_is_bounded(caplog: pytest.LogCaptureFixture) -> N
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_has_a_lock_of_its_own() -> None:

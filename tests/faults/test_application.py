@@ -73,6 +73,7 @@ class Refusing(InMemorySpanExporter):
         return SpanExportResult.FAILURE
 
 
+@pytest.mark.slow
 @pytest.mark.fault(29, expected="scoring goes on, no span is kept, each reaches the exporter once")
 def test_fault_29_the_exporter_refuses_every_span(
     measured: Measured, check_invariants: Invariants
@@ -144,6 +145,7 @@ def test_fault_30_the_wall_clock_jumps(jump: int, when: str, measured: Measured)
     assert lag == 2
 
 
+@pytest.mark.slow
 @pytest.mark.fault(31, expected="scores are complete, one warning, nothing raised")
 def test_fault_31_the_cache_of_scores_cannot_be_written(measured: Measured, tmp_path: Path) -> None:
     """A process whose files may not grow beyond 64 kB scores all rows."""
@@ -240,6 +242,7 @@ class Chameleon:
         return Replies(parts=replies.parts, model=f"m-{self._names}", usage=replies.usage)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(46, expected="no ids, users, texts in attributes of metrics; at most 101 judges")
 def test_fault_46_attributes_of_metrics_have_few_values(
     measured: Measured, check_invariants: Invariants
@@ -338,6 +341,7 @@ def test_fault_logs_a_second_outage_is_logged(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("csv", expected="a clear error; no formula and no control character is written")
 def test_fault_csv_hostile_cells(
     measured: Measured, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -84,6 +84,7 @@ def test_fault_38_a_budget_of_requests_is_exact(measured: Callable[[str, object]
     assert reasons.count("budget") == 3 * THREADS - 100
 
 
+@pytest.mark.slow
 @pytest.mark.fault(38, expected="retries count as requests")
 def test_fault_38_retries_are_within_the_budget(measured: Callable[[str, object], None]) -> None:
     """A server that always fails gets no more HTTP requests than the budget allows."""
@@ -113,6 +114,7 @@ def test_fault_38_turns_a_minute_slide(measured: Callable[[str, object], None]) 
     assert min(windows) >= 594
 
 
+@pytest.mark.slow
 @pytest.mark.fault(38, expected="--max-requests 7 sends 7 HTTP requests, counted as 7")
 def test_fault_38_max_requests_counts_attempts(
     tmp_path: Path, measured: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
@@ -136,6 +138,7 @@ def test_fault_38_max_requests_counts_attempts(
     assert (status, sent, told) == (1, 7, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(38, expected="a budget of money is exceeded by at most one request a thread")
 def test_fault_38_a_budget_of_money_holds_with_64_threads(
     measured: Callable[[str, object], None],

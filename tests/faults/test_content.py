@@ -72,6 +72,7 @@ def careless(body: Mapping[str, Any]) -> dict[str, int]:
     return dict.fromkeys(names_asked(body), rating)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(32, expected="0 of all attempts change a score or the system message")
 def test_fault_32_the_corpus_of_attempts_against_a_naive_judge(measured: Measured) -> None:
     """A judge that obeys imitations of marks gives each attempt the rating of a clean answer."""
@@ -269,6 +270,7 @@ def test_fault_08_the_prompt_is_too_long_for_the_model(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.fault(15, expected="the texts are cut with a mark, nothing raises, all is valid UTF-8")
 def test_fault_15_a_context_of_10_megabytes(
     measured: Measured, check_invariants: Invariants

@@ -249,6 +249,7 @@ print(round(time.monotonic() - start, 1))
     assert children == 500
 
 
+@pytest.mark.slow
 @pytest.mark.fault(25, expected="every turn counted once, no span exported twice")
 def test_fault_25_turns_end_while_the_provider_shuts_down(
     measured: Measured, check_invariants: Invariants
@@ -286,6 +287,7 @@ class HungExporter(InMemorySpanExporter):
         return super().export(spans)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
 def test_fault_flush_with_an_exporter_that_hangs(measured: Measured) -> None:
     """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""

@@ -90,6 +90,7 @@ def always(reply: object) -> Answer:
 # --- outages --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1, expected="at most 5 failed requests, and those under way, then none")
 @pytest.mark.parametrize("concurrency", [1, SLOTS])
 def test_fault_01_a_judge_that_refuses_connections(
@@ -124,6 +125,7 @@ class Clock:
         self.now += seconds
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1, expected="at most one probe in 30 s, and recovery with the first probe after")
 def test_fault_01_probes_during_ten_minutes(measured: Measured) -> None:
     """One request a second over 20 minutes; the judge is away from minute 1 to 11."""
@@ -162,6 +164,7 @@ def test_fault_01_probes_during_ten_minutes(measured: Measured) -> None:
     measured("probes in ten minutes", len(probes))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(2, expected="each evaluation ends at its deadline (30 s by default)")
 def test_fault_02_a_judge_that_never_answers(
     measured: Measured, check_invariants: Invariants
@@ -185,6 +188,7 @@ def test_fault_02_a_judge_that_never_answers(
         measured("turns that timed out, then scored", "4, 5")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(3, expected="an attempt ends after judge_timeout, whatever the server sends")
 def test_fault_03_a_judge_that_drips(measured: Measured) -> None:
     """A byte every 20 ms keeps the connection alive, and does not prolong the attempt."""
@@ -215,6 +219,7 @@ def test_fault_03_a_judge_that_drips(measured: Measured) -> None:
 # --- refusals -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4, expected="no request before the time; turns that cannot wait fail at once")
 @pytest.mark.parametrize("told", ["20", "date", "3600"])
 def test_fault_04_a_long_retry_after(
@@ -232,6 +237,7 @@ def test_fault_04_a_long_retry_after(
         measured(f"requests for 60 turns, Retry-After: {told}", len(server.requests))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4, expected="one pause for all; refused requests are sent again, no retries")
 def test_fault_04_a_short_retry_after(measured: Measured, check_invariants: Invariants) -> None:
     """After a burst over the limit nothing is sent for two seconds, and every turn is scored."""
@@ -260,6 +266,7 @@ def test_fault_04_a_short_retry_after(measured: Measured, check_invariants: Inva
         measured("requests for 40 turns", len(server.requests))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(5, expected="retries at most 10 % of first attempts; the breaker opens")
 def test_fault_05_a_storm_of_429(measured: Measured, check_invariants: Invariants) -> None:
     """Pauses of our own, fewer requests at a time, and then none."""
@@ -274,6 +281,7 @@ def test_fault_05_a_storm_of_429(measured: Measured, check_invariants: Invariant
         measured("retries", state.retries)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(6, expected="10 %: at least 99 % of turns scored; retries at most 10 %")
 @pytest.mark.parametrize("percent", [10, 50])
 def test_fault_06_server_errors(
@@ -322,6 +330,7 @@ def test_fault_07_a_wrong_key_or_model(
 # --- useless replies ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.fault(9, expected="no score; five requests, then the breaker opens; a log line")
 @pytest.mark.parametrize(
     "content",
@@ -402,6 +411,7 @@ def test_fault_12_a_server_without_probabilities(check_invariants: Invariants) -
 # --- the embedder, large replies, limits ----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.fault("embedder", expected="as for the judge; metrics without embeddings are scored")
 def test_fault_embedder_down(measured: Measured, check_invariants: Invariants) -> None:
     """Sixty turns cost the embedder what was under way; each turn has its other score."""
@@ -450,6 +460,7 @@ def test_fault_each_request_has_a_limit_of_tokens(measured: Measured) -> None:
         measured("limits in tokens", ", ".join(map(str, sorted(limits))))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(38, expected="600 a minute: 594 to 606 in each window of 60 s, with 64 threads")
 def test_fault_38_requests_a_minute_with_64_threads(measured: Measured) -> None:
     """64 threads share a limiter on a virtual clock, and want far more than the limit."""

@@ -83,6 +83,7 @@ class SteppingJudge:
         return await self._judge.reply(tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(14, expected="at least 95 % of the paid evaluations are on a span")
 @pytest.mark.parametrize("overload", [2, 10])
 def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
@@ -120,6 +121,7 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
     assert counted["dropped", "overload"] == turns - paid
 
 
+@pytest.mark.slow
 @pytest.mark.fault(14, expected="at least 95 % of the paid evaluations are on a span, over HTTP")
 def test_fault_14_overload_of_a_judge_over_http(
     measured: Measured, check_invariants: Invariants
@@ -156,6 +158,7 @@ def test_fault_14_overload_of_a_judge_over_http(
     assert statuses["scored"] >= 0.95 * paid - concurrency
 
 
+@pytest.mark.slow
 @pytest.mark.fault(14, expected="a burst of 64 turns loses none with concurrency 16")
 def test_fault_14_a_burst_that_is_no_overload(
     measured: Measured, check_invariants: Invariants
@@ -341,6 +344,7 @@ class Blocking:
         self._block()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(26, expected="named, logged, counted, disabled; the others go on")
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("part", ["metric", "sink", "judge"])
@@ -402,6 +406,7 @@ class HangingOnce:
         return getattr(self._inner, name)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(26, expected="an exporter that blocks: each turn of its trace is counted once")
 @pytest.mark.usefixtures("impatient")
 def test_fault_26_an_exporter_that_blocks_while_a_trace_is_read(

@@ -75,6 +75,7 @@ def coroutine(_: Sample) -> Any:
 METRICS = (raising, hanging, text, coroutine)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(26, expected="the metric has no score and a reason, the others are scored")
 @pytest.mark.parametrize("bad", METRICS, ids=[one.__name__ for one in METRICS])
 def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
@@ -121,6 +122,7 @@ def test_fault_26_a_sink_raises(measured: Measured, check_invariants: Invariants
 # --- callbacks ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28, expected="64 threads with nested chains: one evaluation for each root run")
 def test_fault_28_nested_chains_in_64_threads(
     measured: Measured, check_invariants: Invariants
@@ -151,6 +153,7 @@ def test_fault_28_nested_chains_in_64_threads(
 # --- exporters ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.fault(29, expected="OTLP endpoint down: all turns are scored, no span is kept")
 def test_fault_29_nobody_listens_at_the_otlp_endpoint(
     measured: Measured, check_invariants: Invariants

@@ -38,6 +38,7 @@ _INPUTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @given(data=_INPUTS)
 def test_only_errors_of_the_library_are_raised(name: str, data: bytes) -> None:

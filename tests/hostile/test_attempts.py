@@ -20,6 +20,7 @@ def test_the_file_is_that_of_the_generator() -> None:
     assert make.SAY == naive.SAY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(naive.ATTEMPTS)))
 def test_no_attempt_changes_the_structure(number: int) -> None:
     """A strict and a lenient reader find the marks of a harmless request, and the whole text."""
@@ -36,6 +37,7 @@ def test_no_attempt_changes_the_structure(number: int) -> None:
     assert request.user.partition("CODE is")[0] == clean.user.partition("CODE is")[0]
 
 
+@pytest.mark.slow
 def test_no_attempt_misleads_a_naive_judge() -> None:
     """The scripted judges obey what is outside the texts, imitations of marks, or hidden texts."""
     found = naive.figures()
@@ -46,6 +48,7 @@ def test_no_attempt_misleads_a_naive_judge() -> None:
     assert suspected >= 0.7 * len(naive.ATTEMPTS)
 
 
+@pytest.mark.slow
 def test_the_judges_are_naive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the escapes, many attempts mislead them, so that the figures above mean something."""
     monkeypatch.setattr(wire, "harmless", lambda text: text)

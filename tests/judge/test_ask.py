@@ -519,6 +519,7 @@ class Fickle(Slow):
         return replies
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(["good", "hang", "fail", "break", "unparsable"]), max_size=8),
     TURNS,

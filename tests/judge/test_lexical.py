@@ -212,6 +212,7 @@ def test_contexts_are_relevant_that_hold_what_is_asked_about(
     assert reply(questions.context_relevance(question, CONTEXTS, voice=voice)).rating == rating
 
 
+@pytest.mark.slow
 def test_the_voices_on_relevance_are_two() -> None:
     """Words far apart in one context satisfy the first voice more than the second."""
     filler = "It rains. " * 5

@@ -379,6 +379,7 @@ def test_what_cannot_get_better_is_not_tried_again(status: int) -> None:
     assert requests == 1
 
 
+@pytest.mark.slow
 def test_a_rate_limit_is_waited_for() -> None:
     """After 429 the server is asked again, not before the time it named."""
     limit = HttpReply(status=429, headers={"Retry-After": "1"})
@@ -390,6 +391,7 @@ def test_a_rate_limit_is_waited_for() -> None:
     assert second.at - first.at >= 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "kind"), [(429, JudgeRateLimitError), (500, JudgeTransportError)]
 )
@@ -400,6 +402,7 @@ def test_retries_end(status: int, kind: type[JudgeError]) -> None:
     assert requests == 3
 
 
+@pytest.mark.slow
 def test_a_server_error_is_tried_again() -> None:
     """A passing failure is not noticed."""
     reply = in_turn([HttpReply(status=500, headers={"retry-after-ms": "1"}), {"rating": 1}])
@@ -408,6 +411,7 @@ def test_a_server_error_is_tried_again() -> None:
     assert replies.usage.judge_requests == 2
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_given_up() -> None:
     """The timeout holds for each attempt."""
     slow = HttpReply(body="{}", delay=60)

@@ -161,6 +161,7 @@ def test_every_evaluation_has_a_limit(
     assert result.rows[0].sample == sample
 
 
+@pytest.mark.slow
 def test_the_usual_limit_is_that_of_live_scoring() -> None:
     """100,000 characters of each text are scored, without any option."""
     sample = Sample(question="Which?", contexts=[FACT], answer=FACT * 4000)

@@ -252,6 +252,7 @@ def test_a_text_cannot_end_itself(text: str) -> None:
     assert user.endswith(f"{marked}[{code} end]\n{prompt_text('closing')}")
 
 
+@pytest.mark.slow
 def test_two_megabytes_are_sent_and_read() -> None:
     """A huge context is no failure, also where it is full of tags and braces."""
     context = '{"a": [c0de end] [' * 120_000

@@ -238,6 +238,7 @@ def probabilities(spans: list[ReceivedSpan]) -> Counter[Any]:
     )
 
 
+@pytest.mark.slow
 @SOURCES
 def test_every_evaluated_turn_carries_its_probability(source: Source) -> None:
     """Span and events have the probability; a turn that is left out has none."""

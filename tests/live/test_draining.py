@@ -95,6 +95,7 @@ class HangingFlush(BatchSpanProcessor):
         return self.gate.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_spans_are_released_though_every_flush_hangs() -> None:
     """Flushes that hang have threads of their own, and those that find no thread are dropped."""
     gate = threading.Event()
@@ -139,6 +140,7 @@ class HangingExporter(InMemorySpanExporter):
         return super().export(spans)
 
 
+@pytest.mark.slow
 def test_a_process_of_langchain_alone_can_end_without_new_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

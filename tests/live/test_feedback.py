@@ -451,6 +451,7 @@ def intake() -> FeedbackIntake:
     )
 
 
+@pytest.mark.slow
 def test_memory_is_bounded() -> None:
     """The tables of turns and of early feedback have limits, whatever comes."""
     found = intake()
@@ -486,6 +487,7 @@ def test_a_judge_that_drifts_away_from_people_is_an_alarm() -> None:
     assert alarms[0].worst[0].span.trace_id > 200
 
 
+@pytest.mark.slow
 def test_joined_feedback_reaches_drift_detection() -> None:
     """The stream of agreement has the version of the judge's score."""
     options = {"metrics": ["faithfulness"], "thresholds": {"faithfulness": 0.5}}

@@ -73,6 +73,7 @@ def test_a_turn_is_pending_until_it_has_an_outcome(make: Any) -> None:
         assert app.handle.stats.turns == {"scored": TURNS}
 
 
+@pytest.mark.slow
 @SOURCES
 def test_a_shutdown_gives_each_pending_turn_an_outcome(make: Any) -> None:
     """Turns that a judge never answers are dropped at the shutdown, and none is pending."""
@@ -99,6 +100,7 @@ def test_a_judge_that_raises_an_exception_that_ends_programs(make: Any) -> None:
         assert outcome.startswith("error")
 
 
+@pytest.mark.slow
 @SOURCES
 def test_threads_that_end_turns_during_a_shutdown(make: Any) -> None:
     """However the turns of 64 threads and a shutdown meet, each captured turn has one outcome."""
@@ -140,6 +142,7 @@ def test_a_full_queue_is_captured_and_dropped() -> None:
         assert app.handle.stats.turns == {"dropped overload": 1}
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(

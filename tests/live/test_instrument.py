@@ -48,6 +48,7 @@ def statuses(exporter: InMemorySpanExporter) -> Counter[Any]:
     return Counter((span.attributes or {}).get("rag.evaluation.status") for span in spans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multi", [None, ConcurrentMultiSpanProcessor])
 def test_provider_that_exists_already(multi: Any) -> None:
     """A provider with its processors in place exports each scored span once, not twice."""
@@ -262,6 +263,7 @@ def test_turns_that_are_not_evaluated_are_counted(
     assert not judge.requests
 
 
+@pytest.mark.slow
 def test_sample_rate_takes_its_share_of_what_a_sampler_let_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

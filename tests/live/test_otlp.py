@@ -124,6 +124,7 @@ def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source)
         assert turns_counted(app.receiver) == {("scored", None): 1}
 
 
+@pytest.mark.slow
 @SOURCES
 def test_flush_with_a_stuck_judge_releases_everything(source: Source) -> None:
     """A flush does not wait for a judge that hangs: the span leaves with status flushed."""
@@ -150,6 +151,7 @@ class BlockingJudge:
         return await good_judge().reply(tasks)
 
 
+@pytest.mark.slow
 @SOURCES
 @pytest.mark.parametrize("ending", ["deadline", "flush", "shutdown"])
 def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: Source) -> None:
@@ -180,6 +182,7 @@ def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rag_eval_otel.live.draining._GRACE", 60.0)
 
 
+@pytest.mark.slow
 @SOURCES
 @pytest.mark.usefixtures("any_machine")
 @pytest.mark.parametrize(
@@ -201,6 +204,7 @@ def test_shutdown_with_pending_turns_loses_none(judge: str, pending: int, source
     assert turns_counted(app.receiver) == {outcome: pending}
 
 
+@pytest.mark.slow
 @SOURCES
 def test_turns_behind_a_stuck_judge_are_counted_once(source: Source) -> None:
     """A shutdown counts turns that were found, but not scored, only as turns, not as traces too."""
@@ -252,6 +256,7 @@ def test_text_over_the_byte_limit_is_not_held(source: Source) -> None:
     assert counted == {("dropped", "overload"): 1}
 
 
+@pytest.mark.slow
 @PROTOCOLS
 @SOURCES
 def test_exporter_down_then_up_delivers_once(protocol: str, source: Source) -> None:
@@ -389,6 +394,7 @@ def test_lone_surrogates_cost_no_span() -> None:
     assert event.attributes["gen_ai.evaluation.explanation"] == "? half"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("odd", "outcome", "status"),
     [
@@ -564,6 +570,7 @@ def test_a_turn_that_ends_while_shutting_down_is_counted(source: Source) -> None
         assert sum(counted.values()) == 1
 
 
+@pytest.mark.slow
 def test_turns_without_a_trace_are_sampled_one_by_one() -> None:
     """Where there is no trace id to decide by, the share still is one."""
     with running(sample_rate=0.5, spans="none", source="runs") as app:

@@ -293,6 +293,7 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- threads and processes ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_turns_on_many_threads() -> None:
     """Each turn is scored once, on its span, however many are recorded at once."""
     barrier = threading.Barrier(8)
@@ -316,6 +317,7 @@ def test_turns_on_many_threads() -> None:
         assert set(app.scored_spans().values()) == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_in_the_middle_of_a_turn() -> None:

@@ -134,6 +134,7 @@ def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
     assert measurement.calls == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:

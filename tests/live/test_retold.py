@@ -47,16 +47,19 @@ def check_interleaved(data: st.DataObject, every: int) -> None:
     assert Counter(tell_runs(data.draw(interleaved(several)))) == apart
 
 
+@pytest.mark.slow
 def test_the_corpus_is_there() -> None:
     """What is told again gives samples."""
     assert sum(bool(one.whole) for one in recorded(EVERY)) > len(recorded(EVERY)) / 2
 
 
+@pytest.mark.slow
 def test_a_run_that_never_ends() -> None:
     """Whichever run has no end, there is no sample that the whole does not give."""
     check_unended(EVERY)
 
 
+@pytest.mark.slow
 @examples(20)
 @given(st.data())
 def test_applications_at_once(data: st.DataObject) -> None:

@@ -36,6 +36,7 @@ def test_budget_is_spent_and_earned_again() -> None:
     assert [refusal_of(admission, 1) for _ in range(3)] == [None, None, "budget"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_while_the_budget_is_spent_locks_nobody_out() -> None:

@@ -70,6 +70,7 @@ with OtlpReceiver() as receiver:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["attached", pytest.param("wrapped", marks=pytest.mark.slow)])
 def test_metrics_of_the_sdk_count_each_span_once(how: str) -> None:
     """Spans that wait for scores are counted by the processor and the exporter behind, once."""

@@ -127,6 +127,7 @@ def test_a_refusal_has_its_reason(app: App) -> None:
     assert not captured.errors
 
 
+@pytest.mark.slow
 @each_variant
 @each_app
 def test_nothing_is_left_behind(app: App, spans: Spans, content: ContentCapture) -> None:

@@ -247,6 +247,7 @@ def test_the_callback_handler_finds_a_processor(
 # --- fork -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_scores_its_own_turns(

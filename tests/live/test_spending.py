@@ -42,6 +42,7 @@ def spending(clock: ManualClock, text: str, at_budget: str) -> Spending:
     )
 
 
+@pytest.mark.slow
 def test_sampling_makes_the_budget_last() -> None:
     """With four times more turns than the budget allows, about a quarter is evaluated evenly."""
     clock = ManualClock()

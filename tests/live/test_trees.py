@@ -212,6 +212,7 @@ def test_bytes_are_bounded(spans: Any) -> None:
 STEPS = ("begin", "run", "timeout", "flushed", "shutdown", "give up")
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), max_size=30))
 def test_any_order_ends_each_span_once(steps: list[tuple[str, int]]) -> None:
     """Jobs, deadlines, flushes and shutdowns may come in any order: nothing lost or doubled."""
@@ -243,6 +244,7 @@ def test_any_order_ends_each_span_once(steps: list[tuple[str, int]]) -> None:
         assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 6
 
 
+@pytest.mark.slow
 def test_threads_that_come_at_once() -> None:
     """Job, deadline, flush and shutdown race for each tree: every span leaves once."""
     for _ in range(100):

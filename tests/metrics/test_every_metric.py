@@ -111,6 +111,7 @@ def test_a_set_has_the_scores_of_its_metrics(name: str, seed: int, failures: flo
     assert [told(s) for s in together] == [told(s) for s in apart] == [told(s) for s in alone]
 
 
+@pytest.mark.slow
 @examples(20)
 @given(seed=SEEDS)
 def test_all_metrics_at_once(seed: int) -> None:

@@ -183,6 +183,7 @@ def test_a_function_that_never_returns() -> None:
         assert "no result within 0.05 s" in row.scores[0].detail["error"]
 
 
+@pytest.mark.slow
 def test_samples_are_let_go_while_every_thread_hangs() -> None:
     """What timed out before it had a thread does not keep its sample."""
 

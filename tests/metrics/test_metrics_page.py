@@ -38,6 +38,7 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == made or not GOLDEN_EDGE.exists(), AGAIN
 
 
+@pytest.mark.slow
 @ABSENT
 def test_no_row_of_the_edge_table_is_blank() -> None:
     """Each edge case has a row, and it names the peer, its outcome and ours."""
@@ -55,6 +56,7 @@ def test_every_module_of_metrics_has_a_heading() -> None:
         assert 0 < len(heading) < 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_requests_are_as_stated(name: str) -> None:
     """A metric takes the judge requests that its class states, unfused and fused."""
@@ -66,6 +68,7 @@ def test_requests_are_as_stated(name: str) -> None:
     assert all(score.status == "ok" for score in (*single.scores, *fused.scores))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fused", "single"),
     [

@@ -179,6 +179,7 @@ def at(k: int | None) -> list[Metric]:
     return [*(make(k=k) for make in RANKED), HitRate(k=k, mode="granular"), exponential]
 
 
+@pytest.mark.slow
 @given(IDS, IDS | GRADES, K)
 def test_bounds(retrieved: list[str], relevant: Any, k: int | None) -> None:
     """Every score is in [0, 1], however often an id is named, or there is none."""

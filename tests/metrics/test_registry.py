@@ -190,6 +190,7 @@ def test_a_package_that_is_broken(name: str, told: str) -> None:
     assert resolve_metrics(["politeness"])
 
 
+@pytest.mark.slow
 def test_a_metric_of_another_package_in_a_fresh_process(installed: Path) -> None:
     """The command line's table has it too."""
     done = subprocess.run(

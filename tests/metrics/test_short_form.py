@@ -152,6 +152,7 @@ def test_a_context_that_is_not_there(numbers: list[int]) -> None:
 LONG = 40_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", [" " * LONG, "\t" * LONG, "A. " * LONG, "1. " * LONG, "! " * LONG, '"' * LONG]
 )

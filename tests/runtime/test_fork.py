@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 @SOURCES
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_fork_with_held_spans(protocol: str, source: Source) -> None:
@@ -57,6 +58,7 @@ class Counted:
         Counted.calls += 1
 
 
+@pytest.mark.slow
 def test_objects_that_are_gone_leave_nothing_for_forks() -> None:
     """Each evaluation makes judges and embedders; their callbacks do not pile up."""
     gc.collect()
@@ -93,6 +95,7 @@ def test_an_object_that_lives_until_the_exit_prints_nothing() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
+@pytest.mark.slow
 def test_methods_are_called_again_when_gevent_patches_a_child() -> None:
     """Workers of gunicorn patch after the fork, and locks made before do not know greenlets."""
     pytest.importorskip("gevent")

@@ -53,6 +53,7 @@ def test_the_gauge_keeps_the_evidence_of_an_alarm_for_two_collections() -> None:
     assert values[2] == 0
 
 
+@pytest.mark.slow
 def test_the_gauge_merges_all_pipelines_of_a_provider() -> None:
     """A pipeline that no longer exists has no values."""
     backend = Backend()
@@ -161,6 +162,7 @@ def test_invalid_drift_options_of_a_pipeline_are_refused(drift: Any, told: str) 
         instrument(drift=drift)
 
 
+@pytest.mark.slow
 def test_questions_are_monitored_if_a_metric_embeds_them() -> None:
     """No further embeddings are requested, and other sinks do not get them."""
     for questions, streams in ((100, {"question_embedding"}), (0, set())):

@@ -84,6 +84,7 @@ def test_no_instrument_is_named_like_a_namespace_of_others() -> None:
     assert [one for one in names if any(other.startswith(f"{one}.") for other in names)] == []
 
 
+@pytest.mark.slow
 def test_the_gauges_do_not_keep_a_pipeline_alive() -> None:
     """After the pipeline is gone, the gauges have no value."""
     reader = InMemoryMetricReader()
@@ -182,6 +183,7 @@ def test_each_meter_provider_counts_the_requests_of_a_shared_judge() -> None:
         assert found["rag.evaluation.endpoint.attempts"] == {("judge m", "ok"): 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [end_it, leave_it])
 def test_a_judge_does_not_keep_a_pipeline_alive(end: Callable[[InstrumentSink], None]) -> None:
     """A pipeline that is gone is forgotten by the judge that it had, with or without a shutdown."""

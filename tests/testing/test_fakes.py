@@ -72,6 +72,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = rag_eval_otel.testing.Nothing  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_import_is_lazy() -> None:
     """Importing the package, even its clock, does not import gRPC."""
     code = "import sys; from rag_eval_otel.testing import ManualClock; print('grpc' in sys.modules)"

@@ -223,6 +223,7 @@ def test_slow_reply_times_out() -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 def test_latency_is_added_to_every_answer() -> None:
     """Chat and embeddings each have a latency of their own."""
     with ScriptedOpenAI(lambda _: "x", lengths, latency=0.2) as server:
@@ -236,6 +237,7 @@ def test_latency_is_added_to_every_answer() -> None:
         call(server, embed, timeout=0.2)
 
 
+@pytest.mark.slow
 def test_sixty_four_requests_at_once() -> None:
     """Sixty-four requests are all in flight together, or the barrier in the script would break."""
     barrier = threading.Barrier(64)

@@ -118,6 +118,7 @@ def test_scores_are_properties_in_the_junit_file(pytester: pytest.Pytester) -> N
     assert told["rag_eval.judge"] == "lexical"
 
 
+@pytest.mark.slow
 def test_the_judge_is_an_option(pytester: pytest.Pytester) -> None:
     """A judge that does not exist is an error that names what does."""
     pytester.makepyfile(TESTS)
@@ -129,6 +130,7 @@ def test_the_judge_is_an_option(pytester: pytest.Pytester) -> None:
 # --- tests that do not use it ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_other_sessions_are_left_alone(pytester: pytest.Pytester) -> None:
     """No report, no property, and no library is imported but pytest and our names."""
     pytester.makepyfile(

@@ -246,6 +246,7 @@ def test_exponential_histogram_arrives(receiver: OtlpReceiver, wire: Wire) -> No
     assert (sum(point.bucket_counts), point.bounds) == (1, ())
 
 
+@pytest.mark.slow
 def test_parallel_exports_all_arrive(receiver: OtlpReceiver) -> None:
     """Nothing is lost or doubled when both protocols deliver from many threads."""
 
@@ -283,6 +284,7 @@ def test_clear_forgets(receiver: OtlpReceiver) -> None:
     assert [span.name for span in receiver.spans()] == ["new"]
 
 
+@pytest.mark.slow
 @both_wires
 def test_exporter_survives_one_failure(receiver: OtlpReceiver, wire: Wire) -> None:
     """A refusal that may be retried is retried by the exporter, and the span comes once."""

@@ -298,6 +298,7 @@ def langsmith(monkeypatch: pytest.MonkeyPatch, url: str, **environment: str) -> 
     return LangSmith()
 
 
+@pytest.mark.slow
 def test_langsmith_gets_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the run whose id is that of the span."""
     with serving(LangSmithService(known={1, 2})) as service:
@@ -310,6 +311,7 @@ def test_langsmith_gets_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one["feedback_source"]["metadata"] == {"annotator_kind": "LLM", "threshold": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "status"),
     [({"LANGSMITH_API_KEY": "wrong"}, 401), ({"LANGSMITH_PROJECT": "elsewhere"}, 404)],
@@ -337,6 +339,7 @@ class Strict(LangSmithService):
         return super().answer(request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "is_temporary"), [(403, False), (422, False), (413, False), (503, True)]
 )
@@ -351,6 +354,7 @@ def test_langsmith_refuses_invalid_feedback(
     assert status == 403 or "because" not in str(refusal.error)
 
 
+@pytest.mark.slow
 def test_langsmith_does_not_know_the_run_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The feedback is refused, and another one is stored."""
     with serving(LangSmithService(known={2})) as service:

@@ -316,6 +316,7 @@ def test_a_request_under_way_is_counted_once_at_a_close() -> None:
     assert ended == {"shutdown": 1}
 
 
+@pytest.mark.slow
 def test_a_delivery_has_a_thread_of_its_own() -> None:
     """The caller's thread connects to nothing and sends nothing."""
     threads: list[threading.Thread] = []
@@ -332,6 +333,7 @@ def test_a_delivery_has_a_thread_of_its_own() -> None:
     assert [thread.name for thread in threads] == ["rag-eval-otel-phoenix"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_starts_with_an_empty_queue() -> None:

@@ -47,6 +47,7 @@ def outcomes(app: App) -> dict[Any, int]:
     }
 
 
+@pytest.mark.slow
 def test_every_score_arrives_once(acme: type[Acme]) -> None:
     """The values are those on the spans, also if the backend failed twice."""
     acme.errors = [BackendError("down"), BackendError("broken", status=500)]
@@ -96,6 +97,7 @@ def test_clock_skew_loses_no_score(acme: type[Acme], hours: int) -> None:
     assert (turn.get_span_context().span_id, "rag.evaluation", None) in acme.stored
 
 
+@pytest.mark.slow
 def test_a_hanging_backend_delays_no_span(acme: type[Acme]) -> None:
     """The spans leave with their scores. A shutdown takes its time only, and counts the loss."""
     acme.hangs.clear()
@@ -109,6 +111,7 @@ def test_a_hanging_backend_delays_no_span(acme: type[Acme]) -> None:
         assert not acme.stored
 
 
+@pytest.mark.slow
 def test_a_flush_by_a_sink_waits_for_no_backend(acme: type[Acme]) -> None:
     """It is on the thread that evaluates turns, which must not stand still."""
     acme.hangs.clear()
@@ -149,6 +152,7 @@ def test_feedback_of_people_is_sent(acme: type[Acme]) -> None:
     assert acme.stored == {(2, "user", 1.0): 1}
 
 
+@pytest.mark.slow
 def test_the_queue_is_reported(acme: type[Acme]) -> None:
     """A gauge shows how many scores wait."""
     acme.hangs.clear()
