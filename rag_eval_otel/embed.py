@@ -11,13 +11,14 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
+from rag_eval_otel.judge.batching import Batches
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai_client import OpenAIClient, connection
 from rag_eval_otel.judge.protection import CHARACTERS, Endpoint
@@ -94,7 +95,7 @@ class OpenAIEmbedder:
             api_version=api_version,
         )
         self._coding = {"encoding_format": "base64"}
-        self.endpoint = Endpoint(f"embedder {model}", self._client.limits)
+        self.use_endpoint(Endpoint(f"embedder {model}", self._client.limits))
 
     def __repr__(self) -> str:
         return f"OpenAIEmbedder({self.model!r})"
@@ -102,15 +103,24 @@ class OpenAIEmbedder:
     def with_endpoint(self, endpoint: Endpoint) -> Self:
         """Return a copy of this embedder that sends its requests by way of ``endpoint``."""
         found = copy.copy(self)
-        found.endpoint = endpoint
+        found.use_endpoint(endpoint)
         return found
+
+    def use_endpoint(self, endpoint: Endpoint) -> None:
+        """Send later requests by way of ``endpoint``."""
+        self.endpoint = endpoint
+        self._batches = Batches(self._embed, name=endpoint.name)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; raise `JudgeError` on failure.
 
-        All texts are sent in one request. An empty text is sent as a space, because servers refuse
-        empty strings. A lone surrogate is sent as a question mark.
+        All texts are sent in one request, which callers may share (see `Batches`). An empty text is
+        sent as a space, because servers refuse empty strings. A lone surrogate is sent as a
+        question mark.
         """
+        return await self._batches.embed(texts)
+
+    async def _embed(self, texts: Sequence[str]) -> Vectors:
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
         body = {"model": self.model, "input": shown}
         try:
@@ -207,14 +217,16 @@ def name_of(embedder: Embedder) -> str:
 
 
 class VectorCache:
-    """Keeps the vectors of texts under digests of the texts, up to ``max_bytes`` of vectors.
+    """Keeps the vectors of up to ``max_texts`` texts, under digests of the texts.
 
-    If the cache is full, the least recently used vectors are dropped. The texts are not kept. A
-    cache belongs to one embedder.
+    With all that belongs to them, they take at most ``max_bytes`` of memory. If the cache is full,
+    the least recently used vectors are dropped. The texts are not kept. A cache belongs to one
+    embedder.
     """
 
-    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(self, max_bytes: int = 16 * 1024 * 1024, *, max_texts: int = 2048) -> None:
         self._max_bytes = max_bytes
+        self._max_texts = max_texts
         self._bytes = 0
         self._rows: OrderedDict[bytes, Vectors] = OrderedDict()
 
@@ -230,10 +242,17 @@ class VectorCache:
         """Keep a copy of ``row``, the vector of ``text``."""
         key, kept = _digest(text), np.array(row)
         before = self._rows.pop(key, None)
-        self._bytes += kept.nbytes - (0 if before is None else before.nbytes)
+        self._bytes += _size(kept) - (0 if before is None else _size(before))
         self._rows[key] = kept
-        while self._bytes > self._max_bytes:
-            self._bytes -= self._rows.popitem(last=False)[1].nbytes
+        while self._bytes > self._max_bytes or len(self._rows) > self._max_texts:
+            self._bytes -= _size(self._rows.popitem(last=False)[1])
+
+
+_ENTRY: Final = 400  # bytes of an entry of the cache without its numbers
+
+
+def _size(row: Vectors) -> int:
+    return int(row.nbytes) + _ENTRY
 
 
 def _digest(text: str) -> bytes:

@@ -149,6 +149,9 @@ NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
     "judge_timeout": (0.001, _INF),
     "judge_retries": (0, 100),
     **dict.fromkeys(_PER_MINUTE, (1, _INF)),
+    "workers": (1, 10_000),
+    "score_cache_turns": (0, 1_000_000),
+    "score_cache_seconds": (1, 366 * 86_400),
     "feedback_turns": (0, 100_000),
     "hold_seconds": (0, 3600),
     "max_held": (1, 1_000_000),
@@ -184,7 +187,9 @@ WHOLE: Final = frozenset(
         "max_text_chars",
         "max_held_bytes",
         "max_tokens",
+        "score_cache_turns",
         "seed",
+        "workers",
     }
 )
 """The numeric options that must be whole numbers."""

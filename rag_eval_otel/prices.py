@@ -21,6 +21,7 @@ from rag_eval_otel.types import Usage
 _log = logging.getLogger("rag_eval_otel")
 
 _MILLION = 1_000_000
+_NAMES = 100  # names whose prices are kept; a gateway may give each reply another name
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
 """The date or release at the end of a model's name. It is ignored when a price is looked up."""
@@ -56,6 +57,10 @@ class Prices:
 
     models: Mapping[str, Price] = field(default_factory=dict)
     currency: str = "USD"
+    _found: dict[str, Price | None] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
+    """The prices of the names that were looked up."""
 
     def price_of(self, model: str) -> Price | None:
         """Return the price of ``model``, or None if the table has no price for it.
@@ -64,6 +69,13 @@ class Prices:
         (``-2024-07-18``). The price of the longest part of the name counts: the price of
         ``meta-llama/Llama-3.1-8B-Instruct`` comes before that of ``Llama-3.1-8B-Instruct``.
         """
+        if model not in self._found:
+            if len(self._found) >= _NAMES:
+                self._found.clear()
+            self._found[model] = self._price_of(model)
+        return self._found[model]
+
+    def _price_of(self, model: str) -> Price | None:
         parts = str(model).split("/")
         for i in range(len(parts)):
             name = "/".join(parts[i:])
@@ -79,6 +91,8 @@ class Prices:
         ``judge`` are names of the judge's model: the first name with a price counts. The price of
         the ``embedder`` counts for embedded texts. The first tokens without a price are logged.
         """
+        if not usage.tokens:
+            return None
         embedded = Usage(embedding_tokens=usage.embedding_tokens)
         judged = replace(usage, embedding_requests=0, embedding_tokens=0)
         found = [

@@ -16,7 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.fakes import WordEmbeddings
-from rag_eval_otel.embed import Embed, HashingEmbedder, LangChainEmbedder, OpenAIEmbedder, cosine
+from rag_eval_otel.embed import (
+    Embed,
+    HashingEmbedder,
+    LangChainEmbedder,
+    OpenAIEmbedder,
+    VectorCache,
+    cosine,
+)
 from rag_eval_otel.errors import (
     JudgeAuthError,
     JudgeError,
@@ -30,6 +37,24 @@ from rag_eval_otel.testing.openai_server import LoopbackServer
 from rag_eval_otel.types import Usage, Vectors
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0]}
+
+# --- the vectors that are kept --------------------------------------------------------------------
+
+
+def test_the_memory_of_vectors_is_bounded() -> None:
+    """Also of short vectors; the least recently used ones go, and their texts are not found."""
+    cache = VectorCache(max_bytes=5_000)
+    for number in range(100):
+        cache.put(f"text {number}", np.ones(8))
+        cache.put("often", np.ones(8))
+    kept = [number for number in range(100) if cache.get(f"text {number}") is not None]
+    assert kept == list(range(91, 100))
+    assert cache.get("often") is not None
+    few = VectorCache(max_texts=3)
+    for number in range(5):
+        few.put(f"text {number}", np.ones(8))
+    assert [few.get(f"text {number}") is None for number in range(5)] == [True, True] + 3 * [False]
+
 
 # --- the cosine -----------------------------------------------------------------------------------
 
@@ -77,6 +102,7 @@ def hashed(*texts: str, dimensions: int = 1024) -> Vectors:
     return asyncio.run(HashingEmbedder(dimensions).embed(texts))
 
 
+@pytest.mark.slow
 def test_hashing_is_the_same_everywhere() -> None:
     """The vectors do not depend on the process's random seed for hashes."""
     code = (

@@ -200,7 +200,7 @@ class Ask:
                 if isinstance(part, UnparsableReplyError) and repairs > 0:
                     again.append(replace(task, complaint=str(part)))
                 else:
-                    self._deliver(replace(task, complaint=""), part)
+                    self._deliver(_first(task), part)
             asked, repairs = again, repairs - 1
 
     def _deliver(self, task: Task[Any], part: object) -> None:
@@ -261,11 +261,16 @@ class Ask:
     def _spend(self, tasks: Sequence[Task[Any]], usage: Usage) -> None:
         """Add ``usage``, of one request with ``tasks``, to the usage of this sample."""
         self.usage += usage
-        self.ledger.spend({replace(t, complaint=""): _size_of(t) for t in tasks}, usage)
+        self.ledger.spend({_first(task): _size_of(task) for task in tasks}, usage)
 
     def _key(self, task: Task[Any]) -> bytes:
         text = repr((self._judge.model, self._fusion, self._prompts, task))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _first(task: Task[Any]) -> Task[Any]:
+    """Return ``task`` as it was before its reply did not parse."""
+    return replace(task, complaint="") if task.complaint else task
 
 
 def _size_of(task: Task[Any]) -> int:

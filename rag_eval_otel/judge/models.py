@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -18,8 +18,10 @@ from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
+from rag_eval_otel.judge.redis_counts import RedisCounts
 from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.judge.throttling import Limits
+from rag_eval_otel.limits import Limit
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.providers import REGISTRIES, Part, parts_of
 from rag_eval_otel.runtime.watchdog import within
@@ -47,12 +49,14 @@ AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
 """Prompts, or the path of a folder with prompts; None: ``RAG_EVAL_PROMPTS`` or built in."""
 
 
-def build_judge(config: Config) -> Judge:
+def build_judge(config: Config, on_error: Callable[[], None] = lambda: None) -> Judge:
     """Return the judge of ``config`` for live scoring.
 
-    Unless the judge is lexical or local, its `Endpoint` has a circuit breaker.
+    Unless the judge is lexical or local, its `Endpoint` has a circuit breaker. ``on_error`` is
+    called when the Redis with the limits a minute cannot be reached.
     """
-    return _protected_judge(_judge(config), _live(config) | _per_minute(config, "judge"))
+    judge = _judge(config)
+    return _protected_judge(judge, _live(config) | _per_minute(config, "judge", judge, on_error))
 
 
 def build_plain_judge(config: Config) -> Judge:
@@ -60,27 +64,32 @@ def build_plain_judge(config: Config) -> Judge:
 
     During an outage, a breaker would fail all remaining rows of a dataset at once.
     """
-    return _protected_judge(_judge(config), _per_minute(config, "judge"))
+    judge = _judge(config)
+    return _protected_judge(judge, _per_minute(config, "judge", judge))
 
 
-def build_live_embedder(config: Config) -> Embedder:
+def build_live_embedder(config: Config, on_error: Callable[[], None] = lambda: None) -> Embedder:
     """Return the embedder of ``config`` for live scoring.
 
-    Unless the embedder is offline, its `Endpoint` has a circuit breaker.
+    Unless the embedder is offline, its `Endpoint` has a circuit breaker. ``on_error`` is called
+    when the Redis with the limits a minute cannot be reached.
     """
-    limits = _live(config) | _per_minute(config, "embedder")
-    return _protected_embedder(_embedder(config), limits)
+    embedder = _embedder(config)
+    limits = _live(config) | _per_minute(config, "embedder", embedder, on_error)
+    return _protected_embedder(embedder, limits)
 
 
 def build_embedder(config: Config) -> Embedder:
     """Return the embedder of ``config``, without a circuit breaker."""
-    return _protected_embedder(_embedder(config), _per_minute(config, "embedder"))
+    embedder = _embedder(config)
+    return _protected_embedder(embedder, _per_minute(config, "embedder", embedder))
 
 
 _FAILURES = 5  # failed attempts in a row that open the breaker
 _RETRY_SHARE = 0.1  # retries in a minute, as a part of the first attempts
 _REQUESTS = 4  # requests that a turn sends at the same time, at most about
 _LEAST_PATIENCE = 15.0  # seconds; servers often ask for pauses of up to 10 s
+_MINUTELY = ("requests", "tokens")  # the units of limits a minute
 _NO_RETRIES = Limits(retries=0, timeout=None)
 """The limits of judges and embedders that have retries and timeouts of their own."""
 
@@ -99,12 +108,26 @@ def _live(config: Config) -> dict[str, Any]:
     }
 
 
-def _per_minute(config: Config, part: Part) -> dict[str, Any]:
-    """Return the fields of `Limits` for the limits a minute that ``config`` has for ``part``."""
+def _per_minute(
+    config: Config, part: Part, model: object, on_error: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Return the fields of `Limits` for the limits a minute that ``config`` has for ``part``.
+
+    With the option ``redis``, all processes with ``model`` share them.
+    """
     prefix = "" if part == "judge" else "embedder_"
-    names = ("requests_per_minute", "tokens_per_minute")
-    found = {name: getattr(config, f"{prefix}max_{name}") for name in names}
-    return {name: limit for name, limit in found.items() if limit is not None}
+    amounts = {unit: getattr(config, f"{prefix}max_{unit}_per_minute") for unit in _MINUTELY}
+    found = {unit: amount for unit, amount in amounts.items() if amount is not None}
+    if not found or is_offline(model):
+        return {}
+    fields: dict[str, Any] = {f"{unit}_per_minute": amount for unit, amount in found.items()}
+    if config.redis is not None:
+        limits = [Limit(amount=n, unit=unit, seconds=60.0) for unit, n in found.items()]
+        name = getattr(model, "model", None) or type(model).__name__
+        fields["shared"] = RedisCounts(
+            config.redis, limits, of=f"minute:{part} {name}", option="redis", on_error=on_error
+        )
+    return {**fields, "workers": config.workers}
 
 
 def _protected_judge(judge: Judge, limits: Mapping[str, Any]) -> Judge:
@@ -257,6 +280,8 @@ _OF_MODELS = (
     "max_tokens_per_minute",
     "embedder_max_requests_per_minute",
     "embedder_max_tokens_per_minute",
+    "redis",
+    "workers",
 )
 
 

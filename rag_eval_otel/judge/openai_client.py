@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import platform
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -34,15 +35,18 @@ from rag_eval_otel.judge.throttling import Limits
 from rag_eval_otel.judge.usage import attempt, will_attempt
 from rag_eval_otel.providers import Provider
 from rag_eval_otel.redaction import scrubbed
-from rag_eval_otel.runtime.fork import finish_before_fork
+from rag_eval_otel.runtime.fork import call_in_child, finish_before_fork, leave_to_parent
 from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from ssl import SSLContext
+
+    from openai import APIError, APIStatusError, APITimeoutError, AsyncOpenAI
 
 
 _AZURE_VERSION = "2024-10-21"
 _KEY = "OPENAI_API_KEY"
+_BUNDLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _PARTS = ("prompt", "completion", "total")
 _QUOTED = 200  # characters of a server's message that go into an error
 _LARGEST = 1_000_000  # bytes of a reply to the judge
@@ -142,6 +146,11 @@ class OpenAIClient:
         self._key_variable = key_variable
         self._given = client
         self._clients: dict[asyncio.AbstractEventLoop, _OpenClient] = {}
+        call_in_child(self._leave_clients)
+
+    def _leave_clients(self) -> None:
+        leave_to_parent(self._clients)
+        self._clients = {}
 
     async def open(self) -> None:
         """Make the client for the current event loop if there is none, which may take a second."""
@@ -203,17 +212,11 @@ class OpenAIClient:
         # `uname` for it, and a child that is forked then would keep the pipe to `uname` open.
         platform.platform()
         # Imported here, because it takes half a second and only judges need it.
-        from openai import (  # noqa: PLC0415
-            AsyncAzureOpenAI,
-            AsyncOpenAI,
-            DefaultAsyncHttpxClient,
-        )
+        from openai import AsyncAzureOpenAI, AsyncOpenAI  # noqa: PLC0415
 
-        timeout = self._options["timeout"]
-        http = DefaultAsyncHttpxClient(event_hooks={"response": [_limit_size]}, timeout=timeout)
         options = {
             **self._options,
-            "http_client": http,
+            "http_client": _http_client(self._options["timeout"]),
             "default_headers": {"Accept-Encoding": "identity"},
         }
         if "api_version" in self._options:
@@ -223,6 +226,37 @@ class OpenAIClient:
             msg = f"no key: set {self._key_variable}, or judge_api_key or embedder_api_key"
             raise JudgeAuthError(msg)
         return AsyncOpenAI(**options)
+
+
+def _http_client(timeout: float) -> Any:
+    """Return the HTTP client to use with the ``openai`` library.
+
+    It sends requests with aiohttp if the extra ``aiohttp`` is installed, which takes a third of the
+    CPU time. Otherwise it is the default client of the library.
+    """
+    import openai  # noqa: PLC0415
+
+    options: dict[str, Any] = {"event_hooks": {"response": [_limit_size]}, "timeout": timeout}
+    kinds = openai.DefaultAsyncHttpxClient.__mro__
+    base = next(kind for kind in kinds if kind.__name__ == "AsyncClient")
+    bundles = [first_set((name,)) for name in _BUNDLES]
+    options["verify"] = _certificates(base.__module__.partition(".")[0], *bundles)
+    fast = getattr(openai, "DefaultAioHttpClient", None)  # not in older versions
+    if fast is not None:
+        with suppress(RuntimeError):  # aiohttp is not installed
+            return fast(**options)
+    return openai.DefaultAsyncHttpxClient(**options)
+
+
+@lru_cache(maxsize=4)
+def _certificates(library: str, *_bundles: str | None) -> SSLContext:
+    """Return the default TLS context of the HTTP library of this ``openai``, httpx or httpx2.
+
+    It takes 25 ms to make, and is kept for all judges, embedders and event loops. ``_bundles`` are
+    the values of the environment variables that name other certificates.
+    """
+    context: SSLContext = sys.modules[library].create_ssl_context()
+    return context
 
 
 def usage_of(reply: object) -> Usage | None:
@@ -340,6 +374,9 @@ def judge_errors(
         msg = "the server's reply is not JSON"
         raise UnparsableReplyError(msg) from error
     except openai.APITimeoutError as error:
+        if _is_broken(error):
+            msg = f"{_place_of(error)}: Connection error."
+            raise JudgeTransportError(msg) from error
         msg = "no reply in time"
         raise JudgeTimeoutError(msg) from error
     except openai.APIStatusError as error:
@@ -349,11 +386,22 @@ def judge_errors(
     except openai.APIError as error:
         if isinstance(error.__cause__, JudgeError):  # raised while the reply was read
             raise error.__cause__ from None
-        place = error.request.url.netloc.decode()
-        msg = f"{place}: {_short(clean(str(error)))}"
+        msg = f"{_place_of(error)}: {_short(clean(str(error)))}"
         raise JudgeTransportError(msg) from error
     except openai.OpenAIError as error:  # no client could be made: there is no key
         raise JudgeAuthError(_short(clean(str(error)))) from error
+
+
+def _is_broken(error: APITimeoutError) -> bool:
+    """Return True if ``error`` is a broken connection, which aiohttp's client calls a timeout."""
+    cause = error.__cause__ and error.__cause__.__cause__
+    names = {kind.__name__ for kind in type(cause).__mro__}
+    return "ClientConnectionError" in names and not isinstance(cause, asyncio.TimeoutError)
+
+
+def _place_of(error: APIError) -> str:
+    """Return the host and the port of the server."""
+    return error.request.url.netloc.decode()
 
 
 def _texts_in(body: Mapping[str, Any]) -> Iterator[str]:
@@ -381,7 +429,7 @@ def _status_error(
     if kind is JudgeRequestError and any(words in told.lower() for words in OF_LENGTH):
         kind = JudgeTooLongError
     refused = kind(f"HTTP {status}: {_short(clean(told))}")
-    if isinstance(refused, JudgeRequestError):
+    if isinstance(refused, JudgeRequestError | JudgeTransportError):
         refused.status = status
     refused.retry_after = retry_after(error.response.headers)
     return refused

@@ -11,7 +11,8 @@ An endpoint decides for each request when it is sent, and whether it is sent aga
   sent, except one *probe* from time to time.
 - The number of requests under way is cut after a 429 or if the latency rises, and grows back while
   replies are quick (additive increase, multiplicative decrease).
-- Requests and tokens a minute may be limited, exactly in each window of 60 seconds.
+- Requests and tokens a minute may be limited, exactly in each window of 60 seconds. Several
+  processes may have the limits together.
 
 An endpoint may be used from several threads and event loops.
 """
@@ -44,8 +45,8 @@ from rag_eval_otel.judge.throttling import (
     BreakerState,
     Limits,
     Place,
-    RateLimiter,
     RetryBudget,
+    SharedLimiter,
     Slots,
 )
 from rag_eval_otel.runtime.fork import call_in_child
@@ -75,7 +76,19 @@ def time_limit(seconds: float | None, *, clock: Clock = time.monotonic) -> Itera
     Within another `time_limit`, the earlier deadline counts. No endpoint waits past the deadline.
     """
     until = math.inf if seconds is None else clock() + seconds
-    token = _deadline.set(min(until, _deadline.get()))
+    with with_deadline(min(until, _deadline.get())):
+        yield
+
+
+def deadline() -> float:
+    """Return the time at which requests that are begun in this context must end; infinity: none."""
+    return _deadline.get()
+
+
+@contextmanager
+def with_deadline(until: float) -> Iterator[None]:
+    """Let requests that are begun in this context end at ``until``, whatever the deadline was."""
+    token = _deadline.set(until)
     try:
         yield
     finally:
@@ -141,6 +154,7 @@ class Endpoint:
         self._clock = clock
         self._sleep = sleep
         self._draw = draw
+        self._workers: float = self.limits.workers
         self._reset()
         call_in_child(self._reset)
 
@@ -151,7 +165,8 @@ class Endpoint:
         self._breaker = Breaker(limits)
         self._budget = RetryBudget(limits.retry_share)
         self._slots = Slots(limits.concurrency)
-        self._limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
+        self._limiter = SharedLimiter(limits, clock=self._clock, sleep=self._sleep)
+        self._limiter.share(self._workers)
         self._attempts: Counter[Outcome] = Counter()
         self._not_sent: Counter[str] = Counter()
         self._returned = 0
@@ -163,6 +178,14 @@ class Endpoint:
     def with_limits(self, limits: Mapping[str, Any]) -> Endpoint:
         """Return a new endpoint with this name, and with the fields ``limits`` replaced."""
         return Endpoint(self.name, replace(self.limits, **limits))
+
+    def share(self, workers: float) -> None:
+        """Divide the limits a minute among ``workers`` processes from now on.
+
+        Limits that are kept in shared counts are divided only while these cannot be reached.
+        """
+        self._workers = workers
+        self._limiter.share(workers)
 
     @property
     def state(self) -> EndpointState:
@@ -276,12 +299,12 @@ class Endpoint:
             raise self._refused(error) from None
         is_admitted = False
         try:
-            now = self._clock()
-            attempt.place = self._limiter.reserve(now, attempt.tokens, most=until - now)
+            attempt.place = await self._limiter.reserve(attempt.tokens, until)
             if attempt.place is None:
                 raise self._refused(JudgeRateLimitError("not sent: over the limit a minute"))
-            if attempt.place.at > now:
-                await self._sleep(attempt.place.at - now)
+            wait = attempt.place.at - self._clock()
+            if wait > 0:
+                await self._sleep(wait)
             is_admitted = self._begin(attempt)
         finally:
             if not is_admitted:
@@ -298,6 +321,7 @@ class Endpoint:
         """
         with self._lock:
             self._slots = self._slots.without_requests()
+            self._limiter.abandon()
             self._breaker.ended("cancelled", is_probe=True, now=self._clock(), draw=0.0)
 
     async def _wait_for_pause(self, until: float) -> None:

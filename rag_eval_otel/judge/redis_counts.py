@@ -1,32 +1,27 @@
-"""`RedisCounts`: share the counts of a budget among processes, in a Redis or Valkey server."""
+"""`RedisCounts`: share the counts of a limit among processes, in a Redis or Valkey server."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
 
-from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import CELLS, Taken, whole
 from rag_eval_otel.limits import Limit
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import silence
-from rag_eval_otel.runtime.installed import require
-from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.runtime.workers import DaemonExecutor
+from rag_eval_otel.runtime.redis_calls import RedisCalls
 
-T = TypeVar("T")
-
-_THREADS = 4
 _MICRO = 1_000_000
-_OF_ARGUMENTS = (AttributeError, LookupError, TypeError, ValueError)
-"""Errors of the package ``redis`` for wrong arguments after ? in a URL, some only on connecting."""
+_OF_BUDGET = (
+    "the budget's Redis cannot be reached (%s): this process counts alone until it is back,"
+    " so that all processes together may exceed the budget"
+)
+_OF_MINUTE = (
+    "the Redis with the limits a minute cannot be reached (%s): until it is back, each process"
+    " keeps to the limits divided by the number of workers"
+)
 
 # For each limit: its key, and the arguments limit, width of a cell in microseconds, amount, and the
 # amount that was used while Redis was away. The clock is that of the server, so that all processes
@@ -84,17 +79,19 @@ end
 
 
 class RedisCounts:
-    """The counts of a budget in the Redis at ``url``, such as ``redis://host:6379/0#name``.
+    """Counts of the Redis at ``url``, such as ``redis://host:6379/0#name``.
 
-    All processes with the same server, database and name (the part after ``#``) share the counts of
-    equal units and periods. The sum is checked and raised in one script, so the limits hold exactly
-    over all processes.
+    They are the counts of a budget, or of the limits a minute of one judge or embedder: ``of`` says
+    which, as ``budget`` or, for example, ``minute:judge gpt-5-mini``. All processes with the same
+    server, database, name (the part after ``#``) and ``of`` share the counts of equal units and
+    periods. The sum is checked and raised in one script, so the limits hold exactly over all
+    processes.
 
-    A call waits at most ``timeout`` seconds for Redis, or ``socket_timeout`` seconds if ``url`` has
-    this argument. If Redis cannot be reached, `take` returns None for ``retry`` seconds without a
-    call, ``on_error()`` is called, and one line a minute is logged. What the process uses meanwhile
-    is added to the counts when Redis is back. If Redis has lost its counts, as after a restart
-    without persistence, each process adds its own use of the windows with its next request.
+    `RedisCalls` says how long a call waits, and what ``timeout``, ``retry`` and ``on_error`` mean.
+    If Redis cannot be reached, `take` returns None for ``retry`` seconds without a call. What the
+    process uses meanwhile is added to the counts when Redis is back. If Redis has lost its counts,
+    as after a restart without persistence, each process adds its own use of the windows with its
+    next request.
     """
 
     def __init__(
@@ -102,6 +99,8 @@ class RedisCounts:
         url: str,
         limits: Sequence[Limit],
         *,
+        of: str = "budget",
+        option: str = "budget_redis",
         timeout: float = 0.25,
         retry: float = 5.0,
         on_error: Callable[[], None] = lambda: None,
@@ -111,48 +110,47 @@ class RedisCounts:
 
         Raises `MissingDependencyError` without ``redis``, and `ConfigError` for a wrong ``url``.
         """
-        redis = require("redis", "redis")
-        address, name = _parts_of(url)
-        self._client = _client_of(address, timeout=timeout)
-        unreachable = (redis.exceptions.RedisError, OSError, asyncio.TimeoutError)
-        self._errors = (*unreachable, *_OF_ARGUMENTS)
-        self._take_script = self._client.register_script(_TAKE)
-        self._correct_script = self._client.register_script(_CORRECT)
-        tag = f"{{rag_eval_otel:budget:{name}}}"  # in braces: one slot of a cluster
+        calls = self._redis = RedisCalls(
+            url,
+            option=option,
+            told=_OF_BUDGET if of == "budget" else _OF_MINUTE,
+            timeout=timeout,
+            retry=retry,
+            on_error=on_error,
+            clock=clock,
+        )
+        self._take_script = calls.client.register_script(_TAKE)
+        self._correct_script = calls.client.register_script(_CORRECT)
+        # In braces: one slot of a cluster.
+        tag = f"{{rag_eval_otel:{of}:{calls.name}}}"
         self._keys = [f"{tag}:{limit.unit}:{limit.seconds:g}" for limit in limits]
         self._limits = [whole(limit) for limit in limits]
         self._widths = [round(limit.seconds * _MICRO / CELLS) for limit in limits]
-        self._timeout = self._client.connection_pool.connection_kwargs["socket_timeout"]
-        self._retry = retry
-        self._on_error = on_error
-        self._clock = clock
-        self._down_until = float("-inf")
-        self._log = LimitedLog(clock=clock)
-        self.failures = 0
         self._reset()
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget lock and threads, which a forked child does not have, and what the parent owes."""
+        """Forget locks, which a forked child does not have, and what the parent owes."""
         self._lock = threading.Lock()
         self._taking = threading.RLock()
-        self._executor: DaemonExecutor | None = None
         self._owed = [0] * len(self._limits)
         self._made: list[bytes] = []
+
+    @property
+    def failures(self) -> int:
+        """The number of calls that Redis has failed."""
+        return self._redis.failures
 
     async def take(self, amounts: Sequence[int], used: Sequence[int]) -> Taken | None:
         """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached.
 
         ``used`` is what this process has used in the windows.
         """
-        if self._clock() < self._down_until:
+        if self._redis.is_away:
             return None
-        call, found = self._submit(partial(self._take, amounts, used)), None
+        call, found = self._redis.submit(partial(self._take, amounts, used)), None
         try:
-            # Twice the timeout: one for the connection and one for the reply.
-            found = await asyncio.wait_for(asyncio.wrap_future(call), 2 * self._timeout)
-        except self._errors as error:
-            self._failed(error)
+            found = await self._redis.result_of(call)
         finally:
             if found is None:
                 call.add_done_callback(partial(self._give_back, amounts))
@@ -170,7 +168,7 @@ class RedisCounts:
         arguments = [CELLS, *(value for four in fours for value in four)]
         try:
             refused, *rest = self._take_script(keys=self._keys, args=arguments)
-        except self._errors:
+        except self._redis.errors:
             self.add(owed)
             raise
         self._restore([u - o for u, o in zip(used, owed, strict=True)], made=rest[2::3])
@@ -203,79 +201,13 @@ class RedisCounts:
         def call() -> None:
             try:
                 self._correct_script(keys=self._keys, args=arguments)
-            except self._errors as error:
-                self._failed(error)
+            except self._redis.errors as error:
+                self._redis.failed(error)
                 self.add([max(0, each) for each in differences])
 
-        self._submit(call)
+        self._redis.submit(call)
 
     def add(self, amounts: Sequence[int]) -> None:
         """Add ``amounts`` to the counts with the next call of `take` that reaches Redis."""
         with self._lock:
             self._owed = [old + new for old, new in zip(self._owed, amounts, strict=True)]
-
-    def _failed(self, error: BaseException) -> None:
-        self.failures += 1
-        self._down_until = self._clock() + self._retry
-        self._on_error()
-        self._log.write(
-            "redis",
-            "the budget's Redis cannot be reached (%s): this process counts alone until it is back,"
-            " so that all processes together may exceed the budget",
-            type(error).__name__,  # the message may have the address and its password
-        )
-
-    def _submit(self, call: Callable[[], T]) -> Future[T]:
-        with self._lock:
-            if self._executor is None:
-                self._executor = DaemonExecutor(_THREADS, around=_silent)
-                weakref.finalize(self, self._executor.shutdown).atexit = False
-            return self._executor.submit(call)
-
-
-def _parts_of(url: object) -> tuple[str, str]:
-    """Return address and name in ``url``; raise `ConfigError` if it cannot be divided."""
-    if not isinstance(url, str):
-        msg = f"{_WRONG}, not a {type(url).__name__}"
-        raise ConfigError(msg)
-    address, _, name = url.partition("#")
-    if "@" in name:
-        msg = f"{_WRONG}: in a password, write # as %23"
-        raise ConfigError(msg)
-    return address, name
-
-
-_WRONG = "budget_redis must be a URL such as redis://host:6379/0#name"
-
-
-def _client_of(address: str, *, timeout: float) -> Any:
-    """Return a client for the server at ``address``, which connects with its first call.
-
-    Raises `ConfigError` if the package ``redis`` cannot use ``address``. The error does not quote
-    it, and has no cause, because both may have the password.
-    """
-    redis = require("redis", "redis")
-    try:
-        client = redis.Redis.from_url(
-            address, socket_timeout=timeout, socket_connect_timeout=timeout
-        )
-        pool = client.connection_pool
-        # The arguments after ? are checked by a connection and a script only. Nothing is sent.
-        pool.connection_class(**pool.connection_kwargs)
-        client.register_script("")
-    except (*_OF_ARGUMENTS, redis.exceptions.RedisError):
-        pass
-    else:
-        return client
-    msg = (
-        f"{_WRONG}. After ?, it may have arguments of connections in the package redis, such as"
-        " ?client_name=shop (the value is not shown here, because it may have a password)"
-    )
-    raise ConfigError(msg)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Trace none of the calls to Redis in a thread."""
-    silence()
-    yield

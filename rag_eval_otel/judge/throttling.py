@@ -1,6 +1,6 @@
 """The parts of an `Endpoint` that decide whether a request may be sent: breaker, budget, limiter.
 
-None of them reads a clock, waits or draws a random number; the endpoint tells them the time.
+None of them reads a clock or draws a random number; the endpoint tells them the time.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import asyncio
 import math
 import threading
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from rag_eval_otel.errors import JudgeTimeoutError
+from rag_eval_otel.judge.budget import SharedCounts
 from rag_eval_otel.judge.outcomes import Outcome
 
 BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
@@ -26,6 +28,7 @@ _RECENT, _USUAL = 0.2, 0.02  # weights of a reply in the recent and in the usual
 _SLOW = 2.0  # the recent latency is too high at this multiple of the usual latency
 _OUTLIER = 3.0  # a latency counts as at most this multiple of the usual latency
 _LEAST_REPLIES = 20  # replies before the usual latency is known
+_ASK_AGAIN = 0.3  # seconds until shared counts that are full are asked again: one of their cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,9 @@ class Limits:
     - ``concurrency``: the most requests under way, at least 1. The limit falls after a 429 or if
       replies get slow, and grows back to this number while replies are quick.
     - ``requests_per_minute``, ``tokens_per_minute``: None means no limit.
+    - ``shared``: counts of several processes, which have the two limits together.
+    - ``workers``: the processes among which the two limits are divided, if ``shared`` is None or
+      cannot be reached.
     - ``failures``: how many failed attempts in a row open the breaker; infinity: it never opens.
     - ``probe_after``: seconds until the first probe. The time doubles with each failed probe, up to
       ``probe_at_most``.
@@ -54,6 +60,8 @@ class Limits:
     concurrency: int = 1024
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
+    shared: SharedCounts | None = None
+    workers: int = 1
     failures: float = math.inf
     probe_after: float = 30.0
     probe_at_most: float = 300.0
@@ -228,6 +236,7 @@ class Slots:
                 try:
                     waiter.loop.call_soon_threadsafe(waiter.wake)
                 except RuntimeError:  # the loop is closed, and its request will never be sent
+                    waiter.is_used = True  # `acquire` must not give the slot back once more
                     self.in_flight -= 1
 
     def replied(self, seconds: float) -> None:
@@ -268,13 +277,17 @@ class _Waiter:
             self.future.set_result(None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # requests may wait for the same time with as many tokens
 class Place:
-    """The time at which a request may be sent, and the tokens that are counted for it."""
+    """The time at which a request may be sent, and the tokens that are counted for it.
+
+    ``cells`` says where it counts in counts that several processes share, if they were reached.
+    """
 
     at: float
     tokens: int
     is_counted: bool = False
+    cells: tuple[int, ...] | None = None
 
 
 class RateLimiter:
@@ -282,17 +295,28 @@ class RateLimiter:
 
     The limits hold exactly in each window of 60 seconds. `reserve` may be called from many threads.
     Requests get their times in the order of the calls. ``requests`` and ``tokens`` are the most in
-    a minute; None means no limit. A request with more tokens than the limit gets a minute of its
-    own.
+    a minute; None means no limit. ``workers`` processes have the limits together, and each keeps to
+    an equal part, at least one request. A request with more tokens than the limit gets a minute of
+    its own.
     """
 
-    def __init__(self, requests: float | None, tokens: float | None) -> None:
-        self._requests = math.inf if requests is None else max(1, int(requests))
-        self._tokens = math.inf if tokens is None else tokens
+    def __init__(self, requests: float | None, tokens: float | None, *, workers: int = 1) -> None:
+        self._all_requests, self._all_tokens = requests, tokens
         self._is_off = requests is None and tokens is None
         self._lock = threading.RLock()
         self._places: deque[Place] = deque()
         self._counted = 0  # tokens in ``_places``
+        self.share(workers)
+
+    def share(self, workers: float) -> None:
+        """Divide the limits among ``workers`` processes from now on.
+
+        If a process has a third of the work, it may say so by 3.0, or by 1.5 if it has two thirds.
+        """
+        with self._lock:
+            requests, tokens = self._all_requests, self._all_tokens
+            self._requests = math.inf if requests is None else max(1, int(requests / workers))
+            self._tokens = math.inf if tokens is None else tokens / workers
 
     def reserve(self, now: float, tokens: int, *, most: float) -> Place | None:
         """Return the place for a request that comes at ``now``.
@@ -312,12 +336,25 @@ class RateLimiter:
                     break
                 at = max(at, place.at + _WINDOW)
                 places, counted = places - 1, counted - place.tokens
-            if at - now > most:
-                return None
-            found = Place(at, tokens, is_counted=True)
-            self._places.append(found)
-            self._counted += tokens
-            return found
+            return None if at - now > most else self._add(at, tokens)
+
+    def note(self, now: float, tokens: int) -> Place:
+        """Count a request at ``now`` that another limiter has admitted, and return its place."""
+        with self._lock:
+            self._forget(now)
+            return self._add(max(now, self._places[-1].at if self._places else now), tokens)
+
+    def used(self, now: float) -> tuple[int, int]:
+        """Return the requests and the tokens in the minute that ends at ``now``."""
+        with self._lock:
+            self._forget(now)
+            return len(self._places), self._counted
+
+    def _add(self, at: float, tokens: int) -> Place:
+        found = Place(at, tokens, is_counted=True)
+        self._places.append(found)
+        self._counted += tokens
+        return found
 
     def settle(self, place: Place, tokens: int) -> None:
         """Count ``tokens`` for the request at ``place``, now that the reply says how many."""
@@ -339,3 +376,87 @@ class RateLimiter:
             place = self._places.popleft()
             place.is_counted = False
             self._counted -= place.tokens
+
+
+class SharedLimiter:
+    """Keeps several processes together within limits a minute, by counts that they share.
+
+    The requests of this process ask the counts one after another, in the order of the calls. While
+    the counts cannot be reached, this process keeps to its part of the limits, by a `RateLimiter`.
+    Without shared counts in ``limits``, it always does. ``clock`` returns seconds, and ``sleep``
+    waits.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        pair = (limits.requests_per_minute, limits.tokens_per_minute)
+        self._limited = [limit is not None for limit in pair]
+        self._alone = RateLimiter(*pair, workers=limits.workers)
+        self._counts = limits.shared if any(self._limited) else None
+        self._gate = Slots(1)
+        self._clock = clock
+        self._sleep = sleep
+        self.share = self._alone.share
+
+    def _amounts(self, requests: int, tokens: int) -> list[int]:
+        """Return those of the two amounts that have a limit, in the order of the counts."""
+        pairs = zip(self._limited, (requests, tokens), strict=True)
+        return [amount for is_limited, amount in pairs if is_limited]
+
+    async def reserve(self, tokens: int, until: float) -> Place | None:
+        """Return the place of a request, or None if it would have to wait longer than ``until``."""
+        if self._counts is None:
+            now = self._clock()
+            return self._alone.reserve(now, tokens, most=until - now)
+        gate = self._gate
+        try:
+            await gate.acquire(until - self._clock())
+        except JudgeTimeoutError:
+            return None
+        try:
+            return await self._reserve_shared(self._counts, tokens, until=until)
+        finally:
+            gate.release()
+
+    def abandon(self) -> None:
+        """Let further requests pass, because an event loop is blocked, maybe for ever."""
+        self._gate = self._gate.without_requests()
+
+    async def _reserve_shared(
+        self, counts: SharedCounts, tokens: int, *, until: float
+    ) -> Place | None:
+        while True:
+            used = self._amounts(*self._alone.used(self._clock()))
+            taken = await counts.take(self._amounts(1, tokens), used)
+            now = self._clock()
+            if taken is None:
+                return self._alone.reserve(now, tokens, most=until - now)
+            if taken.refused is None:
+                place = self._alone.note(now, tokens)
+                place.at, place.cells = now, taken.cells
+                return place
+            if now + _ASK_AGAIN > until:
+                return None
+            await self._sleep(_ASK_AGAIN)
+
+    def settle(self, place: Place, tokens: int) -> None:
+        """Count ``tokens`` for the request at ``place``, now that the reply says how many."""
+        difference = tokens - place.tokens
+        self._alone.settle(place, tokens)
+        if self._counts is None:
+            return
+        if place.cells is None:
+            self._counts.add(self._amounts(1, tokens))
+        elif difference:
+            self._counts.correct(place.cells, self._amounts(0, difference))
+
+    def give_back(self, place: Place) -> None:
+        """Free ``place``, because its request will not be sent."""
+        self._alone.give_back(place)
+        if self._counts is not None and place.cells is not None:
+            self._counts.correct(place.cells, self._amounts(-1, -place.tokens))

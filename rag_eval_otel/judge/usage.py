@@ -6,11 +6,11 @@ the tokens of requests that several metrics share.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Part = Literal["judge", "embedder"]
+_COUNTS = tuple(field.name for field in fields(Usage))
 
 
 @dataclass(slots=True)
@@ -56,20 +57,21 @@ class Meter:
     count.
 
     ``model`` is the name under which prices are looked up, and ``size`` the number of characters of
-    the prompt or of the texts to embed. ``usage`` are the attempts and tokens up to now.
+    the prompt or of the texts to embed. ``usage`` are the requests and tokens up to now, ``begun``
+    and ``ended`` the numbers of attempts.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
         self.usage = Usage()
         self._budget = budget
         self._model = model
-        self._size = size
+        self.size = size
         self._part = part
         self._unused: Reservation | None = None
         self._is_told = False  # the tokens, if the client does not call `attempt`
         self._assumed = 1  # attempts, if none is counted
-        self._begun = 0  # attempts
-        self._ended = 0
+        self.begun = 0
+        self.ended = 0
 
     async def __aenter__(self) -> Self:
         self._unused = await self._reserve()
@@ -83,7 +85,7 @@ class Meter:
         tb: TracebackType | None,
     ) -> None:
         _METER.reset(self._token)
-        if error is not None and not self._begun:  # by a client that does not call `attempt`
+        if error is not None and self._assumed and not self.begun:  # the client calls no `attempt`
             self.usage = _requests(self._part, min(self._assumed, getattr(error, "requests", 1)))
         reservation, self._unused = self._unused, None
         if reservation is None or self._budget is None:
@@ -93,11 +95,11 @@ class Meter:
         self._budget.settle(reservation, self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
-        """Count ``usage``, which the judge names, if the client has counted no attempt.
+        """Count ``usage``, which the judge names, if the client does not count attempts.
 
         With a budget, it counts as one request at least.
         """
-        if self._begun:
+        if self.begun or not self._assumed:
             return
         self.usage, self._is_told = usage, usage.tokens > 0
         if self._budget is not None and not usage.judge_requests + usage.embedding_requests:
@@ -106,7 +108,7 @@ class Meter:
     @property
     def so_far(self) -> Usage:
         """The usage with the attempt that is under way; see the class for no attempt at all."""
-        return self.usage + _requests(self._part, max(self._begun, self._assumed) - self._ended)
+        return self.usage + _requests(self._part, max(self.begun, self._assumed) - self.ended)
 
     def expect_attempts(self) -> None:
         """Count attempts only, because the client calls `attempt` around each of them."""
@@ -114,16 +116,24 @@ class Meter:
 
     async def begin(self) -> Reservation | None:
         """Return the budget's reservation for the next attempt, or None without a budget."""
-        reservation, self._unused = self._unused, None
-        reservation = reservation or await self._reserve()
-        self._begun += 1
+        reservation = await self.admitted()
+        self.begun += 1
         return reservation
 
     def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
         """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
-        self._ended += 1
+        self.ended += 1
+        self.count(reservation, usage, requests=1)
+
+    async def admitted(self) -> Reservation | None:
+        """Return the budget's reservation for an attempt that another meter may count."""
+        reservation, self._unused = self._unused, None
+        return reservation or await self._reserve()
+
+    def count(self, reservation: Reservation | None, usage: Usage | None, *, requests: int) -> None:
+        """Count ``requests`` and the tokens of ``usage``; None if its tokens are not known."""
         told = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
-        counted = told + _requests(self._part, 1)
+        counted = told + _requests(self._part, requests)
         self.usage += counted
         if reservation is not None and self._budget is not None:
             self._budget.settle(reservation, None if usage is None else counted)
@@ -131,10 +141,65 @@ class Meter:
     async def _reserve(self) -> Reservation | None:
         if self._budget is None:
             return None
-        return await self._budget.reserve(self._model, size=self._size, part=self._part)
+        return await self._budget.reserve(self._model, size=self.size, part=self._part)
 
 
-_METER: ContextVar[Meter | None] = ContextVar("rag_eval_otel_meter", default=None)
+class SharedMeter:
+    """Counts the attempts of one request that several evaluations share.
+
+    The first of ``meters`` counts the attempts. The tokens are divided among all of ``meters``, in
+    proportion to the sizes of their texts.
+    """
+
+    def __init__(self, meters: Sequence[Meter]) -> None:
+        self._meters = meters
+        self._admitted: list[Reservation | None] = []
+
+    def expect_attempts(self) -> None:
+        """Do nothing, because each of the meters was told."""
+
+    async def begin(self) -> None:
+        """Let the next attempt pass the budget of each meter.
+
+        Raise `BudgetSpentError` if a budget refuses it.
+        """
+        self._admitted = []
+        try:
+            for meter in self._meters:
+                reservation = await meter.admitted()
+                self._admitted.append(reservation)
+        finally:
+            if len(self._admitted) < len(self._meters):  # the request is not sent
+                for meter, reservation in zip(self._meters, self._admitted, strict=False):
+                    meter.count(reservation, Usage(), requests=0)
+        self._meters[0].begun += 1
+
+    def end(self, _: Reservation | None, usage: Usage | None) -> None:
+        """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
+        self._meters[0].ended += 1
+        sizes = [meter.size for meter in self._meters]
+        parts = [None] * len(sizes) if usage is None else shares(usage, sizes)
+        for i, meter in enumerate(self._meters):
+            meter.count(self._admitted[i], parts[i], requests=not i)
+
+
+_METER: ContextVar[Meter | SharedMeter | None] = ContextVar("rag_eval_otel_meter", default=None)
+
+
+def current_meter() -> Meter | None:
+    """Return the meter in whose ``with`` block the caller is, or None."""
+    meter = _METER.get()
+    return meter if isinstance(meter, Meter) else None
+
+
+@contextmanager
+def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
+    """Count the attempts at the request that is sent in the ``with`` block with all ``meters``."""
+    token = _METER.set(SharedMeter(meters) if meters else None)
+    try:
+        yield
+    finally:
+        _METER.reset(token)
 
 
 def will_attempt() -> None:
@@ -220,24 +285,26 @@ def shares(usage: Usage, weights: list[int]) -> list[Usage]:
 
     If all weights are zero, the shares are equal.
     """
+    if len(weights) == 1:
+        return [usage]
     weights = weights if any(weights) else [1] * len(weights)
     # Cached tokens are divided apart from others, so that no share has more than its prompt.
     fresh = replace(usage, prompt_tokens=usage.prompt_tokens - usage.cached_tokens)
-    names = [field.name for field in fields(Usage)]
-    columns = {name: _divided(getattr(fresh, name), weights) for name in names}
-    rows = [Usage(**{name: columns[name][i] for name in names}) for i in range(len(weights))]
-    return [replace(row, prompt_tokens=row.prompt_tokens + row.cached_tokens) for row in rows]
+    columns = {name: _divided(getattr(fresh, name), weights) for name in _COUNTS}
+    columns["prompt_tokens"] = [
+        sum(pair) for pair in zip(columns["prompt_tokens"], columns["cached_tokens"], strict=True)
+    ]
+    rows = zip(*columns.values(), strict=True)
+    return [Usage(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def _divided(number: int, weights: list[int]) -> list[int]:
     """Divide a whole ``number`` by ``weights``: each share is rounded, and the sum is exact."""
-    total, before = sum(weights), 0
-    ends = [number * part // total for part in accumulate(weights)]
-    found = []
-    for end in ends:
-        found.append(end - before)
-        before = end
-    return found
+    if not number:
+        return [0] * len(weights)
+    total = sum(weights)
+    ends = [0, *(number * part // total for part in accumulate(weights))]
+    return [end - start for start, end in pairwise(ends)]
 
 
 _METRIC: ContextVar[str | None] = ContextVar("rag_eval_otel_metric", default=None)

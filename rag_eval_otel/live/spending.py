@@ -24,7 +24,7 @@ from rag_eval_otel.judge.models import build_judge, build_live_embedder
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.judge.redis_counts import RedisCounts
 from rag_eval_otel.limits import AtBudget
-from rag_eval_otel.live.repeats import SharedEvaluations
+from rag_eval_otel.live.repeats import KeptMeasurement, SharedEvaluations, keeping
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.redaction import redactor
@@ -33,6 +33,7 @@ from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Evaluation, JudgeLike, Sample, SkipReason, Usage
 
+_REPLIES = 512  # replies of the judge that are kept; the scores of more turns are
 _TURNS = 50  # recent turns that count most for the mean cost, and for the time between turns
 
 
@@ -45,12 +46,14 @@ def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) ->
     limits = config.limits
     if not limits:
         return None
-    url = config.budget_redis
+    url, option = config.budget_redis, "budget_redis"
+    if url is None:
+        url, option = config.redis, "redis"
     return Budget(
         limits,
         prices=load_prices(config.prices),
         reply_tokens=config.max_tokens,
-        shared=None if url is None else RedisCounts(url, limits, on_error=on_error),
+        shared=None if url is None else RedisCounts(url, limits, option=option, on_error=on_error),
     )
 
 
@@ -65,8 +68,10 @@ class Spending:
     - ``sample``: the same as ``drop``, but `pace` lowers the probability of each turn beforehand,
       so that the budget lasts.
 
-    ``on_unused`` is called with an evaluation that took requests before the budget refused the rest
-    of them, and that is not returned. ``clock`` returns seconds and never goes back.
+    ``keep`` returns the measurement with the scores that are kept, which are used also when the
+    budget is spent. ``on_unused`` is called with an evaluation that took requests before the budget
+    refused the rest of them, and that is not returned. ``clock`` returns seconds and never goes
+    back.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Spending:
         budget: Budget | None,
         at_budget: AtBudget | str = "drop",
         offline: Measurement | None = None,
+        keep: Callable[[Measurement], KeptMeasurement | None] = lambda _: None,
         on_unused: Callable[[Evaluation], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,6 +96,7 @@ class Spending:
         self._clock = clock
         if budget is not None:
             self._measurement = replace(measurement, budget=budget)
+        self._kept = keep(self._measurement)
         self._gap: float | None = None  # mean seconds between two turns
         self._last: float | None = None
         self._costs: tuple[float, ...] | None = None  # mean of a turn, for each limit
@@ -117,11 +124,13 @@ class Spending:
         """
         refused = None
         if not self.is_spent:
-            found = await self._shared.of(self._measurement, sample)
+            found = await self._shared.of(self._kept or self._measurement, sample)
             self._learn(found.usage)
             if found.status != "error" or found.reason != "budget":
                 return replace(found, sampling=sampling)
             refused = found
+        elif self._kept is not None and (known := await self._kept.known(sample)) is not None:
+            return replace(known, sampling=sampling)
         if otherwise is None and self._offline is not None:
             offline = await self._offline.of(sample)
             sampling = replace(sampling, stage="offline", reason="budget")
@@ -218,18 +227,21 @@ def _mean(mean: float | None, value: float) -> float:
 # --- what scores turns, by the options ------------------------------------------------------------
 
 
-def build_measurement(config: Config) -> Measurement:
-    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names."""
+def build_measurement(config: Config, on_error: Callable[[], None] = lambda: None) -> Measurement:
+    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names.
+
+    ``on_error`` is called when the Redis with the limits a minute cannot be reached.
+    """
     watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
     metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Measurement(
         metrics=metrics,
-        judge=build_judge(config),
-        embedder=build_live_embedder(config),
+        judge=build_judge(config, on_error),
+        embedder=build_live_embedder(config, on_error),
         fusion=config.fusion,
         explanations=config.explanations,
         timeout=config.evaluation_timeout,
-        cache=ReplyCache(),
+        cache=ReplyCache(_REPLIES),
         vectors=VectorCache(),
         redactor=redactor(config.redact),
         max_text_chars=config.max_text_chars,
@@ -272,5 +284,6 @@ def build_spending(
         budget=budget,
         at_budget=at_budget,
         offline=build_offline(config, judge) if is_offline else None,
+        keep=partial(keeping, config, instruments=instruments),
         on_unused=instruments.count_cost,
     )

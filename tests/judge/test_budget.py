@@ -60,6 +60,7 @@ def admitted(one: Budget, times: int, usage: Usage | None = None) -> int:
     return asyncio.run(requests())
 
 
+@pytest.mark.slow
 def test_any_window_has_at_most_the_limit() -> None:
     """With requests at all times, no window has more than the limit, and few have less."""
     clock = ManualClock()
@@ -509,7 +510,7 @@ def test_each_process_restores_its_part_of_lost_counts(redis_url: str) -> None:
 def has_begun(counts: RedisCounts) -> None:
     """Wait until a thread has begun the call to Redis."""
     for _ in range(6_000):
-        if not counts._executor._waiting:  # type: ignore[union-attr]  # noqa: SLF001
+        if not counts._redis._executor._waiting:  # type: ignore[union-attr]  # noqa: SLF001
             return
         threading.Event().wait(0.01)
 
@@ -531,7 +532,7 @@ def test_a_call_that_is_too_late_is_given_back(redis_url: str) -> None:
         client.client_unpause()
         for _ in range(6_000):
             found = await counts.take([0], [1])
-            if found and found.used == (1,) and not counts._executor._busy:  # noqa: SLF001
+            if found and found.used == (1,) and not counts._redis._executor._busy:  # noqa: SLF001
                 break
         assert found
         return found.used[0]
@@ -540,6 +541,7 @@ def test_a_call_that_is_too_late_is_given_back(redis_url: str) -> None:
     client.close()
 
 
+@pytest.mark.slow
 def test_the_url_may_say_how_long_to_wait(redis_url: str) -> None:
     """``socket_timeout`` in the URL replaces the time that a call waits for Redis."""
     limits = limits_of("1 requests/day", where="budget")
@@ -590,6 +592,7 @@ def test_an_address_of_redis_is_not_opened_at_the_start(url: str) -> None:
     assert RedisCounts(url, [Limit(amount=1, unit="requests", seconds=60)]).failures == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_forked_child_counts_what_its_parent_used_only_if_nothing_is_shared(

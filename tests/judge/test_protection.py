@@ -152,6 +152,7 @@ def test_no_retry_sleeps_past_the_deadline() -> None:
     assert (len(server.at), now) == (1, pytest.approx(0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "least"), [(0.1, 0.97), (0.5, 0.5)])
 def test_retries_are_at_most_a_tenth_of_first_attempts(share: float, least: float) -> None:
     """With 10 % and with 50 % of server errors, at 20 requests a second for two minutes."""
@@ -179,6 +180,7 @@ def test_for_datasets_every_request_may_be_retried() -> None:
     assert server.endpoint.state.retries > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [60, 600])
 def test_for_datasets_a_busy_server_gets_fewer_requests_and_no_row_is_lost(rows: int) -> None:
     """The server refuses more than eight requests at a time, and does not say for how long."""
@@ -318,6 +320,7 @@ def test_an_outage_costs_five_failures_in_a_row(error: Exception) -> None:
     assert "failed in a row; next try in" in str(results[-1])
 
 
+@pytest.mark.slow
 def test_an_outage_costs_what_is_under_way_and_then_a_probe_each() -> None:
     """Ten minutes at 20 requests a second: what is under way, few retries, and five probes."""
 
@@ -501,6 +504,7 @@ def test_the_state_and_the_attempts_can_be_observed() -> None:
     assert seen[0].seconds == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_begins_anew() -> None:
     """The parent's open breaker and its requests under way are not the child's."""
@@ -667,6 +671,24 @@ def test_a_probe_on_an_abandoned_event_loop_is_not_waited_for() -> None:
     limits = Limits(failures=5, retries=0, timeout=None)
     result, _ = run(use, lambda _: failures.pop() if failures else None, limits)
     assert result == ("half_open", "fine", "closed")
+
+
+def test_requests_that_are_cancelled_while_they_wait_for_the_same_time_keep_no_slot() -> None:
+    """Requests of one size often wait for the same time; each gives its own place back."""
+
+    async def use(server: Server) -> int:
+        await server.ask(tokens=100)
+        calls = [asyncio.ensure_future(server.ask(tokens=10)) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        for call in reversed(calls):
+            call.cancel()
+            await asyncio.sleep(0)
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(result) for result in results} == {asyncio.CancelledError}
+        return server.endpoint.state.in_flight
+
+    limits = Limits(tokens_per_minute=100, concurrency=8)
+    assert run(use, limits=limits)[0] == 0
 
 
 def test_requests_that_are_cancelled_keep_no_place_in_the_limiter() -> None:

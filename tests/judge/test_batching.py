@@ -1,0 +1,316 @@
+"""Requests for embeddings that the evaluations of several turns share."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rag_eval_otel.embed import Embed, OpenAIEmbedder
+from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, JudgeTransportError
+from rag_eval_otel.judge.batching import Batches
+from rag_eval_otel.judge.budget import Budget
+from rag_eval_otel.judge.protection import deadline, time_limit
+from rag_eval_otel.judge.usage import attempt
+from rag_eval_otel.limits import Limit
+from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from rag_eval_otel.types import Usage, Vectors
+from virtual_time import run_virtually
+
+
+class Sent:
+    """Embeds a text as its length, in 20 ms; keeps the texts and the times of requests."""
+
+    def __init__(
+        self, refuses: Callable[[Sequence[str]], Exception | None] = lambda _: None
+    ) -> None:
+        """Raise the error that ``refuses`` returns for texts."""
+        self.refuses = refuses
+        self.texts: list[list[str]] = []
+        self.at: list[float] = []
+        self.deadlines: list[float] = []
+        self.cancelled = 0
+        self.batches = Batches(self.send, name="embedder")
+
+    async def send(self, texts: Sequence[str]) -> Vectors:
+        """Answer after 20 ms."""
+        self.texts.append(list(texts))
+        self.at.append(asyncio.get_running_loop().time())
+        self.deadlines.append(deadline())
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        error = self.refuses(texts)
+        if error is not None:
+            raise error
+        return np.array([[len(text)] for text in texts], dtype=float)
+
+    async def after(self, seconds: float, *texts: str) -> Any:
+        """Embed ``texts`` after some seconds; return the vectors as a list, or the error."""
+        await asyncio.sleep(seconds)
+        try:
+            return (await self.batches.embed(texts)).tolist()
+        except Exception as error:  # noqa: BLE001
+            return type(error)
+
+
+def all_of(sent: Sent, *calls: tuple[Any, ...]) -> list[Any]:
+    """Make ``calls`` of `Sent.after` in virtual time, and return what each returns."""
+
+    async def use(_: Callable[[], float]) -> list[Any]:
+        return await asyncio.gather(*(sent.after(*call) for call in calls))
+
+    return run_virtually(use)
+
+
+def test_callers_one_after_the_other_do_not_wait() -> None:
+    """While nothing is under way, a request is sent at once, however soon after the last one."""
+    sent = Sent()
+    all_of(sent, (0.0, "a"), (0.021, "b"), (0.042, "c"))
+    assert sent.at == pytest.approx([0.0, 0.021, 0.042])
+
+
+def test_callers_during_a_request_share_the_next_one() -> None:
+    """Each gets the vectors of its own texts."""
+    sent = Sent()
+    found = all_of(sent, (0.0, "a"), (0.001, "bb", "ccc"), (0.01, "dddd"), (0.03, "eeeee"))
+    assert found == [[[1.0]], [[2.0], [3.0]], [[4.0]], [[5.0]]]
+    assert sent.texts == [["a"], ["bb", "ccc", "dddd", "eeeee"]]
+    assert sent.at == pytest.approx([0.0, 0.05])
+
+
+def test_collecting_ends_when_nobody_comes() -> None:
+    """After 50 ms without a caller, the next one does not wait."""
+    sent = Sent()
+    all_of(sent, (0.0, "a"), (0.01, "b"), (0.2, "c"))
+    assert sent.at == pytest.approx([0.0, 0.05, 0.2])
+
+
+def test_a_full_request_does_not_wait() -> None:
+    """The texts of eight turns with four texts each are sent before the window ends."""
+    sent = Sent()
+    calls = [(0.001 * i, *(f"{i} {k}" for k in range(4))) for i in range(1, 10)]
+    found = all_of(sent, (0.0, "first"), *calls)
+    assert all(len(rows) == 4 for rows in found[1:])
+    assert [len(texts) for texts in sent.texts] == [1, 32, 4]
+    assert sent.at[1] == pytest.approx(0.008)
+
+
+def test_a_caller_with_many_texts_is_not_divided() -> None:
+    """Its texts are one request, as they would be without other callers."""
+    sent = Sent()
+    many = [str(i) for i in range(50)]
+    all_of(sent, (0.0, "a"), (0.001, "b"), (0.002, *many))
+    assert sent.texts == [["a"], ["b"], many]
+
+
+def too_many(texts: Sequence[str]) -> Exception | None:
+    """Refuse more than two texts."""
+    return JudgeRequestError("HTTP 422: batch size > 2") if len(texts) > 2 else None
+
+
+def test_a_server_that_refuses_the_size_gets_smaller_requests() -> None:
+    """The refused texts are sent again for each caller, and later requests are half as large."""
+    sent = Sent(too_many)
+    first = [(0.0, "a"), (0.001, "b"), (0.001, "c"), (0.001, "d"), (0.001, "e")]
+    later = [(1.0, "a"), (1.001, "f"), (1.001, "g"), (1.001, "h"), (1.001, "i")]
+    found = all_of(sent, *first, *later)
+    assert found == [[[1.0]]] * 10
+    assert [len(texts) for texts in sent.texts] == [1, 4, 1, 1, 1, 1, 1, 2, 2]
+
+
+def test_a_text_that_is_refused_fails_only_its_caller() -> None:
+    """The other texts of the shared request are sent again; requests stay as large."""
+    sent = Sent(lambda texts: JudgeRequestError("HTTP 400") if "bad" in texts else None)
+    calls = [(0.0, "a"), (0.001, "b"), (0.001, "bad"), (0.001, "c")]
+    later = [(1.0, "a"), (1.001, "b"), (1.001, "c"), (1.001, "d")]
+    found = all_of(sent, *calls, *later)
+    assert found[:4] == [[[1.0]], [[1.0]], JudgeRequestError, [[1.0]]]
+    assert sorted(sent.texts[-1]) == ["b", "c", "d"]
+
+
+def server_error(status: int) -> JudgeTransportError:
+    """Return the error for a reply with ``status``."""
+    error = JudgeTransportError(f"HTTP {status}")
+    error.status = status
+    return error
+
+
+def test_a_text_to_which_the_server_replies_500_fails_only_its_caller() -> None:
+    """The shared request is divided until the caller is found; requests stay as large."""
+    sent = Sent(lambda texts: server_error(500) if "bad" in texts else None)
+    others = [(0.001, text) for text in "bcdefg"]
+    found = all_of(sent, (0.0, "a"), *others, (0.001, "bad"), (1.0, "a"), *[(1.01, "x")] * 7)
+    assert found == [*[[[1.0]]] * 7, JudgeTransportError, *[[[1.0]]] * 8]
+    assert [len(texts) for texts in sent.texts[:4]] == [1, 7, 3, 4]
+    assert sent.texts.count(["bad"]) == 1
+    assert len(sent.texts) <= 10
+    assert len(sent.texts[-1]) == 7
+
+
+@pytest.mark.parametrize(("status", "requests"), [(500, 4), (503, 2)])
+def test_an_outage_is_not_multiplied(status: int, requests: int) -> None:
+    """All callers get the error. After a 500, two requests show that no text is the cause."""
+    sent = Sent(lambda texts: None if "a" in texts else server_error(status))
+    found = all_of(sent, (0.0, "a"), *[(0.001, text) for text in "bcdefghi"])
+    assert found == [[[1.0]], *[JudgeTransportError] * 8]
+    assert len(sent.texts) == requests
+
+
+def test_another_error_reaches_all_callers() -> None:
+    """An outage is not multiplied by sending each caller's texts alone."""
+    sent = Sent(lambda texts: JudgeTransportError("HTTP 500") if "b" in texts else None)
+    found = all_of(sent, (0.0, "a"), (0.001, "b"), (0.001, "c"))
+    assert found == [[[1.0]], JudgeTransportError, JudgeTransportError]
+    assert len(sent.texts) == 2
+
+
+def cancelling(*late: int) -> tuple[Sent, list[Any]]:
+    """Let three callers share a request, and cancel some of them while it is under way."""
+    sent = Sent()
+
+    async def use(_: Callable[[], float]) -> list[Any]:
+        first = asyncio.ensure_future(sent.after(0.0, "a"))
+        others = [asyncio.ensure_future(sent.after(0.001, text)) for text in ("b", "cc", "ddd")]
+        await asyncio.sleep(0.06)
+        for i in late:
+            others[i].cancel()
+        return await asyncio.gather(first, *others, return_exceptions=True)
+
+    return sent, run_virtually(use)
+
+
+def test_a_caller_that_is_cancelled_does_not_disturb_the_others() -> None:
+    """They get their vectors from the request that they share."""
+    sent, found = cancelling(0)
+    assert isinstance(found[1], asyncio.CancelledError)
+    assert found[2:] == [[[2.0]], [[3.0]]]
+    assert sent.cancelled == 0
+
+
+def test_a_request_without_callers_is_cancelled() -> None:
+    """Nobody pays for vectors that nobody waits for."""
+    sent, found = cancelling(0, 1, 2)
+    assert all(isinstance(one, asyncio.CancelledError) for one in found[1:])
+    assert sent.cancelled == 1
+
+
+def test_a_caller_that_is_cancelled_before_is_not_sent() -> None:
+    """Its texts leave the queue."""
+    sent = Sent()
+
+    async def use(_: Callable[[], float]) -> None:
+        first = asyncio.ensure_future(sent.after(0.0, "a"))
+        others = [asyncio.ensure_future(sent.after(0.001, text)) for text in ("b", "c")]
+        await asyncio.sleep(0.01)
+        others[0].cancel()
+        await asyncio.gather(first, *others, return_exceptions=True)
+
+    run_virtually(use)
+    assert sent.texts == [["a"], ["c"]]
+
+
+def test_a_request_has_the_latest_deadline_of_its_callers() -> None:
+    """A turn with little time left does not take time from the others."""
+    sent = Sent()
+
+    async def use(clock: Callable[[], float]) -> None:
+        async def limited(seconds: float) -> None:
+            with time_limit(seconds, clock=clock):
+                await sent.after(0.0, "x")
+
+        await asyncio.gather(*map(limited, (5.0, 1.0, 3.0, 2.0)))
+
+    run_virtually(use)
+    assert sent.deadlines == pytest.approx([5.0, 3.0])
+
+
+def test_each_event_loop_has_requests_of_its_own() -> None:
+    """Nothing is left waiting in a loop that has ended, as at the end of `asyncio.run`."""
+    sent = Sent()
+    for _ in range(3):
+        found = all_of(sent, (0.0, "a"), (0.001, "b"))
+        assert found == [[[1.0]], [[1.0]]]
+    assert len(sent.texts) == 6
+
+
+# --- what each evaluation is charged --------------------------------------------------------------
+
+TURNS = 12
+
+
+def embedded(
+    answer: Callable[[str], Any], *, budget: Budget | None = None, **options: Any
+) -> tuple[list[Usage], list[Any], int]:
+    """Embed the texts of 12 turns at once; return their usage, their results, and the requests."""
+    with ScriptedOpenAI(lambda _: "", answer, embed_latency=0.1) as server:
+        options = {"max_retries": 0, "api_key": "k", **options}
+        embedder = OpenAIEmbedder("m", base_url=server.base_url, **options)
+
+        async def turns() -> tuple[list[Embed], list[Any]]:
+            fronts = [Embed(embedder, budget=budget) for _ in range(TURNS)]
+            texts = [[f"question {i}", "text " * (i + 1)] for i in range(TURNS)]
+            calls = (front(two) for front, two in zip(fronts, texts, strict=True))
+            return fronts, await asyncio.gather(*calls, return_exceptions=True)
+
+        fronts, found = asyncio.run(turns())
+        return [front.usage for front in fronts], found, len(server.requests)
+
+
+def test_shared_requests_and_their_tokens_are_counted_once() -> None:
+    """The turns' requests and tokens add up to those of the server, in fair shares."""
+    usages, found, requests = embedded(lambda text: [float(len(text)), 1.0])
+    total = sum(usages, Usage())
+    assert all(rows.shape == (2, 2) for rows in found)
+    assert total.embedding_requests == requests < TURNS
+    assert total.embedding_tokens == sum(2 + (i + 1) for i in range(TURNS))
+    assert all(usage.embedding_tokens for usage in usages)
+
+
+@pytest.mark.slow
+def test_failed_shared_requests_are_counted_once() -> None:
+    """Retries count as requests, and no turn gets tokens that the server did not take."""
+    usages, found, requests = embedded(lambda _: HttpReply(status=500), max_retries=1)
+    total = sum(usages, Usage())
+    assert all(isinstance(error, JudgeTransportError) for error in found)
+    assert (total.embedding_requests, total.embedding_tokens) == (requests, 0)
+
+
+def test_a_budget_counts_shared_requests_once() -> None:
+    """After the requests, the budget has used what the server has counted."""
+    limits = [Limit(amount=1000, unit=unit, seconds=3600) for unit in ("requests", "tokens")]
+    budget = Budget(limits)
+    usages, _, requests = embedded(lambda _: [1.0], budget=budget)
+    left = [amount for _, amount in budget.left()]
+    tokens = sum(usage.embedding_tokens for usage in usages)
+    assert left == [1000 - requests, 1000 - tokens]
+
+
+def test_turns_that_give_up_count_no_request_that_was_not_sent() -> None:
+    """Of three turns, one has sent a request, and two wait for it to end."""
+
+    class Embedder:
+        async def embed(self, texts: Sequence[str]) -> Vectors:
+            return await batches.embed(texts)
+
+    async def send(_: Sequence[str]) -> Vectors:
+        async with attempt():
+            await asyncio.sleep(60)
+        raise AssertionError
+
+    async def use(_: Callable[[], float]) -> tuple[list[Usage], list[Any]]:
+        fronts = [Embed(Embedder()) for _ in range(3)]
+        calls = [asyncio.ensure_future(front([str(i)])) for i, front in enumerate(fronts)]
+        await asyncio.sleep(0.03)
+        for front in fronts:
+            front.cancel()
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        return [front.usage for front in fronts], found
+
+    batches = Batches(send, name="embedder")
+    usages, found = run_virtually(use)
+    assert all(isinstance(error, JudgeTimeoutError) for error in found)
+    assert usages == [Usage(embedding_requests=1), Usage(), Usage()]
