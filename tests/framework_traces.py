@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rag_eval_otel.capture.exported import ExportedSpan
 from rag_eval_otel.capture.sample import Outcome
-from rag_eval_otel.testing.replay import Call, RecordedSpan, Recording, Truth, replay
+from rag_eval_otel.testing.replay import Call, Recording, Truth, replay
 from rag_eval_otel.types import Sample
 from verdicts import unmatched, verdict
 
@@ -92,10 +93,10 @@ def _times(raw: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
     return times
 
 
-def _span(raw: Mapping[str, Any], times: tuple[int, int]) -> RecordedSpan:
+def _span(raw: Mapping[str, Any], times: tuple[int, int]) -> ExportedSpan:
     start, end = times
     ours = "rag.evaluation."
-    return RecordedSpan(
+    return ExportedSpan(
         name=raw["name"],
         scope=raw["scope"],
         trace_id=int(raw["trace"], 16),

@@ -303,7 +303,7 @@ class TraceBuffer:
     def _add(self, trace: Trace, view: SdkSpan, kind: Kind) -> bool:
         """Add the span ``view`` to ``trace``, and return True if this span may get scores."""
         known = trace.spans.get(view.span_id)
-        if trace.is_lost or (isinstance(known, SdkSpan) and known.is_of(view)):
+        if trace.is_lost or (known is not None and view.is_of(known)):
             trace.last = self._clock()
             return False
         trace.is_doubled = trace.is_doubled or known is not None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -25,7 +25,12 @@ from rag_eval_otel.capture.buffer import may_be_read
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.errors import ConfigError
 
+if TYPE_CHECKING:
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
 Message: TypeAlias = Mapping[str, Any]
+ProtoRequest: TypeAlias = "ExportTraceServiceRequest | ExportLogsServiceRequest"
 Signal: TypeAlias = Literal["span", "log"]
 
 _TRACE_ID, _SPAN_ID = 16, 8  # bytes
@@ -54,11 +59,10 @@ class TracePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedSpan:
-    """A span from a file, which is read like any `rag_eval_otel.capture.span.SpanView`."""
+    """A span from a file or a recording: a `rag_eval_otel.capture.span.SpanView` of plain data."""
 
     name: str
     scope: str
-    service: str
     trace_id: int
     span_id: int
     parent_id: int | None
@@ -68,6 +72,7 @@ class ExportedSpan:
     error: str | None
     attributes: Mapping[str, Any]
     events: Sequence[tuple[str, Mapping[str, Any]]]
+    service: str = ""
     logs: Sequence[LogView] = ()
     dropped: int = 0
     dropped_events: int = 0
@@ -78,7 +83,16 @@ class ExportedSpan:
 
 
 def read_messages(path: Path) -> Iterator[Message]:
-    """Yield the messages in the file ``path``, one at a time.
+    """Yield the messages in the file ``path``, one at a time, those in protobuf as dicts.
+
+    Raises `ConfigError` for files that `read_requests` refuses.
+    """
+    for one in read_requests(path):
+        yield one if isinstance(one, Mapping) else MessageToDict(one)
+
+
+def read_requests(path: Path) -> Iterator[Message | ProtoRequest]:
+    """Yield the messages in the file ``path``, one at a time, each as it is in the file.
 
     The file has one message in JSON, one in each line, or protobuf messages, each after its length
     in four bytes. It may be compressed by gzip. If the last line of JSON is incomplete, as in a
@@ -143,7 +157,7 @@ def _checked(message: Any, place: str) -> Message:
     return message
 
 
-def _protobuf_messages(path: Path, file: IO[bytes]) -> Iterator[Message]:
+def _protobuf_messages(path: Path, file: IO[bytes]) -> Iterator[ProtoRequest]:
     length = file.read(_LENGTH)
     if length.startswith(b"\x0a"):  # field 1 of a request: a file with one message and no lengths
         yield from _decoded(path, length + file.read())
@@ -160,25 +174,32 @@ def _protobuf_messages(path: Path, file: IO[bytes]) -> Iterator[Message]:
         length = file.read(_LENGTH)
 
 
-def _decoded(path: Path, content: bytes) -> Iterator[Message]:
-    """Yield the request of spans or of log records in ``content``; requests of metrics are empty.
+def _decoded(path: Path, content: bytes) -> Iterator[ProtoRequest]:
+    """Yield the request of spans or of log records in ``content``; leave out those of metrics.
 
-    The requests of all signals look alike, so the ids tell which one it is.
+    The requests of all signals look alike. Spans have ids, and metrics have names.
     """
     from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
-    from opentelemetry.proto.collector.trace.v1 import (  # noqa: PLC0415  # slow to import
+    from opentelemetry.proto.collector.metrics.v1 import (  # noqa: PLC0415  # slow to import
+        metrics_service_pb2 as metrics,
+    )
+    from opentelemetry.proto.collector.trace.v1 import (  # noqa: PLC0415
         trace_service_pb2 as traces,
     )
 
-    for kind in (traces.ExportTraceServiceRequest, logs.ExportLogsServiceRequest):
-        with suppress(ConfigError, DecodeError):
-            message = MessageToDict(kind.FromString(content))
-            for _ in parts_of(message):  # raises if the message is of another signal
-                pass
-            yield message
+    with suppress(DecodeError):
+        found = traces.ExportTraceServiceRequest.FromString(content)
+        spans = (s for one in found.resource_spans for sc in one.scope_spans for s in sc.spans)
+        if all((len(s.trace_id), len(s.span_id)) == (_TRACE_ID, _SPAN_ID) for s in spans):
+            yield found
+            return
+    with suppress(DecodeError):
+        other = metrics.ExportMetricsServiceRequest.FromString(content)
+        scopes = (scope for one in other.resource_metrics for scope in one.scope_metrics)
+        if any(one.name for scope in scopes for one in scope.metrics):
             return
     try:
-        logs.ExportLogsServiceRequest.FromString(content)
+        yield logs.ExportLogsServiceRequest.FromString(content)
     except DecodeError as error:
         msg = f"{path}: is neither OTLP JSON nor OTLP protobuf: {error}"
         raise ConfigError(msg) from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -365,7 +365,7 @@ class RecentTurns:
 
     def __init__(self, max_turns: int = 1024) -> None:
         self._max = max_turns
-        self._seen: OrderedDict[int, deque[_Record]] = OrderedDict()
+        self._seen: OrderedDict[int, tuple[_Record, ...]] = OrderedDict()
 
     def is_repeated(self, sample: Sample, turn: Turn) -> bool:
         """Return True if another instrumentation has recorded ``turn`` before."""
@@ -373,13 +373,12 @@ class RecentTurns:
         steps = (step for step in reversed(turn.path) if step.kind != "other")
         outermost = next(steps, turn.anchor)  # steps of kind "other" around it may be a session
         record = (outermost.source, outermost.start, outermost.end or time.time_ns())
-        others = self._seen.setdefault(key, deque(maxlen=_MAX_EQUAL))
-        self._seen.move_to_end(key)
-        repeated = next((other for other in others if _is_duplicate(record, other)), None)
+        others = self._seen.pop(key, ())
+        repeated = next((n for n, other in enumerate(others) if _is_duplicate(record, other)), None)
         if repeated is not None:
-            others.remove(repeated)
+            self._seen[key] = others[:repeated] + others[repeated + 1 :]
             return True
-        others.append(record)
+        self._seen[key] = (*others, record)[-_MAX_EQUAL:]
         while len(self._seen) > self._max:
             self._seen.popitem(last=False)
         return False

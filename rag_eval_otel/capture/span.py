@@ -275,12 +275,16 @@ class SdkSpan:
         self.parent_id = parent.span_id if parent is not None else None
         self.parent_is_remote = parent is not None and parent.is_remote
 
-    def is_of(self, other: SdkSpan) -> bool:
+    def is_of(self, other: SpanView) -> bool:
         """Return True if this view and ``other`` show the same span.
 
         The SDK makes copies of a span, so the names and the times of the two spans are compared.
         """
         return (self.name, self.start, self.end) == (other.name, other.start, other.end)
+
+    def add_log(self, record: LogView) -> None:
+        """Add a log record that was written within the span, and is known after the span only."""
+        self._logs = (*self._logs, record)
 
     @property
     def events(self) -> Sequence[tuple[str, Mapping[str, Any]]]:

@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NoOpTracerProvider, SpanContext, Status, StatusCode, TraceFlags
 
+from rag_eval_otel.capture.exported import ExportedSpan
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, why_none
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.step import Step
@@ -43,27 +44,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedSpan:
-    """A span in a recording; it can be read like any `rag_eval_otel.capture.span.SpanView`."""
-
-    name: str
-    scope: str
-    trace_id: int
-    span_id: int
-    parent_id: int | None
-    parent_is_remote: bool
-    start: int
-    end: int | None
-    error: str | None
-    dropped: int
-    value_limit: int | None
-    attributes: Mapping[str, Any]
-    events: Sequence[tuple[str, Mapping[str, Any]]]
-    logs: Sequence[LogView] = ()
-    dropped_events: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Call:
     """One recorded call of a span processor, at the start or end of a span.
 
@@ -71,7 +51,7 @@ class Call:
     """
 
     operation: Literal["start", "end"]
-    span: RecordedSpan
+    span: ExportedSpan
     at: int
 
 
@@ -100,7 +80,7 @@ class Recording:
     app: str
     calls: tuple[Call, ...]
     truths: tuple[Truth, ...] | None
-    spans: tuple[RecordedSpan, ...] = field(default=())
+    spans: tuple[ExportedSpan, ...] = field(default=())
 
 
 def load(path: Path) -> Recording:
@@ -127,7 +107,7 @@ def load(path: Path) -> Recording:
     )
 
 
-def _calls(data: Mapping[str, Any], spans: Mapping[str, RecordedSpan]) -> list[Call]:
+def _calls(data: Mapping[str, Any], spans: Mapping[str, ExportedSpan]) -> list[Call]:
     found = []
     for raw in data["processor_sequence"]:
         span = spans.get(raw["span_id"]) or _unended(raw, data)
@@ -137,12 +117,12 @@ def _calls(data: Mapping[str, Any], spans: Mapping[str, RecordedSpan]) -> list[C
     return found
 
 
-def _as_started(span: RecordedSpan, attributes: Mapping[str, Any]) -> RecordedSpan:
+def _as_started(span: ExportedSpan, attributes: Mapping[str, Any]) -> ExportedSpan:
     """Return a copy of ``span`` with the values that the span had when it started."""
     return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
 
 
-def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> RecordedSpan:
+def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> ExportedSpan:
     """Return a span that has started but not ended, with the values in the recording ``data``."""
     known: Mapping[str, Any] = next(
         (s for s in data["never_ended"] if s.get("span_id") == raw["span_id"]), {}
@@ -150,7 +130,7 @@ def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> RecordedSpan:
     traces = [span["trace_id"] for span in data["spans"]]
     trace = known.get("trace_id") or (traces[0] if traces else "0")
     parent = known.get("parent_span_id")
-    return RecordedSpan(
+    return ExportedSpan(
         name=str(raw.get("name") or known.get("name") or ""),
         scope="",
         trace_id=int(trace, 16),
@@ -167,9 +147,9 @@ def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> RecordedSpan:
     )
 
 
-def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None) -> RecordedSpan:
+def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None) -> ExportedSpan:
     parent = raw.get("parent_span_id")
-    return RecordedSpan(
+    return ExportedSpan(
         name=raw["name"],
         scope=(raw.get("scope") or {}).get("name") or "",
         trace_id=int(raw["trace_id"], 16),
@@ -229,10 +209,10 @@ class ReplayedSpan(ReadableSpan):
     the end of the span.
     """
 
-    def __init__(self, view: RecordedSpan) -> None:
+    def __init__(self, view: ExportedSpan) -> None:
         self.fill(view)
 
-    def fill(self, view: RecordedSpan) -> None:
+    def fill(self, view: ExportedSpan) -> None:
         """Set name, times, attributes and all else of this SDK span from the recorded span."""
         attributes = _Attributes(view.attributes)
         attributes.max_value_len = view.value_limit

@@ -11,12 +11,12 @@ import re
 import unicodedata
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from typing import Final, Literal, TypeAlias
 
 Suspicion: TypeAlias = Literal[
@@ -170,26 +170,34 @@ _HEADINGS = (
 )
 _LESS = r"(?:<|&lt;|&#60;|&#x3c;)"
 _LINE = r"^[ \t>*_#]*"
-_BREAKS = [
-    re.compile(form, re.IGNORECASE | re.MULTILINE)
-    for form in (
-        rf"({_OPEN}\s*)(?:[\w-]{{2,24}}[\s:]+)?(?:{_PARTS})\b[^\n]{{0,40}}?{_CLOSE}",
-        rf"({_OPEN}\s*/?)(?:{_BRACKETED})\s*{_CLOSE}",
-        rf"({_LESS}[\s/]*)(?:{_PARTS})(?=[\s/]{{0,40}}(?:>|&gt;))",
-        rf"({_LESS}/?)(?:{_PARTS})(?=[\s/][^<>]{{0,200}}(?:>|&gt;))",
-        rf"(?<!\w)({_LESS}\s*)(?:{_TYPES})(?=\s*/?(?:>|&gt;))",
-        rf"({_LESS}\s*/[\s/]*)(?:{_TYPES})(?=\s*/?(?:>|&gt;))",
-        rf"({_LESS}[\s/]*)(?:{_TAGS})(?=\s*/?(?:>|&gt;))",
-        rf"({_LESS}/?)(?:{_TAGS}|{_TYPES})(?=\s[^<>]{{0,80}}(?:>|&gt;))",
-        r"(<)(?=[|\u2581])",
-        r"(<)<\s*/?\s*SYS",
-        rf"({_LINE}(?:{_ROLES})[ \t]*[*_]*):",
-        rf"(^[ \t]*)#{{1,6}}\s*(?:{_HEADINGS})[ \t]*$",
-        r"(^[ \t]*)#{2,6}\s*(?:instructions?|response|system|input|task)\b",
-        r"((?-i:\bCODE))\s+is\s+\w",
-        r"(^[ \t]*(?:Reply|Consider only))\s*:",
-    )
-]
+_BREAKS = {  # by what a text must contain if one of the forms is to be found in it
+    re.compile(part): [re.compile(form, re.IGNORECASE | re.MULTILINE) for form in forms]
+    for part, forms in {
+        _OPEN: (
+            rf"({_OPEN}\s*)(?:[\w-]{{2,24}}[\s:]+)?(?:{_PARTS})\b[^\n]{{0,40}}?{_CLOSE}",
+            rf"({_OPEN}\s*/?)(?:{_BRACKETED})\s*{_CLOSE}",
+        ),
+        "[<&]": (
+            rf"({_LESS}[\s/]*)(?:{_PARTS})(?=[\s/]{{0,40}}(?:>|&gt;))",
+            rf"({_LESS}/?)(?:{_PARTS})(?=[\s/][^<>]{{0,200}}(?:>|&gt;))",
+            rf"(?<!\w)({_LESS}\s*)(?:{_TYPES})(?=\s*/?(?:>|&gt;))",
+            rf"({_LESS}\s*/[\s/]*)(?:{_TYPES})(?=\s*/?(?:>|&gt;))",
+            rf"({_LESS}[\s/]*)(?:{_TAGS})(?=\s*/?(?:>|&gt;))",
+            rf"({_LESS}/?)(?:{_TAGS}|{_TYPES})(?=\s[^<>]{{0,80}}(?:>|&gt;))",
+            r"(<)(?=[|\u2581])",
+            r"(<)<\s*/?\s*SYS",
+        ),
+        ":": (
+            rf"({_LINE}(?:{_ROLES})[ \t]*[*_]*):",
+            r"(^[ \t]*(?:Reply|Consider only))\s*:",
+        ),
+        "#": (
+            rf"(^[ \t]*)#{{1,6}}\s*(?:{_HEADINGS})[ \t]*$",
+            r"(^[ \t]*)#{2,6}\s*(?:instructions?|response|system|input|task)\b",
+        ),
+        "CODE": (r"((?-i:\bCODE))\s+is\s+\w",),
+    }.items()
+}
 _WIDE = re.compile("[\uff01-\uff5e\u2100-\u214f\U0001d400-\U0001d7ff]")
 
 
@@ -209,7 +217,10 @@ def harmless(text: str) -> str:
     """
     text = visible(text)
     folded = _folded(text)
-    places = {match.end(1) for form in _BREAKS for match in form.finditer(folded)}
+    likely = (form for part, forms in _BREAKS.items() if part.search(folded) for form in forms)
+    places = {match.end(1) for form in likely for match in form.finditer(folded)}
+    if not places:
+        return text
     ends = [0, *sorted(places), len(text)]
     return "\\".join(text[start:end] for start, end in pairwise(ends))
 
@@ -241,29 +252,31 @@ def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
     - ``mark``: an imitation of the marks between the texts of our prompts.
     - ``score_demand``: a demand for a score, or a piece of a reply.
 
-    The time is linear in the length of the texts: literal words are searched first, and regular
-    expressions are tried only at these words.
+    The time is linear in the length of the texts: literal words are searched first, in all texts
+    together, and regular expressions are tried only at these words.
     """
-    found: set[Suspicion] = set()
-    for text in dict.fromkeys(texts):
-        found.update(_signs(text))
+    shown = {text: _folded(_without_hidden(text)) for text in texts}
+    found = {sign for text, folded in shown.items() for sign in _signs(text, folded)}
+    lower = [folded.casefold() for folded in shown.values()]
+    if _have_phrase("demands", lower):
+        found.add("score_demand")
+    coded = [one.casefold() for folded in shown.values() for one in _decoded(folded)]
+    if _have_phrase("instructions", lower + coded):
+        found.add("instruction")
     return tuple(sorted(found))
 
 
-def _signs(text: str) -> Iterator[Suspicion]:
+def _without_hidden(text: str) -> str:
+    return text if text.isascii() else _HIDDEN.sub("", text)
+
+
+def _signs(text: str, folded: str) -> Iterator[Suspicion]:
     if not text.isascii() and any(map(_is_hiding, _hidden(text))):
         yield "hidden_text"
-    folded = _folded(_HIDDEN.sub("", text) if not text.isascii() else text)
     if _TOKEN.search(folded):
         yield "control_token"
     if _has_mark(folded):
         yield "mark"
-    lower = folded.casefold()
-    if has_phrase("demands", lower):
-        yield "score_demand"
-    coded = (one.casefold() for one in _decoded(folded))
-    if any(has_phrase("instructions", one) for one in chain([lower], coded)):
-        yield "instruction"
 
 
 def _has_mark(text: str) -> bool:
@@ -406,9 +419,11 @@ def _phrase(line: str) -> Phrase:
     )
 
 
-def has_phrase(name: str, text: str) -> bool:
-    """Return True if ``text``, in lower case, has a phrase of the file ``name``."""
-    return any(phrase.is_in(text) for phrase in phrases(name))
+def _have_phrase(name: str, texts: Sequence[str]) -> bool:
+    """Return True if one of ``texts``, in lower case, has a phrase of the file ``name``."""
+    joined = "\n".join(texts)
+    likely = [one for one in phrases(name) if any(head in joined for head in one.heads)]
+    return any(phrase.is_in(text) for phrase in likely for text in texts)
 
 
 @cache

@@ -26,10 +26,10 @@ from rag_eval_otel.capture.dialects import (
     tool_name,
 )
 from rag_eval_otel.capture.dialects.dialect import Dialect
+from rag_eval_otel.capture.exported import ExportedSpan
 from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
-from rag_eval_otel.testing.replay import RecordedSpan
 from rag_eval_otel.types import Passage, Sample
 from steps import outcomes_of
 
@@ -50,9 +50,9 @@ def span(
     limit: int | None = None,
     number: int = 1,
     parent: int | None = None,
-) -> RecordedSpan:
+) -> ExportedSpan:
     """Build a span; its ``number`` is its id and its time."""
-    return RecordedSpan(
+    return ExportedSpan(
         name=name,
         scope=scope,
         trace_id=1,
@@ -454,6 +454,7 @@ JSON = st.recursive(
 KNOWN = [*RETRIEVALS.values(), *CALLS.values()]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_garbage_is_refused(data: st.DataObject) -> None:
     """Attributes of any type, JSON of any shape, cut or not: nothing raises."""

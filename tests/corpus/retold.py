@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from corpus.kit import App
 from corpus.sources import Source
 from rag_eval_otel import Handle
+from rag_eval_otel.capture.exported import ExportedSpan
 from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import extract
@@ -29,7 +30,7 @@ from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.turn import find_turns
 from rag_eval_otel.capture.vectorstores import VectorStoreSearches
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.testing.replay import Call, RecordedSpan, replay
+from rag_eval_otel.testing.replay import Call, replay
 from rag_eval_otel.types import Sample
 
 Told: TypeAlias = tuple[str, tuple[str, ...], str]
@@ -45,7 +46,7 @@ class Note:
 
     operation: Literal["start", "end"]
     key: int
-    what: Run | RecordedSpan
+    what: Run | ExportedSpan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +186,9 @@ class _Calls(SpanProcessor):
         self.notes.append(Note(operation=operation, key=what.span_id, what=what))
 
 
-def as_recorded(view: SdkSpan) -> RecordedSpan:
+def as_recorded(view: SdkSpan) -> ExportedSpan:
     """Return a span of the SDK as a recorded span."""
-    return RecordedSpan(
+    return ExportedSpan(
         name=view.name,
         scope=view.scope,
         trace_id=view.trace_id,
@@ -218,7 +219,7 @@ def spans_of(app: App, source: Source) -> Retold:
 def tell_spans(notes: Iterable[Note]) -> list[Told]:
     """Replay noted spans to a processor and return the samples."""
     calls = (
-        Call(operation=note.operation, span=cast("RecordedSpan", note.what), at=0) for note in notes
+        Call(operation=note.operation, span=cast("ExportedSpan", note.what), at=0) for note in notes
     )
     results = (one.result for one in replay(calls, timed=False))
     return [told(found) for found in results if isinstance(found, Sample)]

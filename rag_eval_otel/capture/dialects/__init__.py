@@ -176,6 +176,20 @@ def holds_documents(view: SpanView) -> bool:
     )
 
 
+def awaits_logs(view: SpanView) -> bool:
+    """Return True if the texts of the span ``view`` may still come in log records.
+
+    Nothing is parsed.
+    """
+    dialect, kind = _dialect(view)
+    return (
+        dialect is not None
+        and kind is not None
+        and dialect.awaits_logs is not None
+        and dialect.awaits_logs(view, kind)
+    )
+
+
 def dialect_of(view: SpanView) -> str | None:
     """Return the name of the dialect that reads the span ``view``, or None if no dialect does.
 

@@ -14,6 +14,7 @@ from rag_eval_otel.errors import ConfigError
 
 KindOf: TypeAlias = "Callable[[SpanView], Kind | None]"
 ToStep: TypeAlias = "Callable[[PlainSpan, Kind], Step]"
+AwaitsLogs: TypeAlias = "Callable[[SpanView, Kind], bool]"
 HoldsDocuments: TypeAlias = "Callable[[SpanView], bool]"
 
 
@@ -45,6 +46,11 @@ class Dialect:
     """Pairs of regular expressions: for names of span events, and their attributes with texts."""
     log_events: tuple[str, ...] = ()
     """The beginnings of the event names of log records that this dialect reads."""
+    awaits_logs: AwaitsLogs | None = None
+    """A function that returns True if a span of the given kind has no texts, and log records may.
+
+    The function parses nothing.
+    """
     holds_documents: HoldsDocuments | None = None
     """A function that returns True if a span has documents although it is no retrieval.
 

@@ -28,6 +28,7 @@ _KINDS: Mapping[str, Kind] = {
     "text_completion": "llm",
 }
 _DETAILS = "gen_ai.client.inference.operation.details"
+_TEXTS: Final = frozenset({"gen_ai.input.messages", "gen_ai.output.messages"})
 _OF_TOOLS: Mapping[str, str] = {
     "gen_ai.choice": "gen_ai.tool.call.result",
     "gen_ai.tool.message": "gen_ai.tool.call.arguments",
@@ -49,6 +50,19 @@ def holds_documents(view: SpanView) -> bool:
     """
     shown = view.attributes.get("gen_ai.input.messages")
     return isinstance(shown, str) and any(mark in shown for mark in _TOOL_MESSAGES)
+
+
+def awaits_logs(view: SpanView, of: Kind) -> bool:
+    """Return True if the reply of the model call ``view`` is missing, and may be in a log record.
+
+    The log records of the prompt may have come before, because the older convention writes them
+    when the call starts. A call that failed has no reply.
+    """
+    names = view.attributes
+    if of != "llm" or view.error is not None or not _TEXTS.isdisjoint(names):
+        return False
+    told = (*(log.event for log in view.logs), *(name for name, _ in view.events))
+    return _DETAILS not in told and "gen_ai.choice" not in told
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
@@ -218,6 +232,7 @@ DIALECT: Final = Dialect(
         ),
     ),
     log_events=("gen_ai.",),
+    awaits_logs=awaits_logs,
     holds_documents=holds_documents,
     tool_names=("gen_ai.tool.name",),
     instrumentations=r"pydantic|opentelemetry\.(util\.genai|instrumentation\.(genai|openai|ag2))",
