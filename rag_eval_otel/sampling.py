@@ -45,6 +45,11 @@ class Sampling:
     reason: Literal["budget"] | None = None
     pace: float = 1.0
 
+    @property
+    def is_by_feedback(self) -> bool:
+        """Whether the turn was scored only because of bad feedback, so that it is no sample."""
+        return self.stage == "feedback"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRule:

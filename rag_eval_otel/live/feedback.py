@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.capture.text import exportable
@@ -66,19 +67,18 @@ class _Known:
 
     key: Key
     labels: Labels | None = None
-    said: list[Feedback] = field(default_factory=list)
-    waiting: list[Feedback] = field(default_factory=list)
+    said: tuple[Feedback, ...] = ()
+    waiting: tuple[Feedback, ...] = ()
 
     def add(self, feedback: Feedback) -> None:
-        for found in (self.said, self.waiting):
-            found.append(feedback)
-            del found[:-_MAX_SAID]
+        self.said = (*self.said, feedback)[-_MAX_SAID:]
+        self.waiting = (*self.waiting, feedback)[-_MAX_SAID:]
 
     def compared(self) -> list[tuple[Feedback, Labels]]:
         """Return the feedback that waited for the labels, if they are there now."""
         if self.labels is None:
             return []
-        waiting, self.waiting = self.waiting, []
+        waiting, self.waiting = self.waiting, ()
         return [(feedback, self.labels) for feedback in waiting]
 
 
@@ -124,7 +124,7 @@ class FeedbackIntake:
         """Forget all turns; a forked child knows none of the turns of its parent."""
         self._lock = threading.RLock()
         self._turns: OrderedDict[Key, _Known] = OrderedDict()
-        self._traces: dict[int, dict[int, _Known]] = {}
+        self._traces: dict[int, tuple[_Known, ...]] = {}
         self._runs: OrderedDict[Hashable, tuple[int, int | None]] = OrderedDict()
         self._early: OrderedDict[Hashable, list[_Early]] = OrderedDict()
         self._kept: OrderedDict[Key, KeptTurn] = OrderedDict()
@@ -134,7 +134,10 @@ class FeedbackIntake:
 
     def submit(self, feedback: Feedback, origin: Origin) -> None:
         """Have ``feedback`` joined and passed on by the evaluator's thread."""
-        if not self.evaluator.submit(_FeedbackJob(self, feedback, origin)):
+        # Looked up now: the trace may end before the evaluator's thread takes the feedback.
+        is_expected = origin == "current" or self.is_under_way(feedback.trace_id)
+        job = _FeedbackJob(self, feedback, origin, is_expected=is_expected)
+        if not self.evaluator.submit(job):
             self.drop(feedback)
 
     def drop(self, feedback: Feedback) -> None:
@@ -196,7 +199,7 @@ class FeedbackIntake:
             if known is None:
                 return ()
             self._settle(known)
-            return tuple(known.said)
+            return known.said
 
     def emit(self, evaluation: Evaluation) -> None:
         """Remember the labels of ``evaluation``, and compare them with feedback that has come.
@@ -219,8 +222,11 @@ class FeedbackIntake:
 
     # --- the feedback, on the evaluator's thread --------------------------------------------------
 
-    def take(self, feedback: Feedback, origin: Origin) -> None:
-        """Join ``feedback`` with its turn, if the turn is known, and pass it on to the sinks."""
+    def take(self, feedback: Feedback, origin: Origin, *, is_expected: bool = False) -> None:
+        """Join ``feedback`` with its turn, if the turn is known, and pass it on to the sinks.
+
+        ``is_expected`` says that the trace of the turn was under way when the feedback came.
+        """
         feedback = replace(feedback, comment=self._cleaned(feedback.comment))
         trace_id = feedback.trace_id
         with self._lock:
@@ -231,7 +237,6 @@ class FeedbackIntake:
             joined = self._join(feedback)
             self._pass_on(feedback if keeps_ids else joined)
             return
-        is_expected = origin == "current" or self.is_under_way(trace_id)
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
             self._warn("unmatched", feedback, _UNMATCHED[origin == "run"])
@@ -296,13 +301,12 @@ class FeedbackIntake:
         known = self._turns.get(key)
         if known is None:
             known = self._turns[key] = _Known(key)
-            self._traces.setdefault(key[0], {})[key[1]] = known
+            self._traces[key[0]] = (*self._traces.get(key[0], ()), known)
             if len(self._turns) > _MAX_TURNS:
-                (trace_id, span_id), _ = self._turns.popitem(last=False)
-                spans = self._traces[trace_id]
-                del spans[span_id]
-                if not spans:
-                    del self._traces[trace_id]
+                (trace_id, _), oldest = self._turns.popitem(last=False)
+                left = tuple(one for one in self._traces.pop(trace_id) if one is not oldest)
+                if left:
+                    self._traces[trace_id] = left
         return known
 
     def _find(self, trace_id: int, span_id: int | None) -> _Known | None:
@@ -310,9 +314,9 @@ class FeedbackIntake:
         if trace_id in self._runs:
             trace_id, of_run = self._runs[trace_id]
             span_id = span_id or of_run
-        turns = self._traces.get(trace_id, {})
-        only = next(iter(turns.values())) if len(turns) == 1 else None
-        return only if span_id is None else turns.get(span_id, only)
+        turns = self._traces.get(trace_id, ())
+        only = turns[0] if len(turns) == 1 else None
+        return only if span_id is None else self._turns.get((trace_id, span_id), only)
 
     def _settle(self, known: _Known) -> None:
         """Give early feedback to the turn ``known``, unless it may be about another turn."""
@@ -348,10 +352,15 @@ _UNMATCHED: Final = (
 
 
 def _labels(evaluation: Evaluation) -> Labels:
-    found = {s.name: (s.label, s.version) for s in evaluation.scores if s.label is not None}
+    found = [(s.name, s.label, s.version) for s in evaluation.scores if s.label is not None]
     if evaluation.label is not None:
-        found[OVERALL] = evaluation.label, evaluation.judge or ""
-    return found
+        found.append((OVERALL, evaluation.label, evaluation.judge or ""))
+    return _shared(tuple(found))
+
+
+@lru_cache(maxsize=256)  # turns with equal labels share one object, which saves memory
+def _shared(labels: tuple[tuple[str, Label, str], ...]) -> Labels:
+    return {name: (label, version) for name, label, version in labels}
 
 
 @dataclass(slots=True, eq=False)
@@ -361,6 +370,7 @@ class _FeedbackJob:
     intake: FeedbackIntake
     feedback: Feedback
     origin: Origin
+    is_expected: bool = False
     seconds_left: float = float("inf")
 
     @property
@@ -368,7 +378,7 @@ class _FeedbackJob:
         return len(self.feedback.comment or "")
 
     def begin(self) -> bool:
-        self.intake.take(self.feedback, self.origin)
+        self.intake.take(self.feedback, self.origin, is_expected=self.is_expected)
         return False
 
     async def run(self) -> None: ...

@@ -85,9 +85,10 @@ class Pipeline:
         instruments: InstrumentSink,
         sinks: Sequence[Sink] = (),
         scorer: TurnScorer | None = None,
+        buffer: TraceBuffer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Build the parts; start no thread. If ``scorer`` is given, no scorer is made."""
+        """Build the parts, except those that are given; start no thread."""
         self.config = config
         self.instruments = instruments
         self.clock = clock
@@ -106,7 +107,9 @@ class Pipeline:
         )
         self.scorer = scorer or build_scorer(config, instruments=instruments, sinks=sinks)
         self.evaluator = self.scorer.evaluator
-        self.buffer = TraceBuffer(contexts_from_prompt=config.contexts_from_prompt, clock=clock)
+        source = config.contexts_from_prompt
+        made = TraceBuffer(contexts_from_prompt=source, clock=clock) if buffer is None else buffer
+        self.buffer = made
         self.recorder = RunRecorder(self, clock=clock)
         self.sweeper = Sweeper(self.sweep)
         self.flushes = TimedCalls()
@@ -303,7 +306,7 @@ class Pipeline:
         """Export the kept-back spans of traces that were removed to limit memory."""
         while self._evicted:
             with suppress(IndexError):  # another thread has taken the last one
-                self._release_held(self._evicted.popleft(), Ending("skipped", "evicted"))
+                self.release_held(self._evicted.popleft(), Ending("skipped", "evicted"))
 
     def _submit_all(self, traces: Iterable[Trace]) -> None:
         for trace in traces:
@@ -314,7 +317,7 @@ class Pipeline:
                         self.instruments.found(_count_turns(trace))
                         self.scorer.drop(why, _count_turns(trace))
                 finally:
-                    self._release_held(trace, Ending(why))
+                    self.release_held(trace, Ending(why))
 
     def read(self, trace: Trace, uncounted: UncountedTurns) -> None:
         """Find the RAG turns in ``trace``, and have them scored; export other kept-back spans.
@@ -341,7 +344,7 @@ class Pipeline:
                 if not is_submitted:
                     self.scorer.count_given_up("error")
         finally:
-            self._release_held(trace, ending)
+            self.release_held(trace, ending)
 
     def _find_turns(
         self, trace: Trace, uncounted: UncountedTurns
@@ -394,9 +397,9 @@ class Pipeline:
             turns = _count_turns(trace)
             self.instruments.found(turns)
         self.scorer.count_given_up(why, turns)
-        self._release_held(trace, given_up(why))
+        self.release_held(trace, given_up(why))
 
-    def _release_held(self, trace: Trace, ending: Ending) -> None:
+    def release_held(self, trace: Trace, ending: Ending) -> None:
         """Export the spans of ``trace`` that were kept back but belong to no submitted turn."""
         held, trace.held = trace.held, {}
         for span_id in held:

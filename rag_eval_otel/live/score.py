@@ -36,6 +36,7 @@ from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.runtime.watchdog import running
 from rag_eval_otel.sampling import Facts, Sampling
+from rag_eval_otel.sinks.health import endpoints_of
 from rag_eval_otel.sinks.instruments import Agreement, DropReason, InstrumentSink
 from rag_eval_otel.types import (
     Ending,
@@ -104,11 +105,19 @@ class TurnScorer:
         self._sink_edge = Edge("sink", on_error=instruments.internal_error, mode=errors)
         self._log = LimitedLog()
         self._is_closed = False
+        # A worker sets both: its spans are of several services, and may be taken from it.
+        self.service_of: Callable[[SpanRef], str | None] = lambda _: None
+        self.is_wanted: Callable[[SpanContext], bool] = lambda _: True
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
         """The measurement with the judge, and in a cascade that with the offline judge."""
         return (self._measurement, *filter(None, [self._offline]))
+
+    def share(self, workers: float) -> None:
+        """Divide the limits a minute of judges and embedders among ``workers`` processes."""
+        for endpoint in endpoints_of(self.measurements):
+            endpoint.share(workers)
 
     def admit(self, trace_id: int, facts: Callable[[], Facts]) -> Sampling | SkipReason:
         """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated.
@@ -258,7 +267,7 @@ class TurnScorer:
         )
         chosen = chosen or Chosen()
         result = await self._evaluation(turn, ref, ended=ended, chosen=chosen)
-        is_recounted = chosen.sampling.stage == "feedback"
+        is_recounted = chosen.sampling.is_by_feedback
         if not isinstance(result, Evaluation):
             ending = Ending("skipped", result, feedback=self.feedback.of(ref))
             if claim(ending) and not is_recounted:
@@ -301,6 +310,7 @@ class TurnScorer:
                 lag=seconds_since(ended),
                 about=about(_metadata(turn), self._metadata_keys),
                 answer_length=len(sample.answer),
+                service=self.service_of(span),
             )
             offline = evaluation.offline
             return located(evaluation, offline=None if offline is None else located(offline))
@@ -308,7 +318,7 @@ class TurnScorer:
 
     async def _measured(self, sample: Sample, chosen: Chosen) -> Evaluation | SkipReason:
         """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
-        if self._offline is None or chosen.sampling.stage == "feedback":
+        if self._offline is None or chosen.sampling.is_by_feedback:
             return await self._spending.of(sample, chosen.sampling)
         cheap = await self._shared.of(self._offline, sample)
         offline = replace(cheap, sampling=Sampling(stage="offline"))
@@ -369,7 +379,10 @@ class TurnJob:
         ``attributes()`` returns the attributes of the spans of the turn and around it.
         """
         feedback = self.scorer.feedback
-        facts = partial(_facts, self.turn, attributes, feedback=partial(feedback.facts, self.span))
+
+        def facts() -> Facts:
+            return facts_of(self.turn, [*attributes(), feedback.facts(self.span)])
+
         found = self.scorer.admit(trace_id, facts)
         if isinstance(found, Sampling):
             feedback.note(self.span)
@@ -396,6 +409,9 @@ class TurnJob:
         return True
 
     async def run(self) -> None:
+        if not self.scorer.is_wanted(self.span):
+            self.give_up("shutdown")
+            return
         ending = await self.scorer.score(
             self.turn, self.span, ended=self.ended, chosen=self.chosen, claim=self._claim
         )
@@ -406,7 +422,7 @@ class TurnJob:
 
     def give_up(self, why: GivenUp) -> None:
         """Count the turn, unless `run` has counted it, and export its span."""
-        if self._claim(given_up(why)) and self.chosen.sampling.stage != "feedback":
+        if self._claim(given_up(why)) and not self.chosen.sampling.is_by_feedback:
             self.scorer.count_given_up(why)
         self.release(self._endings[0])
 
@@ -422,15 +438,6 @@ class TurnJob:
     def release(self, ending: Ending) -> None:
         if self.held is not None:
             self.held.release(ending)
-
-
-def _facts(
-    turn: Turn,
-    attributes: Callable[[], Iterable[Mapping[str, Any]]],
-    *,
-    feedback: Callable[[], Mapping[str, Any]],
-) -> Facts:
-    return facts_of(turn, [*attributes(), feedback()])
 
 
 def given_up(why: GivenUp) -> Ending:
@@ -467,7 +474,7 @@ def build_scorer(
     config: Config, *, instruments: InstrumentSink, sinks: Sequence[Sink] = ()
 ) -> TurnScorer:
     """Return the scorer of turns that ``config`` describes, with an evaluator of its own."""
-    measurement = build_measurement(config)
+    measurement = build_measurement(config, partial(instruments.internal_error, "redis"))
     spending = build_spending(config, measurement, instruments=instruments)
     instruments.watch_budget(spending.observe_left)
     is_off = config.sample_rate <= 0 and not config.chosen_rules

@@ -1,7 +1,4 @@
-"""`BackgroundEvaluator`: run jobs on one daemon thread with an event loop.
-
-A job is, for example, the evaluation of one RAG answer.
-"""
+"""`BackgroundEvaluator`: run jobs, such as the evaluation of an answer, on a daemon thread."""
 
 from __future__ import annotations
 
@@ -76,8 +73,8 @@ class BackgroundEvaluator:
 
     `submit` makes no system call that releases the interpreter's lock. Otherwise the judge's thread
     could run in place of the application's thread. An idle thread waits for the queue of jobs. A
-    thread with jobs polls the queue every ``POLL_SECONDS``, until ``LINGER_SECONDS`` after its last
-    job.
+    thread with jobs polls the queue when a job ends, and every ``POLL_SECONDS``, until
+    ``LINGER_SECONDS`` after its last job.
     """
 
     def __init__(
@@ -382,9 +379,8 @@ class _Loop:
     def _finish(self, task: asyncio.Task[None]) -> None:
         """Run the loop until ``task`` is done, even if another task raises SystemExit."""
         while not task.done():
-            with suppress(
-                SystemExit, KeyboardInterrupt
-            ):  # they stop the loop, which can be resumed
+            # They stop the loop, which can be resumed.
+            with suppress(SystemExit, KeyboardInterrupt):
                 self._loop.run_until_complete(task)
 
     async def _serve(self) -> None:
@@ -395,35 +391,39 @@ class _Loop:
             if self._tasks:
                 until = now + LINGER_SECONDS
             self.activity.beats += 1
-            self._poll_now.clear()
-            timer = self._loop.call_later(POLL_SECONDS, self._poll_now.set)
-            await self._poll_now.wait()
-            timer.cancel()
             if self.is_abandoned and not self._stopping:
                 self._take(None)
-            self._begin_submitted()
+            await self._take_next()
             if now >= late_at:
                 self._drop_late()
                 late_at = now + _LATE_SECONDS
 
-    def _begin_submitted(self) -> None:
-        """Begin all jobs that are in the queue now."""
-        with suppress(queue.Empty):
-            while True:
-                self._take(self._queue.get_nowait())
+    async def _take_next(self) -> None:
+        """Begin the next job of the queue; if there is none, wait until a job ends or for a moment.
+
+        Between two jobs, the jobs that have begun go on: the judge gets the first request before
+        all jobs of a burst have begun.
+        """
+        self._poll_now.clear()
+        try:
+            job = self._queue.get_nowait()
+        except queue.Empty:
+            timer = self._loop.call_later(POLL_SECONDS, self._poll_now.set)
+            await self._poll_now.wait()
+            timer.cancel()
+        else:
+            self._take(job)
+            await asyncio.sleep(0)
 
     def _take(self, job: Job | None) -> None:
         if job is None:
             self._stopping = True
-            self._cancel_all()
+            for task in self._tasks:
+                task.cancel()
             return
         task = self._loop.create_task(self._work(job))
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._close(job, done))
-
-    def _cancel_all(self) -> None:
-        for task in self._tasks:
-            task.cancel()
 
     async def _work(self, job: Job) -> GivenUp | None:
         evaluator = self._evaluator
@@ -484,11 +484,9 @@ class _Loop:
 
     def _close(self, job: Job, task: asyncio.Task[GivenUp | None]) -> None:
         self._tasks.discard(task)
-        if not self._tasks:
-            self._poll_now.set()
-        why: GivenUp | None = None
+        self._poll_now.set()  # a job that was submitted meanwhile may take its place
         if task.cancelled():
-            why = "shutdown"
+            why: GivenUp | None = "shutdown"
         elif (error := task.exception()) is not None:
             self._log.write("job", "a job failed", error=error)
             why = "error"

@@ -43,6 +43,18 @@ def call_in_child(method: Callable[[], None]) -> None:
     _methods[id(reference)] = (reference, bound.__func__)
 
 
+_of_parent: list[object] = []
+
+
+def leave_to_parent(found: object) -> None:
+    """Keep ``found``, which belongs to an event loop of the parent, until this child ends.
+
+    Parent and child share the selector of that loop. If a connection of the loop were deleted in
+    the child, the parent would wait for its replies in vain.
+    """
+    _of_parent.append(found)
+
+
 def _call_all() -> None:
     for reference, function in tuple(_methods.values()):
         owner = reference()

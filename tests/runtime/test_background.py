@@ -114,8 +114,8 @@ def test_concurrency_is_bounded() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(20):  # meanwhile, further jobs could begin
+            await asyncio.sleep(0)
         running -= 1
 
     for _ in range(50):
@@ -161,6 +161,7 @@ def test_shutdown_gives_up_what_is_left() -> None:
     assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
 
 
+@pytest.mark.slow
 def test_a_job_is_given_up_once_if_that_takes_longer_than_a_shutdown() -> None:
     """The calling thread leaves out the job that the evaluator's thread is giving up."""
     evaluator, gate = BackgroundEvaluator(), Gate()
@@ -337,6 +338,7 @@ def test_blocking_calls_of_judges_are_hidden_too() -> None:
     evaluator.shutdown(1)
 
 
+@pytest.mark.slow
 def test_what_waits_behind_a_blocked_thread_is_given_up_too() -> None:
     """A judge that blocks the event loop cannot be cancelled; the end of it all is not held up."""
     evaluator, blocked, go_on = BackgroundEvaluator(), Future[None](), threading.Event()
@@ -483,6 +485,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_part_that_blocks_the_loop_is_named_and_disabled(
     caplog: pytest.LogCaptureFixture,
@@ -528,6 +531,7 @@ def test_a_part_that_blocks_the_loop_is_named_and_disabled(
     evaluator.shutdown(10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_jobs_that_wait_for_a_slot_are_not_begun_again() -> None:
     """A job that had begun on the blocked loop runs on the new one, and begins once."""
@@ -549,6 +553,7 @@ def test_jobs_that_wait_for_a_slot_are_not_begun_again() -> None:
     evaluator.shutdown(10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_jobs_that_wait_survive_a_loop_that_cannot_be_replaced(
     monkeypatch: pytest.MonkeyPatch,
@@ -573,6 +578,7 @@ def test_jobs_that_wait_survive_a_loop_that_cannot_be_replaced(
     evaluator.shutdown(10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_job_of_a_blocked_loop_is_given_up_once() -> None:
     """A shutdown comes while the watchdog gives it up, which takes long."""
@@ -633,6 +639,7 @@ def test_many_short_calls_in_a_row_are_not_blamed() -> None:
     assert activity.parts == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_what_uses_a_loop_is_told_that_it_is_abandoned() -> None:
     """The endpoints of judges forget the requests of the blocked loop, and of no other."""
@@ -661,6 +668,7 @@ def test_what_uses_a_loop_is_told_that_it_is_abandoned() -> None:
     evaluator.shutdown(10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_an_error_in_giving_up_a_blocked_job_stops_neither_the_watchdog_nor_the_count() -> None:
     """Of the jobs that ran, each is removed once; the next blocked loop is found as well."""
@@ -810,6 +818,7 @@ def test_workers_end_with_their_owner() -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_start_anew_in_a_forked_child() -> None:
