@@ -50,6 +50,11 @@ def html_text(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
+def html_lines(lines: Sequence[str]) -> str:
+    """Return ``lines``, such as remarks below a table, as HTML; without lines, an empty text."""
+    return html_text("\n".join(lines)) if lines else ""
+
+
 def sample_html(sample: Any) -> str:
     """Return the texts of a `rag_eval_otel.types.Sample` as a table."""
     return html_table((), _fields(sample))

@@ -73,7 +73,7 @@ def test_a_gate_is_a_table() -> None:
     rows = [{"question": "Where?", "contexts": ["In Rome."], "answer": "In Oslo."}]
     result = evaluate_dataset(rows, ["faithfulness"], judge="lexical", progress="off")
     found = shown(result.check(Gate(means={"faithfulness": 1.0}, pass_rate=1.0)))
-    for text in ("gate: failed, 2 of 2 conditions failed", "faithfulness", "pass rate", "FAIL"):
+    for text in ("gate: failed, 2 of 2 conditions not met", "faithfulness", "pass rate", "FAIL"):
         assert text in found.text
 
 

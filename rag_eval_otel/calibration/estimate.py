@@ -193,14 +193,11 @@ def _rows(files: Files, metric: str | None) -> Iterator[tuple[str, Row]]:
         raise ConfigError(msg)
     for file in map(Path, given):
         for record in read_scores(file, metric=metric):
-            if isinstance(record, Row) and not _is_chosen_by_feedback(record):
+            if not isinstance(record, Row):
+                continue
+            sampling = record.evaluation.sampling
+            if sampling is None or not sampling.is_by_feedback:
                 yield record.turn or f"{file}, {record.place}", record
-
-
-def _is_chosen_by_feedback(row: Row) -> bool:
-    """Return True if a turn has scores only because of bad feedback, so that it is no sample."""
-    sampling = row.evaluation.sampling
-    return sampling is not None and sampling.stage == "feedback"
 
 
 def _cells(

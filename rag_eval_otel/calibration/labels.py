@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -101,6 +101,9 @@ def scores_of(metric: str, rows: Iterable[tuple[str, Cells]]) -> list[Observatio
 
 # --- feedback -------------------------------------------------------------------------------------
 
+Measured: TypeAlias = "tuple[str, str]"
+"""The name of a metric, and the version of its scores."""
+
 Timed: TypeAlias = "tuple[float | None, Observation]"
 """The time of a turn, in seconds since the epoch, and its score and label for one metric."""
 
@@ -109,12 +112,12 @@ Timed: TypeAlias = "tuple[float | None, Observation]"
 class Rated:
     """The scores of turns, with the labels that people gave in feedback.
 
-    ``observations`` has the turns of each metric. If a metric has scores of several versions, each
-    version is a metric of its own, and ``mixed`` names the metric. ``unmatched`` is the feedback on
-    turns without scores.
+    ``observations`` has the turns of each metric in each version, in which scores are comparable.
+    ``mixed`` names the metrics with several versions. ``unmatched`` is the feedback on turns
+    without scores.
     """
 
-    observations: Mapping[str, Sequence[Timed]]
+    observations: Mapping[Measured, Sequence[Timed]]
     mixed: Sequence[str]
     unmatched: Sequence[FeedbackRow]
 
@@ -158,10 +161,11 @@ def rated(
         labels[turn, about] = _label(one.score, where=one.place)
     if not labels:
         raise ConfigError(_no_turn(given, scored, name))
-    versions = _versions(scored)
+    found = _observed_turns(scored, labels)
+    versions = Counter(name for name, _ in found)
     return Rated(
-        observations=_observed_turns(scored, labels, versions),
-        mixed=[name for name, several in versions.items() if len(several) > 1],
+        observations=found,
+        mixed=[name for name, count in versions.items() if count > 1],
         unmatched=unmatched,
     )
 
@@ -194,7 +198,7 @@ def _scored_turns(rows: Iterable[Row], metric: str | None) -> _Scores:
     found: defaultdict[str, list[tuple[Score, float | None]]] = defaultdict(list)
     for row in rows:
         sampling = row.evaluation.sampling
-        if sampling is None or sampling.stage != "feedback":
+        if sampling is None or not sampling.is_by_feedback:
             scores = [(one, row.time) for one in row.scores if metric in {None, one.name}]
             found[plain_turn(row.turn or row.trace) or row.place] += scores
     return found
@@ -216,26 +220,15 @@ def _no_turn(given: Sequence[FeedbackRow], scored: _Scores, name: str | None) ->
     )
 
 
-def _versions(scored: _Scores) -> Mapping[str, Collection[str]]:
-    """Return the versions of the scores of each metric."""
-    versions: defaultdict[str, set[str]] = defaultdict(set)
-    for score, _ in (each for scores in scored.values() for each in scores):
-        versions[score.name].add(score.version)
-    return versions
-
-
 def _observed_turns(
-    scored: _Scores,
-    labels: Mapping[tuple[str, str], float | None],
-    versions: Mapping[str, Collection[str]],
-) -> dict[str, list[Timed]]:
-    found: defaultdict[str, list[Timed]] = defaultdict(list)
+    scored: _Scores, labels: Mapping[tuple[str, str], float | None]
+) -> dict[Measured, list[Timed]]:
+    found: defaultdict[Measured, list[Timed]] = defaultdict(list)
     for turn, scores in scored.items():
         for score, time in scores:
             label = labels.get((turn, score.name), labels.get((turn, "")))
             seen = Observation(score=score.value, label=label, status=score.status)
-            several = len(versions[score.name]) > 1
-            found[f"{score.name} {score.version}" if several else score.name].append((time, seen))
+            found[score.name, score.version].append((time, seen))
     return dict(found)
 
 

@@ -130,13 +130,12 @@ def _run_on_feedback(options: argparse.Namespace) -> int:
         name=options.feedback_name,
     )
     found, periods = [], []
-    for name, timed in joined.observations.items():
-        threshold = _threshold(name.partition(" ")[0])
+    for (name, version), timed in joined.observations.items():
         calibration = calibration_of(
             [one for _, one in timed],
-            threshold=threshold if options.threshold is None else options.threshold,
+            threshold=_threshold(name) if options.threshold is None else options.threshold,
             label_threshold=_passing_label(options, timed),
-            metric=name,
+            metric=f"{name} {version}" if name in joined.mixed else name,
         )
         found.append(calibration)
         periods.append(agreement_by(timed, options.by, like=calibration) if options.by else [])

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from rag_eval_otel.capture.exported import Message, messages_in
+from rag_eval_otel.cli.options import require_another_file
 from rag_eval_otel.config import Config
 from rag_eval_otel.dataset.collect import Collected, Selection, collect
 from rag_eval_otel.dataset.stored import langfuse_messages, mlflow_messages, phoenix_messages
@@ -98,10 +99,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the samples, print their number to stderr, and return the exit status."""
     check_samples_output(options.output)
-    for file in options.files:
-        if file.resolve() == options.output.resolve():
-            msg = f"--output {options.output} is a file that is read; name another"
-            raise ConfigError(msg)
+    require_another_file(options.output, *options.files, option="--output")
     _check_sources(options)
     prompts = options.contexts_from_prompt
     config = Config.from_env(**({} if prompts is None else {"contexts_from_prompt": prompts}))

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from rag_eval_otel.cli.options import AS_JSON, check_page, count_up_to
-from rag_eval_otel.dataset.changes import compare_files, comparison_page
+from rag_eval_otel.dataset.changes import compare_files
+from rag_eval_otel.dataset.page import comparison_page
 from rag_eval_otel.results.files import write_whole
 
 DESCRIPTION = """\

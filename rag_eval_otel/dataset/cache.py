@@ -10,19 +10,15 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
 from pathlib import Path
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.evaluation import version_of
-from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
-from rag_eval_otel.judge.tasks import Judge
+from rag_eval_otel.evaluation import Measurement, is_final
 from rag_eval_otel.metrics.function import FunctionMetric
-from rag_eval_otel.metrics.outcome import Metric, label_of
+from rag_eval_otel.metrics.outcome import label_of
 from rag_eval_otel.results.rows import digest, score_from_dict, score_to_dict
-from rag_eval_otel.types import Embedder, Fusion, Reasons, Sample, Score, Usage
+from rag_eval_otel.types import Sample, Score, Usage
 
 _log = logging.getLogger("rag_eval_otel")
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file
@@ -36,78 +32,31 @@ _SETTINGS = (
     f"PRAGMA application_id = {_OURS}",
     _CREATE,
 )
-_RETRIED = frozenset({"unparsable", "judge_incomplete"})
 _PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
 _GET = "SELECT judge, score FROM scores WHERE key = ?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """The settings that decide which score a sample gets: metrics, models, fusion and prompts.
-
-    A cached score is used again only if the settings for its metric are the same.
-    """
-
-    metrics: tuple[Metric, ...]
-    judge: Judge
-    embedder: Embedder
-    fusion: Fusion
-    prompts: Prompts = BUILT_IN
-    reasons: Reasons = "off"
-
-    def definitions(self) -> dict[str, str]:
-        """Return, for each metric name, a text that describes how the metric is measured.
-
-        Two scores of a metric are comparable if their texts are equal. The text contains the
-        version of the metric, the names and revisions of the judge and the embedder, and the
-        release of this library.
-        """
-        models = [_identity(model) for model in (self.judge, self.embedder)]
-        version = partial(version_of, fusion=self.fusion, model=models[0], reasons=self.reasons)
-        with self.prompts.in_use():
-            return {
-                m.name: " ".join([version(m), *models, _release(), *_labelling(m)])
-                for m in self.metrics
-            }
-
-
-def _labelling(metric: Metric) -> list[str]:
-    # A function metric may label its scores itself, so its cached labels are valid for one
-    # threshold only. Scores of other metrics get their label when they are read from the cache.
-    return [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
-
-
-def _identity(model: object) -> str:
-    name, revision = getattr(model, "model", ""), getattr(model, "revision", None)
-    return f"{name or type(model).__qualname__}@{revision}"
-
-
-def _release() -> str:
-    try:
-        return version("rag-eval-otel")
-    except PackageNotFoundError:  # used from a source tree
-        return "source"
 
 
 class ScoreCache:
     """Keep scores in an SQLite file and find them by sample and metric.
 
     The key of a score is a digest of the content of the sample and of the definition of the metric
-    (see `Measure.definitions`). A failed score is not kept, and a score without a usable judge
+    (see `Measurement.definitions`). A failed score is not kept, and a score without a usable judge
     reply is not kept either. A later run asks the judge for such scores again.
 
     The scores of a row are committed when all metrics of the row are scored. A killed process
     therefore loses only the rows that it had not finished.
     """
 
-    def __init__(self, path: Path, database: sqlite3.Connection, *, measure: Measure) -> None:
+    def __init__(
+        self, path: Path, database: sqlite3.Connection, *, measurement: Measurement
+    ) -> None:
         self._path = path
         self._database = database
         self._is_writable = True
-        self._definitions = measure.definitions()
+        self._definitions = measurement.definitions()
         self._thresholds: dict[str, float | None] = {
             metric.name: metric.threshold
-            for metric in measure.metrics
+            for metric in measurement.metrics
             if hasattr(metric, "threshold") and not isinstance(metric, FunctionMetric)
         }
 
@@ -151,7 +100,7 @@ class ScoreCache:
         rows = [
             (keys[s.name], judge, json.dumps(score_to_dict(_unpaid(s)), default=str))
             for s in scores
-            if _is_final(s)
+            if is_final(s)
         ]
         try:
             with _cache_errors(self._path), self._database:
@@ -176,16 +125,8 @@ def _unpaid(score: Score) -> Score:
     return replace(score, usage=Usage(), cost=None)
 
 
-def _is_final(score: Score) -> bool:
-    """Return True unless ``score`` has failed or the judge gave no usable reply.
-
-    Such scores are not cached, so that a later run asks the judge again.
-    """
-    return score.status != "error" and score.reason not in _RETRIED
-
-
 @contextmanager
-def open_cache(path: Path | None, *, measure: Measure) -> Iterator[ScoreCache | None]:
+def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[ScoreCache | None]:
     """Return a context manager that opens or creates the score cache at ``path``.
 
     The context manager gives the `ScoreCache`, or None if ``path`` is None. Raises `ConfigError` if
@@ -197,7 +138,7 @@ def open_cache(path: Path | None, *, measure: Measure) -> Iterator[ScoreCache | 
     with _cache_errors(path):
         database = _connect(path)
     with closing(database):
-        yield ScoreCache(path, database, measure=measure)
+        yield ScoreCache(path, database, measurement=measurement)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 
 The files have the scores of two runs over the same questions: *A* is the earlier run and *B* the
 later run. A difference is B minus A, so a negative number says that B is worse.
+`rag_eval_otel.dataset.page` has the HTML page about the differences.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal, TypeAlias
 
-from rag_eval_otel.dataset import charts
-from rag_eval_otel.dataset.charts import Chart
 from rag_eval_otel.dataset.comparison import (
     Entry,
     Pairs,
@@ -25,17 +24,17 @@ from rag_eval_otel.dataset.comparison import (
     read_run,
     signed,
 )
-from rag_eval_otel.dataset.figures import Bin, Range, bins, range_of
-from rag_eval_otel.dataset.page import render
-from rag_eval_otel.dataset.summary import Moments, aligned, interval, number
-from rag_eval_otel.notebook import html_text
+from rag_eval_otel.dataset.summary import Moments, Range, aligned, interval, number
+from rag_eval_otel.notebook import html_lines, html_table
 from rag_eval_otel.results.read import read_scores
 from rag_eval_otel.results.rows import Row
 
 Texts = Literal["on", "off"]
 """Whether the questions, answers and explanations in the files are shown."""
 
-_COLUMNS = ("metric", "A", "B", "B - A", "95 % interval", "pairs", "lower", "higher", "pass A", "pass B")  # fmt: skip  # noqa: E501
+COLUMNS = ("metric", "A", "B", "B - A", "95 % interval", "pairs", "lower", "higher", "pass A", "pass B")  # fmt: skip  # noqa: E501
+"""The columns of the table of metrics, as `MetricChange.cells` fills them."""
+
 _LINE = 90  # characters of a text in a line of the terminal
 
 
@@ -95,7 +94,7 @@ class MetricChange:
     better: Sequence[Turn]
 
     def cells(self) -> tuple[str, ...]:
-        """Return the line of the metric in the table."""
+        """Return the line of the metric in the table with `COLUMNS`."""
         found = self.pairs.difference()
         return (
             self.pairs.name,
@@ -108,11 +107,17 @@ class MetricChange:
             self.b.passes,
         )
 
+    def turns(self) -> Iterator[tuple[str, Sequence[Turn]]]:
+        """Yield the turns that got worse and those that got better, with a title; none if empty."""
+        for word, turns in (("worse", self.worse), ("better", self.better)):
+            if turns:
+                yield f"turns that got {word}", turns
+
     def remarks(self) -> Iterator[str]:
         """Yield sentences on rows that are not in the difference, and on versions."""
         pairs = self.pairs
-        if pairs.only_here or pairs.only_there:
-            yield f"rows only in A: {pairs.only_there}, only in B: {pairs.only_here}"
+        if pairs.only_b or pairs.only_a:
+            yield f"rows only in A: {pairs.only_a}, only in B: {pairs.only_b}"
         if pairs.lost or pairs.gained:
             yield f"rows with a score only in A: {pairs.lost}, only in B: {pairs.gained}"
         versions = [{entry.version for entry in side} for side in zip(*pairs.pairs, strict=True)]
@@ -143,21 +148,32 @@ class FileComparison:
         lines = [
             f"A: {self.name_a}, {self.rows_a} rows",
             f"B: {self.name_b}, {self.rows_b} rows",
-            aligned([_COLUMNS, *(metric.cells() for metric in self.metrics)]),
+            aligned([COLUMNS, *(metric.cells() for metric in self.metrics)]),
+            *self._remarks(),
         ]
-        lines += [f"  {m.pairs.name}: {text}" for m in self.metrics for text in m.remarks()]
-        lines += [f"  {name}: only in A" for name in self.only_a]
-        lines += [f"  {name}: only in B" for name in self.only_b]
         for metric in self.metrics:
-            for word, turns in (("worse", metric.worse), ("better", metric.better)):
-                if turns:
-                    lines += ["", f"{metric.pairs.name}, turns that got {word}:"]
-                    lines += [f"  {turn}" for turn in turns]
+            for title, turns in metric.turns():
+                lines += ["", f"{metric.pairs.name}, {title}:"]
+                lines += [f"  {turn}" for turn in turns]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the differences and the turns as a table for notebooks."""
-        return html_text(repr(self))
+        """Return the differences and the turns as tables for notebooks."""
+        head = f"A: {self.name_a}, {self.rows_a} rows; B: {self.name_b}, {self.rows_b} rows"
+        metrics = html_table(COLUMNS, (each.cells() for each in self.metrics), caption=head)
+        turns = (
+            html_table(*turn_table(turns), caption=f"{metric.pairs.name}, {title}")
+            for metric in self.metrics
+            for title, turns in metric.turns()
+        )
+        return metrics + html_lines(self._remarks()) + "".join(turns)
+
+    def _remarks(self) -> list[str]:
+        return [
+            *(f"  {m.pairs.name}: {text}" for m in self.metrics for text in m.remarks()),
+            *(f"  {name}: only in A" for name in self.only_a),
+            *(f"  {name}: only in B" for name in self.only_b),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, without the single scores."""
@@ -168,6 +184,25 @@ class FileComparison:
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
         }
+
+
+def turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows of a table of ``turns``, without columns that are empty."""
+    cells = [
+        {
+            "row": turn.place,
+            "A": number(turn.a),
+            "B": number(turn.b),
+            "B - A": signed(turn.b - turn.a),
+            "question": turn.question,
+            "answer in A": turn.answer_a,
+            "answer in B": turn.answer_b,
+            "explanation in B": turn.explanation,
+        }
+        for turn in turns
+    ]
+    columns = [name for name in cells[0] if any(each[name] for each in cells)]
+    return columns, [[each[name] for name in columns] for each in cells]
 
 
 def _metric_dict(metric: MetricChange) -> dict[str, Any]:
@@ -192,8 +227,8 @@ def _turn_dict(turn: Turn) -> dict[str, Any]:
 
 
 def compare_files(
-    a: Path,
-    b: Path,
+    a: str | Path,
+    b: str | Path,
     *,
     metric: str | None = None,
     versions: Versions = "same",
@@ -207,36 +242,35 @@ def compare_files(
     `ConfigError` for files that cannot be read or paired, and, unless ``versions`` is "any", for a
     metric that was measured in different versions.
     """
-    before, after = read_run(a, metric=metric), read_run(b, metric=metric)
-    names = common_metrics(after, before)
-    paired = [pair_scores(after, before, metric=name) for name in names]
-    if versions == "same":
-        for pairs in paired:
-            pairs.require_one_version("pass --versions any")
+    in_a, in_b = (read_run(Path(file), metric=metric) for file in (a, b))
+    names = common_metrics(in_b, in_a)
+    paired = [pair_scores(in_b, in_a, metric=name) for name in names]
+    for pairs in paired:
+        pairs.require_one_version("pass versions='any' (--versions any)", versions=versions)
     most = [_most_changed(pairs, turns) for pairs in paired]
     texts_a, texts_b = (
-        _Texts.of(path, {entries[side].index for lists in most for one in lists for entries in one})
+        _Texts.of(file, {entries[side].index for lists in most for one in lists for entries in one})
         if texts == "on"
         else _Texts({})
-        for path, side in ((a, 1), (b, 0))
+        for file, side in ((Path(a), 1), (Path(b), 0))
     )
     return FileComparison(
         name_a=str(a),
         name_b=str(b),
-        rows_a=before.rows,
-        rows_b=after.rows,
+        rows_a=in_a.rows,
+        rows_b=in_b.rows,
         metrics=tuple(
             MetricChange(
                 pairs=pairs,
-                a=_side(before, pairs.name),
-                b=_side(after, pairs.name),
+                a=_side(in_a, pairs.name),
+                b=_side(in_b, pairs.name),
                 worse=[_turn(pair, pairs.name, texts_a, texts_b) for pair in worse],
                 better=[_turn(pair, pairs.name, texts_a, texts_b) for pair in better],
             )
             for pairs, (worse, better) in zip(paired, most, strict=True)
         ),
-        only_a=tuple(name for name in before.metrics if name not in names),
-        only_b=tuple(name for name in after.metrics if name not in names),
+        only_a=tuple(name for name in in_a.metrics if name not in names),
+        only_b=tuple(name for name in in_b.metrics if name not in names),
     )
 
 
@@ -306,79 +340,3 @@ def _turn(pair: Pair, metric: str, texts_a: _Texts, texts_b: _Texts) -> Turn:
         answer_b=texts_b.answer(b.index),
         explanation=texts_b.explanation(b.index, metric),
     )
-
-
-# --- the page -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Section:
-    """The section of the page on one metric: its drawings, and the tables of turns."""
-
-    anchor: str
-    change: MetricChange
-    charts: Sequence[tuple[str, Chart, Sequence[Bin]]]
-    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
-
-
-def comparison_page(found: FileComparison) -> str:
-    """Return the HTML page on ``found``: distributions, paired differences, and turns."""
-    return render(
-        "compare.html",
-        title=f"Scores of {found.name_a} and {found.name_b}",
-        found=found,
-        columns=_COLUMNS,
-        metrics=[_section(metric, f"m{i}") for i, metric in enumerate(found.metrics)],
-    )
-
-
-def _section(change: MetricChange, anchor: str) -> _Section:
-    name, scale = change.pairs.name, range_of([*change.a.values, *change.b.values])
-    differences = [difference for difference in change.pairs.differences if difference]
-    widest = max(map(abs, differences), default=1.0)
-    drawn = [
-        ("Scores in A", change.a.values, change.a.mean, scale),
-        ("Scores in B", change.b.values, change.b.mean, scale),
-        ("Differences B - A that are not 0", differences, None, (-widest, widest)),
-    ]
-    return _Section(
-        anchor=anchor,
-        change=change,
-        charts=[
-            (title, *_histogram(values, limits, mean=mean, title=f"{title}: {name}"))
-            for title, values, mean, limits in drawn
-        ],
-        tables=[
-            (f"Turns that got {word}", *_turn_table(turns))
-            for word, turns in (("worse", change.worse), ("better", change.better))
-            if turns
-        ],
-    )
-
-
-def _histogram(
-    values: Sequence[float], scale: Range, *, mean: float | None, title: str
-) -> tuple[Chart, Sequence[Bin]]:
-    counted = bins(values, scale)
-    most = max(counted, key=lambda each: each.count)
-    text = f"{len(values):,}; most of them, {most.count:,}, from {most.low:.3g} to {most.high:.3g}"
-    return charts.histogram(counted, mean=mean, title=title, description=text), counted
-
-
-def _turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and the rows of a table of ``turns``, without columns that are empty."""
-    cells = [
-        {
-            "row": turn.place,
-            "A": number(turn.a),
-            "B": number(turn.b),
-            "B - A": signed(turn.b - turn.a),
-            "question": turn.question,
-            "answer in A": turn.answer_a,
-            "answer in B": turn.answer_b,
-            "explanation in B": turn.explanation,
-        }
-        for turn in turns
-    ]
-    columns = [name for name in cells[0] if any(each[name] for each in cells)]
-    return columns, [[each[name] for name in columns] for each in cells]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TypeAlias
 
-from rag_eval_otel.dataset.figures import Bin, DriftMark, Line, Mean, Range, Unit, dots, running
+from rag_eval_otel.dataset.figures import Bin, DriftMark, Line, Mean, Unit, dots, running
+from rag_eval_otel.dataset.summary import Range
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 56, 708, 22, 206

@@ -122,7 +122,7 @@ def _context(passage: Passage) -> str | dict[str, Any]:
 
 @dataclass(slots=True)
 class Collected:
-    """What was found: the numbers of traces, of turns, and of turns and traces that were skipped.
+    """Counts of traces, samples, and skipped turns and traces, which `collect` fills.
 
     ``traces`` counts all traces. ``not_chosen`` counts the traces outside of the share. ``skipped``
     counts turns without a sample by reason, and traces without a turn, such as ``no_retrieval``.

@@ -23,12 +23,12 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import openinference
 from rag_eval_otel.config import ScoreEvents
 from rag_eval_otel.dataset.gate import GateCheck
-from rag_eval_otel.dataset.read import Dataset, check_needs
+from rag_eval_otel.dataset.read import Dataset, check_needs, require_spans
 from rag_eval_otel.dataset.run import Plan, Progress, progress_bar, scored_rows
 from rag_eval_otel.dataset.summary import Summary, Totals
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import writing
-from rag_eval_otel.results.rows import TEXTS, Row
+from rag_eval_otel.results.rows import TEXTS, Row, span_of
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.sinks.events import EventSink, SpanScores
@@ -192,51 +192,47 @@ class Exported:
 
 
 class Annotator:
-    """Send the scores of rows to ``backends``, which annotate spans with them.
-
-    A row names its span by ``trace_id`` and ``span_id``, as `rag-eval-otel collect` writes them, or
-    it was just sent as a span.
-    """
+    """Send the scores of rows to backends, which annotate spans with them."""
 
     def __init__(self, plan: Plan, targets: Targets) -> None:
         asking = frozenset(metric.name for metric in plan.metrics if metric.asks)
         self._sink = BackendSink(targets.backends, asking=asking, explanations=targets.explanations)
 
     async def send(self, row: Row, sent: SpanRef | None) -> None:
-        """Queue the scores of ``row``; wait while a queue is half full."""
-        span = _span_of(row) or sent
-        if span is None:
-            msg = (
-                f"row {row.index} names no span to annotate: --backend needs --otlp, which sends a"
-                " span for each row, or columns trace_id and span_id, as collect writes them"
-            )
-            raise ConfigError(msg)
+        """Queue the scores of ``row`` for the span that the row names, or else for ``sent``.
+
+        If a queue is half full, wait until all queues are empty, but at most 120 s.
+        """
+        span = span_of(row.trace, row.span) or sent
         self._sink.emit(replace(row.evaluation, span=span))
         if self._sink.is_half_full:
             await asyncio.to_thread(self._sink.flush, _MAX_WAIT)
 
     async def finish(self) -> Mapping[tuple[str, str], int]:
-        """Wait until the backends have the scores, and return what they did not get."""
+        """Wait for the backends, at most 120 s, and return how many scores they did not get.
+
+        The numbers are by backend and reason.
+        """
         await asyncio.to_thread(self._sink.flush, _MAX_WAIT)
-        self._sink.close()
+        self.close()
         ended = self._sink.ended.items()
         return {key: number for key, number in ended if key[1] != "delivered" and number}
 
-
-def _span_of(row: Row) -> SpanRef | None:
-    """Return the span that ``row`` names in its columns; None if it names none."""
-    try:
-        return SpanRef(trace_id=int(row.trace, 16), span_id=int(row.span, 16))
-    except ValueError:
-        return None
+    def close(self) -> None:
+        """Drop the scores that wait, and end the threads."""
+        self._sink.close()
 
 
 async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
     """Score each row of ``dataset`` as ``plan`` says, and write or send it as ``targets`` says.
 
-    Scored rows are not kept in memory, so that memory does not grow with the dataset.
+    Scored rows are not kept in memory, so that memory does not grow with the dataset. Raises
+    `ConfigError`, before a model is asked, for a metric without its fields, an output that cannot
+    be written, and scores for backends without a span that they can annotate.
     """
     check_needs(plan.metrics, dataset)
+    if targets.backends and targets.otlp == "off":
+        require_spans(dataset)
     async with AsyncExitStack() as stack:
         summary = stack.enter_context(closing(Summary(plan.names)))
         write = None
@@ -247,7 +243,9 @@ async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
         if targets.otlp == "on":
             scores = SpanScores(explanations=targets.explanations, events=targets.score_events)
             sender = await stack.enter_async_context(sending(dataset.name, scores=scores))
-        annotator = Annotator(plan, targets) if targets.backends else None
+        annotator = None
+        if targets.backends:
+            annotator = stack.enter_context(closing(Annotator(plan, targets)))
         advance = stack.enter_context(progress_bar(dataset.count, targets.progress))
         async for row in await stack.enter_async_context(aclosing(scored_rows(dataset, plan))):
             summary.add(row.evaluation)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from rag_eval_otel.dataset.series import Series
-from rag_eval_otel.dataset.summary import linear_scale, score_interval
+from rag_eval_otel.dataset.summary import Range, linear_scale, score_interval, unit_scale
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.drift.validation import default_learn, valid_score
@@ -24,7 +24,6 @@ _PARTS = 20  # lines of the table beside a drawing
 _LARGEST = 1e12  # scores beyond this are not drawn to scale
 _NARROW = 1e-6
 
-Range = tuple[float, float]
 Unit = Literal["row", "time"]
 
 
@@ -88,10 +87,8 @@ def range_of(scores: Iterable[float]) -> Range:
     """Return 0 and 1 if all ``scores`` are in [0, 1], else a range a little wider than they are."""
     values = [max(-_LARGEST, min(_LARGEST, value)) for value in scores]
     low, high = min(values, default=0.0), max(values, default=1.0)
-    if low >= 0 and high <= 1:
-        return 0.0, 1.0
     width = max(high - low, _NARROW * max(1.0, abs(low)))
-    return low - 0.05 * width, high + 0.05 * width
+    return unit_scale(low, high) or (low - 0.05 * width, high + 0.05 * width)
 
 
 def _own_scale(series: Series) -> Range | None:
@@ -187,7 +184,7 @@ def _scale_of_line(line: Line) -> Range | None:
         return None
     if line.values != line.units:
         return linear_scale(line.values, line.units)
-    return (0.0, 1.0) if min(line.values) >= 0 and max(line.values) <= 1 else None
+    return unit_scale(min(line.values), max(line.values))
 
 
 def _mean(line: Line, start: int, end: int, *, scale: Range | None) -> Mean:

@@ -4,8 +4,8 @@ A `Gate` has conditions of three kinds:
 
 - The mean of a metric, or the share of rows with the label pass, is at least a bound. The number
   that was measured decides.
-- A metric is no worse than in a baseline, an earlier run over the same questions. The condition
-  fails if a drop cannot be chance: a one-sided t test on the differences of the pairs of rows. So
+- A metric is no worse than in a baseline, an earlier run over the same questions. The condition is
+  not met if a drop cannot be chance: a one-sided t test on the differences of the pairs of rows. So
   the noise of a judge does not fail a run that is no worse, except in a share ``level`` of all
   runs, however many metrics are compared.
 """
@@ -13,7 +13,8 @@ A `Gate` has conditions of three kinds:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,6 @@ from xml.etree import ElementTree as ET
 from rag_eval_otel.calibration.agreement import wilson
 from rag_eval_otel.dataset.comparison import (
     Pairs,
-    Range,
     ScoredRun,
     Versions,
     pair_scores,
@@ -31,6 +31,7 @@ from rag_eval_otel.dataset.comparison import (
 )
 from rag_eval_otel.dataset.summary import (
     MetricSummary,
+    Range,
     Totals,
     aligned,
     interval,
@@ -38,14 +39,18 @@ from rag_eval_otel.dataset.summary import (
     t_quantile,
 )
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.notebook import html_table, html_text
+from rag_eval_otel.notebook import html_lines, html_table
 from rag_eval_otel.results.rows import Row
+from rag_eval_otel.types import Label
 from rag_eval_otel.untrusted import visible
 
 Kind = Literal["mean", "pass rate", "difference"]
 
 LEVEL = 0.01
 """The share of runs that are no worse and fail nevertheless."""
+
+ANY_RANGE: Range = (-math.inf, math.inf)
+"""The range of a metric whose lowest and highest score are not known."""
 
 _POWER = 0.95  # with which a drop is found that a remark names
 _LOST = 0.1  # part of the level for the test on rows that lost their score
@@ -82,39 +87,39 @@ class Gate:
             self._refuse(f"the level must be above 0 and below {_MOST_LEVEL}, not {self.level}")
         if self.pass_rate is not None and not 0 <= self.pass_rate <= 1:
             self._refuse(f"a pass rate must be from 0 to 1, not {self.pass_rate}")
-        if any(drop < 0 for drop in self.no_worse.values()):
-            self._refuse("a drop that is tolerated must be 0 or more, as in faithfulness=0.02")
+        if (drop := min(self.no_worse.values(), default=0)) < 0:
+            self._refuse(f"a drop that is tolerated must be 0 or more, not {drop}")
         if (self.baseline is None) != (not self.no_worse):
-            self._refuse("--baseline FILE and --no-worse METRIC need each other")
+            self._refuse("a baseline and a metric that is no worse (no_worse) need each other")
 
     @staticmethod
     def _refuse(reason: str) -> None:
         raise ConfigError(reason)
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is no condition."""
-        return not (self.means or self.no_worse) and self.pass_rate is None
+    def has_conditions(self) -> bool:
+        """Whether there is a condition."""
+        return bool(self.means or self.no_worse) or self.pass_rate is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one condition.
+    """Whether one condition is met (``passed``), and why.
 
     ``kind`` says what the condition is about: the mean of ``metric``, the share of rows that pass,
     or the mean difference of ``metric`` from the baseline. ``found`` is the number that was
     measured, None if there is no score. ``interval`` is its confidence interval at ``confidence``.
     ``rows`` is the number of rows from which it was computed. ``why`` explains the result, and
-    counts the rows that do not count.
+    says how many rows were left out.
     """
 
     condition: str
     kind: Kind
     passed: bool
-    metric: str | None
-    found: float | None
-    interval: Range | None
-    confidence: float
+    metric: str | None = None
+    found: float | None = None
+    interval: Range | None = None
+    confidence: float = 0.95
     rows: int
     why: tuple[str, ...] = ()
 
@@ -145,14 +150,12 @@ class GateResult:
     def _repr_html_(self) -> str:
         """Return the verdicts as a table for notebooks, with remarks below."""
         cells = (verdict.cells() for verdict in self.verdicts)
-        remarks = "\n".join(self._remarks())
-        below = html_text(remarks) if remarks else ""
-        return html_table(_COLUMNS, cells, caption=self._head()) + below
+        return html_table(_COLUMNS, cells, caption=self._head()) + html_lines(self._remarks())
 
     def _head(self) -> str:
-        failed = sum(not verdict.passed for verdict in self.verdicts)
-        outcome = "failed" if failed else "passed"
-        return f"gate: {outcome}, {failed} of {len(self.verdicts)} conditions failed"
+        missed = sum(not verdict.passed for verdict in self.verdicts)
+        outcome = "failed" if missed else "passed"
+        return f"gate: {outcome}, {missed} of {len(self.verdicts)} conditions not met"
 
     def _remarks(self) -> list[str]:
         return [f"  {one.condition}: {text}" for one in self.verdicts for text in one.why]
@@ -166,28 +169,26 @@ class GateCheck:
     """Check the conditions of ``gate`` on the rows of one run.
 
     The baseline is read at once, so that a baseline that cannot be used costs no judge request.
-    ``metrics`` are the names of the metrics that are measured. Raises `ConfigError` for a metric
-    that is not measured or not in the baseline, and for a baseline that cannot be read.
+    ``metrics`` maps the metrics that are measured to their lowest and highest scores, or to
+    `ANY_RANGE`. ``any_version`` says in an error message how to compare scores of other versions.
+    Raises `ConfigError` for a metric that is not measured or not in the baseline, for a lowest mean
+    that the metric cannot have, and for a baseline that cannot be read.
     """
 
-    def __init__(self, gate: Gate, metrics: Sequence[str]) -> None:
+    def __init__(
+        self, gate: Gate, metrics: Mapping[str, Range], *, any_version: str = "versions='any'"
+    ) -> None:
         self._gate = gate
-        self._labels = [0, 0, 0]  # rows with the label fail, rows with pass, rows without
+        self._any_version = any_version
+        self._labels: Counter[Label | None] = Counter()
         self._run = ScoredRun(name="this run")
         self._baseline: ScoredRun | None = None
-        unknown = [name for name in (*gate.means, *gate.no_worse) if name not in metrics]
-        if unknown:
-            msg = (
-                f"the gate names {unknown[0]}, which is not measured;"
-                f" measured: {', '.join(metrics)} (--metrics)"
-            )
-            raise ConfigError(msg)
+        _check_metrics(gate, metrics)
         if gate.baseline is not None:
             self._baseline = _read_baseline(gate.baseline, gate.no_worse)
 
     def add(self, row: Row) -> None:
-        label = row.evaluation.label
-        self._labels[2 if label is None else label == "pass"] += 1
+        self._labels[row.evaluation.label] += 1
         if self._baseline is not None:
             self._run.add_sample(row)
 
@@ -205,32 +206,51 @@ class GateCheck:
         if self._gate.pass_rate is not None:
             yield _rate_verdict(self._labels, self._gate.pass_rate)
         for name, drop in self._gate.no_worse.items():
-            yield self._compared(name, drop)
+            yield self._compare(name, drop)
 
-    def _compared(self, name: str, drop: float) -> Verdict:
+    def _compare(self, name: str, drop: float) -> Verdict:
         if self._baseline is None or name not in self._run.metrics:
-            why = ("there are no rows",)
-            return _verdict(f"{name} no worse", "difference", metric=name, rows=0, why=why)
+            return Verdict(
+                condition=f"{name} no worse",
+                kind="difference",
+                passed=False,
+                metric=name,
+                rows=0,
+                why=("there are no rows",),
+            )
         pairs = pair_scores(self._run, self._baseline, metric=name)
-        if self._gate.versions == "same":
-            pairs.require_one_version("pass --versions any")
+        pairs.require_one_version(f"pass {self._any_version}", versions=self._gate.versions)
         level = self._gate.level / len(self._gate.no_worse)
-        return compared(pairs, drop=drop, level=level)
+        return difference_verdict(pairs, drop=drop, level=level)
+
+
+def _check_metrics(gate: Gate, metrics: Mapping[str, Range]) -> None:
+    for name in (*gate.means, *gate.no_worse):
+        if name not in metrics:
+            msg = (
+                f"the gate names {name}, which is not among the metrics that are measured:"
+                f" {', '.join(metrics)}"
+            )
+            raise ConfigError(msg)
+    for name, mean in gate.means.items():
+        low, high = metrics[name]
+        if not low <= mean <= high:
+            msg = f"the lowest mean of {name} must be from {low:g} to {high:g}, not {mean:g}"
+            raise ConfigError(msg)
 
 
 def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
     if not path.is_file():
         msg = (
-            f"--baseline {path}: there is no such file. Write it once with"
+            f"there is no baseline {path}. Write it once with"
             f" `rag-eval-otel evaluate --output {path}`, and keep it with the questions"
         )
         raise ConfigError(msg)
     baseline = read_run(path)
     missing = [name for name in metrics if name not in baseline.metrics]
     if missing:
-        msg = (
-            f"--baseline {path} has no scores of {missing[0]}; it has {', '.join(baseline.metrics)}"
-        )
+        has = ", ".join(baseline.metrics)
+        msg = f"the baseline {path} has no scores of {missing[0]}; it has {has}"
         raise ConfigError(msg)
     return baseline
 
@@ -238,42 +258,17 @@ def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def _verdict(
-    condition: str,
-    kind: Kind,
-    *,
-    metric: str | None = None,
-    passed: bool = False,
-    found: float | None = None,
-    interval: Range | None = None,
-    confidence: float = 0.95,
-    rows: int,
-    why: Sequence[str] = (),
-) -> Verdict:
-    return Verdict(
-        condition=condition,
-        kind=kind,
-        metric=metric,
-        passed=passed,
-        found=found,
-        interval=interval,
-        confidence=confidence,
-        rows=rows,
-        why=tuple(why),
-    )
-
-
 def _mean_verdict(metric: MetricSummary, bound: float) -> Verdict:
     """Return whether the mean of ``metric`` is at least ``bound``; without a score it is not."""
-    return _verdict(
-        f"{metric.name} >= {bound:g}",
-        "mean",
+    return Verdict(
+        condition=f"{metric.name} >= {bound:g}",
+        kind="mean",
         metric=metric.name,
         passed=metric.mean is not None and metric.mean >= bound - _ROUNDING,
         found=metric.mean,
         interval=metric.interval,
         rows=metric.ok,
-        why=[*_unscored(metric), *_near(metric.interval, bound)],
+        why=(*_unscored(metric), *_near(metric.interval, bound)),
     )
 
 
@@ -291,26 +286,38 @@ def _near(found: Range | None, bound: float) -> Iterator[str]:
         yield f"the interval contains {bound:g}: other rows may give the other result"
 
 
-def _rate_verdict(labels: Sequence[int], bound: float) -> Verdict:
-    failed, passed, without = labels
-    rows = failed + passed
+def _rate_verdict(labels: Counter[Label | None], bound: float) -> Verdict:
+    """Return whether the share of labelled rows that pass is at least ``bound``."""
+    passed, without = labels["pass"], labels[None]
+    rows = passed + labels["fail"]
     found = wilson(passed, rows) if rows else None
     why = [f"{_rows(without)} without a label: not counted"] if without else []
-    return _verdict(
-        f"pass rate >= {bound:g}",
-        "pass rate",
+    return Verdict(
+        condition=f"pass rate >= {bound:g}",
+        kind="pass rate",
         passed=rows > 0 and passed / rows >= bound - _ROUNDING,
         found=passed / rows if rows else None,
         interval=found,
         rows=rows,
-        why=[*why, *_near(found, bound)],
+        why=(*why, *_near(found, bound)),
     )
 
 
-def compared(pairs: Pairs, *, drop: float, level: float) -> Verdict:
-    """Return whether a metric has dropped by more than ``drop`` against the baseline.
+def least_drop(deviation: float, rows: int, *, level: float) -> float:
+    """Return the drop that `difference_verdict` finds in 95 of 100 runs, if none is tolerated.
 
-    ``level`` is the highest probability with which the condition fails although nothing has
+    ``deviation`` is the standard deviation of the differences in ``rows`` pairs, at least two.
+    ``level`` is the level of `difference_verdict`.
+    """
+    share, freedom = level * (1 - _LOST), rows - 1
+    quantiles = t_quantile(1 - share, freedom) + t_quantile(_POWER, freedom)
+    return deviation / math.sqrt(rows) * quantiles
+
+
+def difference_verdict(pairs: Pairs, *, drop: float, level: float) -> Verdict:
+    """Return the verdict on the condition that a metric has not dropped by more than ``drop``.
+
+    ``level`` is the highest probability with which the condition is not met although nothing has
     changed. A tenth of it is for a second test: that no more questions have lost their score than
     have gained one.
 
@@ -321,42 +328,40 @@ def compared(pairs: Pairs, *, drop: float, level: float) -> Verdict:
     """
     share = level * (1 - _LOST)
     confidence = 1 - 2 * share
-    moments, found = pairs.moments(), pairs.interval(1 - 2 * share)
+    moments, found = pairs.moments(), pairs.interval(confidence)
     differing = sum(difference != 0 for difference in pairs.differences)
     is_lower = found is not None and found[1] < -drop and 0.5**differing <= share
     is_lost = _sign_test(pairs.lost, pairs.gained) <= level * _LOST
     tolerated = f" by more than {drop:g}" if drop else ""
-    return _verdict(
-        f"{pairs.name} no worse{tolerated}",
-        "difference",
+    return Verdict(
+        condition=f"{pairs.name} no worse{tolerated}",
+        kind="difference",
         metric=pairs.name,
         passed=moments.count > 0 and not (is_lower or is_lost),
         found=moments.mean,
         interval=found,
         confidence=confidence,
         rows=moments.count,
-        why=list(_reasons(pairs, drop=drop, share=share)),
+        why=tuple(_reasons(pairs, drop=drop, level=level)),
     )
 
 
-def _reasons(pairs: Pairs, *, drop: float, share: float) -> Iterator[str]:
+def _reasons(pairs: Pairs, *, drop: float, level: float) -> Iterator[str]:
     differences = pairs.differences
     lower, higher = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
     yield f"lower in {_rows(lower)}, higher in {higher}"
     moments = pairs.moments()
     if moments.count > 1 and moments.squares > 0:
-        error = math.sqrt(moments.squares / (moments.count - 1) / moments.count)
-        freedom = moments.count - 1
-        least = drop + error * (t_quantile(1 - share, freedom) + t_quantile(_POWER, freedom))
+        least = drop + least_drop(moments.deviation, moments.count, level=level)
         yield f"a drop of {least:.2g} is found in {100 * _POWER:.0f} of 100 runs"
     if pairs.lost or pairs.gained:
         yield (
             f"{_rows(pairs.lost)} without a score that the baseline has, and {pairs.gained} the"
             " other way"
         )
-    if pairs.only_here or pairs.only_there:
+    if pairs.only_b or pairs.only_a:
         yield (
-            f"{_rows(pairs.only_here)} of this run not in the baseline, and {pairs.only_there} of"
+            f"{_rows(pairs.only_b)} of this run not in the baseline, and {pairs.only_a} of"
             " the baseline not in this run: not counted"
         )
 
@@ -397,7 +402,10 @@ def junit(result: GateResult, totals: Totals) -> str:
         ET.SubElement(properties, "property", told)
     scored = _test_case(suite, "every row is scored")
     if errors:
-        told = {"message": f"{totals.failed} rows failed, {totals.unscored} have no usable reply"}
+        told = {
+            "message": f"{totals.failed} rows have errors instead of scores,"
+            f" {totals.unscored} have no usable reply"
+        }
         ET.SubElement(scored, "error", told)
     for verdict in result.verdicts:
         case = _test_case(suite, verdict.condition)

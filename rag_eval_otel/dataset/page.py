@@ -1,4 +1,4 @@
-"""Write HTML and SVG from templates: the page about a score file, and the plot of drift alarms."""
+"""Write HTML and SVG from templates: the pages about score files, and the plot of drift alarms."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from rag_eval_otel.dataset import charts
+from rag_eval_otel.dataset.changes import COLUMNS, FileComparison, MetricChange, turn_table
 from rag_eval_otel.dataset.charts import Chart, place_name
 from rag_eval_otel.dataset.figures import (
     Bin,
@@ -28,12 +29,13 @@ from rag_eval_otel.dataset.figures import (
     find_drift,
     lines,
     parts,
+    range_of,
     scale_of,
     unit_of,
     window_of,
 )
 from rag_eval_otel.dataset.series import FileScores, Low, Series
-from rag_eval_otel.dataset.summary import MetricSummary, interval, number
+from rag_eval_otel.dataset.summary import MetricSummary, Range, interval, number
 from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.rows import Row
@@ -323,6 +325,59 @@ def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
     if shown.explanations == "on":
         cells["explanation"] = _Cell(text=score.explanation, most=_LONG_TEXT)
     return cells
+
+
+# --- the page on two score files ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """One section of the page: the change of one metric, its drawings, and the tables of turns."""
+
+    anchor: str
+    change: MetricChange
+    charts: Sequence[tuple[str, Chart, Sequence[Bin]]]
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
+
+
+def comparison_page(found: FileComparison) -> str:
+    """Return the HTML page on ``found``: distributions, paired differences, and turns."""
+    return render(
+        "compare.html",
+        title=f"Scores of {found.name_a} and {found.name_b}",
+        found=found,
+        columns=COLUMNS,
+        metrics=[_change(metric, f"m{i}") for i, metric in enumerate(found.metrics)],
+    )
+
+
+def _change(change: MetricChange, anchor: str) -> _Change:
+    name, scale = change.pairs.name, range_of([*change.a.values, *change.b.values])
+    differences = [difference for difference in change.pairs.differences if difference]
+    widest = max(map(abs, differences), default=1.0)
+    drawn = [
+        ("Scores in A", change.a.values, change.a.mean, scale),
+        ("Scores in B", change.b.values, change.b.mean, scale),
+        ("Differences B - A that are not 0", differences, None, (-widest, widest)),
+    ]
+    return _Change(
+        anchor=anchor,
+        change=change,
+        charts=[
+            (title, *_histogram(values, limits, mean=mean, title=f"{title}: {name}"))
+            for title, values, mean, limits in drawn
+        ],
+        tables=[(title.capitalize(), *turn_table(turns)) for title, turns in change.turns()],
+    )
+
+
+def _histogram(
+    values: Sequence[float], scale: Range, *, mean: float | None, title: str
+) -> tuple[Chart, Sequence[Bin]]:
+    counted = bins(values, scale)
+    most = max(counted, key=lambda each: each.count)
+    text = f"{len(values):,}; most of them, {most.count:,}, from {most.low:.3g} to {most.high:.3g}"
+    return charts.histogram(counted, mean=mean, title=title, description=text), counted
 
 
 # --- the drift plot -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.results.files import Record, Source, source_of
 from rag_eval_otel.results.read import moment
-from rag_eval_otel.results.rows import ORIGIN, Further, Row
+from rag_eval_otel.results.rows import ORIGIN, FurtherColumn, Row, span_of
 from rag_eval_otel.types import Evaluation, Passage, Sample
 
 _TEXT_KEYS = ("text", "page_content", "content")
@@ -33,8 +33,9 @@ class Dataset:
 
     ``columns`` are the names of all columns in the data. ``fields`` maps fields of `Sample` to
     columns. ``filled`` has the names of the fields that have a value in at least one row, and the
-    names of further texts (``Sample.extra``). ``count`` is the number of rows. If ``limit`` is set,
-    only so many rows are read.
+    names of further texts (``Sample.extra``). ``count`` is the number of rows. ``spanless`` is the
+    number of the first row that names no span by ``trace_id`` and ``span_id``, None if each row
+    names one. If ``limit`` is set, only so many rows are read.
     """
 
     source: Source
@@ -42,6 +43,7 @@ class Dataset:
     columns: tuple[str, ...]
     fields: Mapping[str, str]
     filled: frozenset[str]
+    spanless: int | None
     limit: int | None = None
 
     @property
@@ -60,7 +62,7 @@ class Dataset:
             yield Row(index=index, sample=sample, evaluation=Evaluation(scores=()), **found)
 
     @property
-    def origin(self) -> tuple[Further, ...]:
+    def origin(self) -> tuple[FurtherColumn, ...]:
         """The columns that say where turns come from, if the rows were collected from traces."""
         is_collected = _COLLECTED in self.columns
         return tuple(name for name in ORIGIN if name in self.columns) if is_collected else ()
@@ -90,6 +92,7 @@ def open_dataset(
         columns=tuple(survey.columns),
         fields=survey.fields,
         filled=frozenset(survey.filled),
+        spanless=survey.spanless,
         limit=limit,
     )
 
@@ -112,6 +115,17 @@ def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
         raise ConfigError(msg)
 
 
+def require_spans(dataset: Dataset) -> None:
+    """Raise `ConfigError` if a row of ``dataset`` names no span that backends can annotate."""
+    if dataset.spanless is not None:
+        msg = (
+            f"{dataset.name}: row {dataset.spanless} names no span to annotate: --backend needs"
+            " --otlp, which sends a span for each row, or columns trace_id and span_id, as collect"
+            " writes them"
+        )
+        raise ConfigError(msg)
+
+
 def _row_name(source: Source, index: int, record: Record) -> str:
     line = f" (line {record.line})" if record.line is not None else ""
     return f"{source.name}, row {index}{line}"
@@ -123,6 +137,13 @@ def _origin(cells: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     trace, span, service = (str(cells.get(n) or "") for n in ("trace_id", "span_id", "service"))
     return {"trace": trace, "span": span, "service": service, "time": moment(cells.get("time"))}
+
+
+def _names_span(record: Record) -> bool:
+    if isinstance(record.cells, Sample):
+        return False
+    trace, span = (str(record.cells.get(name) or "") for name in ("trace_id", "span_id"))
+    return span_of(trace, span) is not None
 
 
 def _sample(record: Record, fields: Mapping[str, str], *, where: str) -> Sample:
@@ -142,9 +163,12 @@ class _Survey:
     columns: dict[str, None] = field(default_factory=dict)  # in the order in which they are found
     fields: dict[str, str] = field(default_factory=dict)
     filled: set[str] = field(default_factory=set)
+    spanless: int | None = None
     count: int = 0
 
     def add(self, record: Record, *, where: str) -> None:
+        if self.spanless is None and not _names_span(record):
+            self.spanless = self.count
         self.count += 1
         if isinstance(record.cells, Sample):
             sample = record.cells

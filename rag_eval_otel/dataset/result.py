@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_eval_otel.dataset.comparison import Comparison, Versions, compare_rows
-from rag_eval_otel.dataset.gate import Gate, GateCheck, GateResult
+from rag_eval_otel.dataset.gate import ANY_RANGE, Gate, GateCheck, GateResult
 from rag_eval_otel.dataset.summary import MetricSummary, Totals
 from rag_eval_otel.results.rows import Row, flat_columns
 from rag_eval_otel.runtime.installed import require
@@ -94,7 +94,7 @@ class DatasetResult:
         Raises `ConfigError` if the gate names a metric that was not measured, or if its baseline
         cannot be read or compared.
         """
-        check = GateCheck(gate, [metric.name for metric in self.metrics])
+        check = GateCheck(gate, dict.fromkeys((one.name for one in self.metrics), ANY_RANGE))
         for row in self.rows:
             check.add(row)
         return check.result(self.totals)

@@ -24,12 +24,18 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
-from rag_eval_otel.dataset.cache import Measure, ScoreCache, open_cache
+from rag_eval_otel.dataset.cache import ScoreCache, open_cache
 from rag_eval_otel.dataset.read import Dataset, check_needs, open_dataset
 from rag_eval_otel.dataset.result import DatasetResult
 from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.errors import ConfigError, FailedRowError, RedactionError
-from rag_eval_otel.evaluation import chosen_labelling, evaluate, failed_evaluation, labelling_of
+from rag_eval_otel.evaluation import (
+    Measurement,
+    chosen_labelling,
+    evaluate,
+    failed_evaluation,
+    labelling_of,
+)
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.budget import Budget as RunBudget
 from rag_eval_otel.judge.models import (
@@ -154,15 +160,15 @@ async def scored_rows(dataset: Dataset, plan: Plan) -> AsyncGenerator[Row, None]
     a failed score raises `FailedRowError`.
     """
     check_needs(plan.metrics, dataset)
-    measure = Measure(
+    measurement = Measurement(
         metrics=plan.metrics,
         judge=plan.judge,
         embedder=plan.embedder,
         fusion=plan.fusion,
         prompts=plan.prompts,
-        reasons=plan.explanations,
+        explanations=plan.explanations,
     )
-    with open_cache(plan.cache, measure=measure) as cache:
+    with open_cache(plan.cache, measurement=measurement) as cache:
         score = _RowScorer(plan, cache)
         async with aclosing(in_order(dataset.rows(), score, at_once=plan.concurrency)) as rows:
             async for row in rows:
@@ -258,6 +264,7 @@ async def in_order(
     try:
         for item in items:
             running.append(asyncio.create_task(limited(item)))
+            await asyncio.sleep(0)  # the calls that have begun go on: the first requests leave
             if len(running) >= at_once * _LOOKAHEAD:
                 yield await running[0]
                 running.popleft()

@@ -54,18 +54,41 @@ def _reading(
 
 
 def _resource(
-    span: Mapping[str, Any], *, attributes: Mapping[str, Any], service: str, scope: str = ""
+    *,
+    trace: str,
+    span: str,
+    parent: str | None,
+    name: str | None,
+    start: int,
+    end: int | None,
+    failure: str | None,
+    attributes: Mapping[str, Any],
+    events: Iterable[tuple[str, Mapping[str, Any] | None]] = (),
+    service: str,
+    scope: str = "",
 ) -> dict[str, Any]:
-    """Return ``span``, with names of OTLP JSON but without attributes, and its resource."""
-    found = {**span, "attributes": as_attributes(attributes)}
+    """Return a span and its resource in OTLP JSON.
+
+    ``start`` and ``end`` are in nanoseconds since the epoch. ``failure`` is the message of the
+    status, which may be empty; None if the span has not failed.
+    """
+    found = {
+        "traceId": trace,
+        "spanId": span,
+        "parentSpanId": parent or "",
+        "name": name or "",
+        "startTimeUnixNano": start,
+        "endTimeUnixNano": end,
+        "attributes": as_attributes(attributes),
+        "events": [
+            {"name": event, "attributes": as_attributes(told or {})} for event, told in events
+        ],
+        "status": {} if failure is None else {"code": 2, "message": failure},
+    }
     return {
         "resource": {"attributes": as_attributes({"service.name": service})},
         "scopeSpans": [{"scope": {"name": scope}, "spans": [found]}],
     }
-
-
-def _events(events: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[dict[str, Any]]:
-    return [{"name": name, "attributes": as_attributes(found or {})} for name, found in events]
 
 
 def _nanoseconds(moment: datetime) -> int:
@@ -101,23 +124,23 @@ def phoenix_messages(
 
 def _of_phoenix(span: Mapping[str, Any], project: str) -> dict[str, Any]:
     """Return a span of Phoenix in OTLP JSON. Phoenix does not keep the scope and the resource."""
-    failed = span.get("status_code") == _ERROR
-    events = [(one["name"], one.get("attributes")) for one in span.get("events") or ()]
     start, end = (
         datetime.fromisoformat(span[name].replace("Z", "+00:00"))
         for name in ("start_time", "end_time")
     )
-    found = {
-        "traceId": span["context"]["trace_id"],
-        "spanId": span["context"]["span_id"],
-        "parentSpanId": span.get("parent_id") or "",
-        "name": span["name"],
-        "startTimeUnixNano": _nanoseconds(start),
-        "endTimeUnixNano": _nanoseconds(end),
-        "events": _events(events),
-        "status": {"code": 2, "message": span.get("status_message")} if failed else {},
-    }
-    return _resource(found, attributes=span.get("attributes") or {}, service=project)
+    has_failed = span.get("status_code") == _ERROR
+    return _resource(
+        trace=span["context"]["trace_id"],
+        span=span["context"]["span_id"],
+        parent=span.get("parent_id"),
+        name=span["name"],
+        start=_nanoseconds(start),
+        end=_nanoseconds(end),
+        failure=(span.get("status_message") or "") if has_failed else None,
+        attributes=span.get("attributes") or {},
+        events=((one["name"], one.get("attributes")) for one in span.get("events") or ()),
+        service=project,
+    )
 
 
 # --- MLflow ---------------------------------------------------------------------------------------
@@ -185,19 +208,18 @@ def _of_mlflow(span: Any, trace: Any, experiment: str) -> dict[str, Any]:
         if not (is_foreign and name.startswith(_MLFLOW))
     }
     status = span.status
-    failed = status is not None and status.status_code.value == _ERROR
-    found = {
-        "traceId": trace.info.trace_id.rpartition("/")[2].removeprefix("tr-"),
-        "spanId": span.span_id,
-        "parentSpanId": span.parent_id or "",
-        "name": span.name,
-        "startTimeUnixNano": span.start_time_ns,
-        "endTimeUnixNano": span.end_time_ns,
-        "events": _events((one.name, one.attributes) for one in span.events),
-        "status": {"code": 2, "message": status.description} if failed else {},
-    }
+    has_failed = status is not None and status.status_code.value == _ERROR
     return _resource(
-        found, attributes=attributes, service=trace.info.tags.get("service.name") or experiment
+        trace=trace.info.trace_id.rpartition("/")[2].removeprefix("tr-"),
+        span=span.span_id,
+        parent=span.parent_id,
+        name=span.name,
+        start=span.start_time_ns,
+        end=span.end_time_ns,
+        failure=(status.description or "") if has_failed else None,
+        attributes=attributes,
+        events=((one.name, one.attributes) for one in span.events),
+        service=trace.info.tags.get("service.name") or experiment,
     )
 
 
@@ -327,23 +349,23 @@ def _object(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _of_langfuse(one: Any, label: str | None) -> dict[str, Any]:
     """Return an observation of Langfuse in OTLP JSON, with its overall ``label``."""
     metadata = one.metadata or {}
-    failed = one.level is not None and str(getattr(one.level, "value", one.level)) == _ERROR
-    found = {
-        "traceId": one.trace_id,
-        "spanId": one.id,
-        "parentSpanId": one.parent_observation_id or "",
-        "name": one.name or "",
-        "startTimeUnixNano": _nanoseconds(one.start_time),
-        "endTimeUnixNano": None if one.end_time is None else _nanoseconds(one.end_time),
-        "status": {"code": 2, "message": one.status_message} if failed else {},
-    }
+    has_failed = one.level is not None and str(getattr(one.level, "value", one.level)) == _ERROR
     attributes = _langfuse_attributes(one, _object(metadata, "attributes"))
     if label is not None:
         scored = {semconv.EVALUATION_STATUS: "scored", semconv.EVALUATION_LABEL: label}
         attributes = {**scored, **attributes}
-    service = _object(metadata, "resourceAttributes").get("service.name", "")
-    scope = _object(metadata, "scope").get("name", "")
-    return _resource(found, attributes=attributes, service=str(service), scope=str(scope))
+    return _resource(
+        trace=one.trace_id,
+        span=one.id,
+        parent=one.parent_observation_id,
+        name=one.name,
+        start=_nanoseconds(one.start_time),
+        end=None if one.end_time is None else _nanoseconds(one.end_time),
+        failure=(one.status_message or "") if has_failed else None,
+        attributes=attributes,
+        service=str(_object(metadata, "resourceAttributes").get("service.name", "")),
+        scope=str(_object(metadata, "scope").get("name", "")),
+    )
 
 
 def _langfuse_attributes(one: Any, kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from textwrap import shorten
-from typing import Any
+from typing import Any, TypeAlias
 
 from rag_eval_otel.calibration.means import student, unit_interval
-from rag_eval_otel.notebook import html_table, html_text
+from rag_eval_otel.notebook import html_lines, html_table
 from rag_eval_otel.types import Evaluation, Score, Usage
+
+Range: TypeAlias = tuple[float, float]
+"""The lowest and the highest value of a scale, or the ends of an interval."""
 
 _EXACT_TO = 200  # degrees of freedom; above, the expansion is off by less than 1e-10
 _STEPS = 80  # steps of bisection
@@ -23,9 +26,14 @@ _UPPER = 0.975  # the two ends of an interval of 95 % are at this quantile
 _NARROW, _LARGEST = 1e-6, 1e12  # limits of the scales that can be computed from scores
 
 
+def unit_scale(low: float, high: float) -> Range | None:
+    """Return the scale 0 to 1 if ``low`` and ``high``, the ends of all scores, are on it."""
+    return (0.0, 1.0) if low >= 0 and high <= 1 else None
+
+
 def mean_interval(
     mean: float, deviation: float, *, n: int, confidence: float = 0.95
-) -> tuple[float, float] | None:
+) -> Range | None:
     """Return the confidence interval of a mean of ``n`` values.
 
     ``deviation`` is the sample standard deviation of the values. The ends of the interval are
@@ -40,9 +48,7 @@ def mean_interval(
     return mean - half, mean + half
 
 
-def score_interval(
-    mean: float, deviation: float, *, n: int, scale: tuple[float, float] | None
-) -> tuple[float, float] | None:
+def score_interval(mean: float, deviation: float, *, n: int, scale: Range | None) -> Range | None:
     """Return the 95 % confidence interval of the mean of ``n`` scores, within their ``scale``.
 
     The interval is Wilson's, for the number of yes-or-no scores that would have the same variance.
@@ -61,7 +67,7 @@ def score_interval(
     return low + width * found[0], low + width * found[1]
 
 
-def linear_scale(values: Sequence[float], units: Sequence[float]) -> tuple[float, float] | None:
+def linear_scale(values: Sequence[float], units: Sequence[float]) -> Range | None:
     """Return the ends of the scale on which ``values`` are measured, such as 1 and 5, or None.
 
     ``units`` are the same scores on the scale 0 to 1. Two different scores are enough.
@@ -134,7 +140,7 @@ class MetricSummary:
     name: str
     mean: float | None = None
     median: float | None = None
-    interval: tuple[float, float] | None = None
+    interval: Range | None = None
     normalized_mean: float | None = None
     ok: int = 0
     undefined: int = 0
@@ -175,19 +181,23 @@ class Moments:
         return self.centre if self.count else None
 
     @property
-    def interval(self) -> tuple[float, float] | None:
+    def deviation(self) -> float:
+        """The sample standard deviation of the numbers; 0 for fewer than two numbers."""
+        return math.sqrt(self.squares / max(1, self.count - 1))
+
+    @property
+    def interval(self) -> Range | None:
         """The 95 % confidence interval of the mean; None for fewer than two numbers."""
         return self.interval_on(None)
 
     @property
-    def scale(self) -> tuple[float, float] | None:
+    def scale(self) -> Range | None:
         """The scale 0 to 1 if all numbers are on it, else None."""
-        return (0.0, 1.0) if self.low >= 0 and self.high <= 1 else None
+        return unit_scale(self.low, self.high)
 
-    def interval_on(self, scale: tuple[float, float] | None) -> tuple[float, float] | None:
+    def interval_on(self, scale: Range | None) -> Range | None:
         """Return the 95 % interval of the mean of scores on ``scale`` (see `score_interval`)."""
-        deviation = math.sqrt(self.squares / max(1, self.count - 1))
-        return score_interval(self.centre, deviation, n=self.count, scale=scale)
+        return score_interval(self.centre, self.deviation, n=self.count, scale=scale)
 
 
 @dataclass(slots=True)
@@ -221,7 +231,7 @@ class Tally:
         if score.value is not None and score.normalized is not None:
             self.normalized.add(score.normalized)
 
-    def _scale(self) -> tuple[float, float] | None:
+    def _scale(self) -> Range | None:
         """Return the ends of the metric's scale; None if they cannot be told from its scores.
 
         Without another scale, scores that are all from 0 to 1 are on the scale 0 to 1.
@@ -318,7 +328,7 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def interval(value: tuple[float, float] | None) -> str:
+def interval(value: Range | None) -> str:
     """Return the confidence interval ``value`` as text, or a dash for None."""
     return "-" if value is None else f"[{value[0]:.3f}, {value[1]:.3f}]"
 
@@ -370,9 +380,8 @@ class Totals:
     def _repr_html_(self) -> str:
         """Return the table for notebooks, with the remarks below it."""
         head, *_ = repr(self).partition("\n")
-        remarks = "\n".join(text for metric in self.metrics for text in _remarks(metric))
-        below = html_text(remarks) if remarks else ""
-        return html_table(_COLUMNS, map(_cells, self.metrics), caption=head) + below
+        remarks = [text for metric in self.metrics for text in _remarks(metric)]
+        return html_table(_COLUMNS, map(_cells, self.metrics), caption=head) + html_lines(remarks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict for JSON, with the metrics by name."""

@@ -141,9 +141,10 @@ class DriftMonitor:
         function ``report`` raises an exception, it is raised again after all values were added.
         """
         stratum = None if self._stratum is None else self._stratum(evaluation)
+        service = self.service if evaluation.service is None else evaluation.service
         with ExitStack() as updates:
             for name, version, value in reversed(list(monitored_values(evaluation))):
-                stream = Stream(service=self.service, name=name, version=version)
+                stream = Stream(service=service, name=name, version=version)
                 updates.callback(self.update, stream, value, span=evaluation.span, stratum=stratum)
 
     def update(

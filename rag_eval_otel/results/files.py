@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.results.rows import ORIGIN, Further, Row, flat_columns
+from rag_eval_otel.results.rows import ORIGIN, FurtherColumn, Row, flat_columns
 from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.types import Sample
 
@@ -247,7 +247,7 @@ def check_output(path: Path) -> None:
 
 @contextmanager
 def writing(
-    path: Path, metrics: Sequence[str], *, further: Sequence[Further] = ()
+    path: Path, metrics: Sequence[str], *, further: Sequence[FurtherColumn] = ()
 ) -> Iterator[Write]:
     """Return a context manager that gives a function to write one scored row to ``path``.
 
@@ -307,17 +307,18 @@ def _with_passages(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _whole_file(path: Path) -> Iterator[Path]:
+def _whole_file(path: Path, option: str = "") -> Iterator[Path]:
     """Return a context manager that gives a temporary path, which replaces ``path`` at the end.
 
-    After an error the temporary file is removed, and ``path`` stays as it was.
+    After an error the temporary file is removed, and ``path`` stays as it was. The message of the
+    `ConfigError` for a file that cannot be written begins with ``option``.
     """
     part = path.with_name(f"{path.name}.part")
     try:
         yield part
         part.replace(path)
     except OSError as error:
-        msg = f"{path} cannot be written: {error}"
+        msg = f"{option} {path} cannot be written: {error}".lstrip()
         raise ConfigError(msg) from error
     finally:
         part.unlink(missing_ok=True)
@@ -329,22 +330,15 @@ def write_whole(path: Path, content: str, *, option: str) -> None:
     If the file cannot be written, the message of the `ConfigError` names ``option``, the command
     line option that set the path.
     """
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with _whole_file(path, option) as part:
         part.write_text(content, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        msg = f"{option} {path} cannot be written: {error}"
-        raise ConfigError(msg) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager
 def _jsonl_writer(
     part: Path,
     metrics: Sequence[str],  # noqa: ARG001  # each row has them
-    further: Sequence[Further],
+    further: Sequence[FurtherColumn],
 ) -> Iterator[Write]:
     with part.open("w", encoding="utf-8") as file:
         yield lambda row: file.write(_json_line(row.to_dict(further)))
@@ -363,7 +357,9 @@ def _json_line(cells: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _csv_writer(part: Path, metrics: Sequence[str], further: Sequence[Further]) -> Iterator[Write]:
+def _csv_writer(
+    part: Path, metrics: Sequence[str], further: Sequence[FurtherColumn]
+) -> Iterator[Write]:
     with part.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.DictWriter(file, list(flat_columns(metrics, further)))
         writer.writeheader()
@@ -374,7 +370,7 @@ def _csv_writer(part: Path, metrics: Sequence[str], further: Sequence[Further]) 
 
 @contextmanager
 def _parquet_writer(
-    part: Path, metrics: Sequence[str], further: Sequence[Further]
+    part: Path, metrics: Sequence[str], further: Sequence[FurtherColumn]
 ) -> Iterator[Write]:
     arrow = require("pyarrow")
     kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
@@ -418,7 +414,7 @@ def _encodable(cell: Any) -> Any:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _Writer: TypeAlias = Callable[
-    [Path, Sequence[str], Sequence[Further]], AbstractContextManager[Write]
+    [Path, Sequence[str], Sequence[FurtherColumn]], AbstractContextManager[Write]
 ]
 
 _WRITERS: Mapping[str, _Writer] = {

@@ -16,20 +16,29 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.notebook import evaluation_html, sample_html
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, ScoreStatus, Usage
+from rag_eval_otel.types import (
+    Evaluation,
+    Label,
+    Reason,
+    Sample,
+    Score,
+    ScoreStatus,
+    SpanRef,
+    Usage,
+)
 
 _SCORE_FIELDS = tuple(each.name for each in fields(Score) if each.name != "name")
 _FLAT = ("status", "reason", "label", "normalized", "explanation", "version")
 _SPENT: Mapping[str, type] = {"tokens": int, "cost": float, "currency": str}
-Further: TypeAlias = Literal[
+FurtherColumn: TypeAlias = Literal[
     "question", "contexts", "answer", "reference", "trace_id", "span_id", "time", "service"
 ]
 """A column that a score file may have besides the scores."""
 
-TEXTS: Final[tuple[Further, ...]] = ("question", "contexts", "answer", "reference")
+TEXTS: Final[tuple[FurtherColumn, ...]] = ("question", "contexts", "answer", "reference")
 """The texts of a sample in a score file."""
 
-ORIGIN: Final[tuple[Further, ...]] = ("trace_id", "span_id", "time", "service")
+ORIGIN: Final[tuple[FurtherColumn, ...]] = ("trace_id", "span_id", "time", "service")
 """Where a turn comes from that `rag-eval-otel collect` has read: its span, its end, its service."""
 
 _YEAR_10000 = 253402300800  # seconds since the epoch
@@ -80,34 +89,38 @@ class Row:
         return self.evaluation.scores
 
     @property
+    def own_question_id(self) -> str:
+        """The id of the question, or a digest of the texts in the sample if there is no id."""
+        return self.question_id or question_id_of(self.sample)
+
+    @property
     def failed(self) -> tuple[Score, ...]:
         """The scores of the row with status ``error``."""
         return tuple(score for score in self.scores if score.status == "error")
 
-    def to_dict(self, further: Sequence[Further] = ()) -> dict[str, Any]:
-        """Return the row as a dict for JSON, with the texts of the sample that ``further`` names.
+    def to_dict(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
+        """Return the row as a dict for JSON, with the columns that ``further`` names.
 
-        The entry ``sample`` is a digest of these texts, and ``question_id`` a digest of the
+        The entry ``sample`` is a digest of the sample, and ``question_id`` a digest of the
         question and the reference. Equal texts have equal digests in every run.
         """
         return {
             **self._head(),
-            **{name: value for name, value in self._further(further).items() if value},
+            **{name: value for name, value in self._cells(further).items() if value},
             **self._spent(),
             "scores": {score.name: score_to_dict(score) for score in self.scores},
         }
 
-    def to_flat(self, further: Sequence[Further] = ()) -> dict[str, Any]:
+    def to_flat(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
         """Return the row as the cells of a table, by column name.
 
         The column ``<metric>`` has the value of a score. Columns such as ``<metric>.status`` have
-        the other fields of the score. ``further`` names more columns; contexts are a list in JSON.
+        the other fields of the score. ``further`` names more columns; contexts are a list as JSON.
         """
         flat = {**self._head(), "tokens": 0, "cost": None, "currency": None, **self._spent()}
-        more = self._further(further)
-        if "contexts" in more:
-            more["contexts"] = json.dumps(more["contexts"], ensure_ascii=False)
-        flat |= more
+        flat |= self._cells(further)
+        if "contexts" in further:
+            flat["contexts"] = json.dumps(flat["contexts"], ensure_ascii=False)
         for score in self.scores:
             flat[score.name] = score.value
             flat |= {f"{score.name}.{leaf}": getattr(score, leaf) for leaf in _FLAT}
@@ -117,13 +130,13 @@ class Row:
         return {
             "row": self.index,
             "sample": digest(self.sample),
-            "question_id": self.question_id or question_id_of(self.sample),
+            "question_id": self.own_question_id,
             "status": self.evaluation.status,
             "label": self.evaluation.label,
             "judge": self.evaluation.judge,
         }
 
-    def _further(self, names: Sequence[Further]) -> dict[str, Any]:
+    def _cells(self, names: Sequence[FurtherColumn]) -> dict[str, Any]:
         """Return the values of the columns ``names``; None for a value that is not known."""
         sample, when = self.sample, self.time
         found = {
@@ -206,7 +219,7 @@ def _iso(seconds: float) -> str | None:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
 
 
-def flat_columns(metrics: Sequence[str], further: Sequence[Further] = ()) -> dict[str, type]:
+def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> dict[str, type]:
     """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
     texts = ("sample", "question_id", "status", "label", "judge")
     columns: dict[str, type] = {"row": int, **dict.fromkeys(texts, str), **_SPENT}
@@ -281,6 +294,14 @@ def unit_value(score: Score) -> float | None:
     The result is None if ``score`` has no value.
     """
     return score.value if score.normalized is None else score.normalized
+
+
+def span_of(trace: str, span: str) -> SpanRef | None:
+    """Return the span with these ids in hexadecimal digits; None if they are no ids."""
+    try:
+        return SpanRef(trace_id=int(trace, 16), span_id=int(span, 16))
+    except ValueError:
+        return None
 
 
 def question_id_of(sample: Sample) -> str:

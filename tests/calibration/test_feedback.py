@@ -127,7 +127,7 @@ def test_feedback_named_like_a_metric_is_about_it_alone() -> None:
     """Other metrics of the turn get the label of the user, or none."""
     said = [feedback(1, 0, "faithfulness"), feedback(1, 1), feedback(1, 0.9)]
     found = rated([row(1, FAITHFUL, RELEVANT)], said).observations
-    labels = {name: [one.label for _, one in timed] for name, timed in found.items()}
+    labels = {name: [one.label for _, one in timed] for (name, _), timed in found.items()}
     assert labels == {"faithfulness": [0.0], "answer_relevancy": [0.9]}
 
 
@@ -135,7 +135,7 @@ def test_versions_are_not_mixed() -> None:
     """Scores of two judges on the same turns are two metrics."""
     other = Score(name="faithfulness", value=0.0, version="2")
     found = rated([row(1, FAITHFUL), row(1, other)], [feedback(1, 1)])
-    assert sorted(found.observations) == ["faithfulness 1", "faithfulness 2"]
+    assert sorted(found.observations) == [("faithfulness", "1"), ("faithfulness", "2")]
     assert found.mixed == ["faithfulness"]
 
 
@@ -145,7 +145,7 @@ def test_feedback_on_a_turn_without_scores_is_not_about_its_neighbour() -> None:
     said = [replace(feedback(1, 0), turn=f"{trace(1)}/{span:016x}") for span in (9, 5)]
     found = rated([row(1, FAITHFUL), skipped], [said[0], feedback(1, 1)])
     assert [one.turn for one in found.unmatched] == [said[0].turn]
-    assert [one.label for _, one in found.observations["faithfulness"]] == [1.0]
+    assert [one.label for _, one in found.observations["faithfulness", "1"]] == [1.0]
     assert not rated([row(1, FAITHFUL), skipped], said[1:]).unmatched
 
 
@@ -169,7 +169,7 @@ def test_the_last_feedback_of_a_person_counts(
     """By its time, because the export of a backend may have the newest first."""
     given = zip((feedback(1, 0), feedback(1, 1)), times, strict=True)
     found = rated([row(1, FAITHFUL)], [replace(one, time=time) for one, time in given])
-    ((_, seen),) = found.observations["faithfulness"]
+    ((_, seen),) = found.observations["faithfulness", "1"]
     assert seen.label == expected
 
 

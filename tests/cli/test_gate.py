@@ -70,6 +70,22 @@ def test_the_status_says_whether_the_gate_passed(
     assert bool(err) is (expected == 2)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--no-worse", "answer_exact_match"], "--baseline FILE and --no-worse METRIC need"),
+        (["--fail-under", "answer_exact_match=8"], "must be from 0 to 1, not 8"),
+        (["--fail-under", "faithfulness=0.5"], "faithfulness, which is not among the metrics"),
+    ],
+)
+def test_a_condition_that_cannot_be_checked_is_told(
+    options: list[str], told: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the options of the command, or the range and the metrics."""
+    assert status(write("data.jsonl", 10), *options) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_a_baseline_is_compared_row_by_row(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,7 +186,7 @@ def test_failed_scores_come_before_the_gate(
         options = ("--metrics", "response_relevancy", "--fail-under", "response_relevancy=0.5")
         assert main(["evaluate", str(path), *judge, "--embedder", "hashing", *options]) == 1
     out, err = capsys.readouterr()
-    assert "gate: failed, 1 of 1 conditions failed" in out
+    assert "gate: failed, 1 of 1 conditions not met" in out
     assert "1 rows have errors instead of scores" in err
 
 

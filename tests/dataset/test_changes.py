@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.cli import main
-from rag_eval_otel.dataset.changes import compare_files
+from rag_eval_otel.dataset import compare_files
 from rag_eval_otel.dataset.summary import t_quantile
 from rag_eval_otel.results import read_scores
 from score_files import jsonl, span
@@ -184,7 +184,7 @@ def test_repeated_questions_are_paired_in_their_order(tmp_path: Path) -> None:
     b = jsonl(tmp_path / "b.jsonl", [scored(i, i / 10 + 0.5, question_id="q") for i in range(4)])
     (metric,) = compare_files(a, b).metrics
     assert metric.pairs.differences == pytest.approx([0.5] * 3)
-    assert metric.pairs.only_here == 1
+    assert metric.pairs.only_b == 1
 
 
 def test_scores_with_a_line_each_are_paired_by_their_question(tmp_path: Path) -> None:
@@ -197,6 +197,26 @@ def test_scores_with_a_line_each_are_paired_by_their_question(tmp_path: Path) ->
     a, b = jsonl(tmp_path / "a.jsonl", lines), jsonl(tmp_path / "b.jsonl", lines[::-1])
     found = compare_files(a, b)
     assert [metric.pairs.difference().pairs for metric in found.metrics] == [4, 4]
+
+
+def test_a_notebook_shows_tables(files: tuple[Path, Path]) -> None:
+    """One of the metrics, and two of the turns of each metric, with remarks between them."""
+    a, b = map(str, files)
+    found = Balanced(compare_files(a, b)._repr_html_())
+    assert found.tags.count("table") == 3
+    assert found.tags.count("pre") == 1
+    for text in ("[-0.193, -0.010]", "faithfulness, turns that got better", "Old 9.", "New 9."):
+        assert text in found.text
+    assert "faithfulness: rows only in A: 0, only in B: 1" in found.text
+
+
+def test_texts_add_no_markup_to_a_notebook(tmp_path: Path) -> None:
+    """Questions, answers and explanations are escaped."""
+    texts = {"question": HOSTILE, "answer": HOSTILE}
+    a, b = (jsonl(tmp_path / f"{n}.jsonl", [scored(0, n, **texts)]) for n in (0.9, 0.1))
+    html = compare_files(a, b)._repr_html_()
+    assert "script" not in Balanced(html).tags
+    assert html.count("&lt;script&gt;") == 3
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -25,20 +25,20 @@ from apps.graphs import langgraph_rag
 from apps.lcel import lcel_basic
 from corpus.retold import as_recorded
 from live import attached
-from rag_eval_otel.capture.exported import as_attributes, messages_in
+from rag_eval_otel.capture.exported import ExportedSpan, as_attributes, messages_in
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.cli import main
 from rag_eval_otel.dataset.collect import Collected, CollectedTurn, Selection, collect
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.testing.replay import RecordedSpan, Recording, load, replay
+from rag_eval_otel.testing.replay import Recording, load, replay
 from rag_eval_otel.types import Sample
 
 OWN_APPS = (lcel_basic, retrieval_chain, langgraph_rag, agent_retriever_tools, parallel_rag)
 RECORDINGS = sorted((Path(__file__).parents[3] / "shared" / "recordings").glob("*.json"))
 
 
-def otlp_span(span: RecordedSpan) -> dict[str, Any]:
+def otlp_span(span: ExportedSpan) -> dict[str, Any]:
     """Return a recorded span as in OTLP JSON."""
     found: dict[str, Any] = {
         "traceId": f"{span.trace_id:032x}",
@@ -60,7 +60,7 @@ def otlp_span(span: RecordedSpan) -> dict[str, Any]:
     return found
 
 
-def otlp_logs(span: RecordedSpan) -> list[dict[str, Any]]:
+def otlp_logs(span: ExportedSpan) -> list[dict[str, Any]]:
     """Return the log records of a recorded span as in OTLP JSON."""
     return [
         {
@@ -74,7 +74,7 @@ def otlp_logs(span: RecordedSpan) -> list[dict[str, Any]]:
     ]
 
 
-def messages(spans: Iterable[RecordedSpan], service: str = "shop") -> list[dict[str, Any]]:
+def messages(spans: Iterable[ExportedSpan], service: str = "shop") -> list[dict[str, Any]]:
     """Return one export request for each span, and one for its log records."""
     resource = {"attributes": as_attributes({"service.name": service})}
     found: list[dict[str, Any]] = []
@@ -109,6 +109,7 @@ def collected(found: Iterable[Mapping[str, Any]], **chosen: Any) -> list[Collect
     return list(collect(found, Selection(**chosen), Collected()))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RECORDINGS, reason="the shared recordings are not here")
 def test_the_samples_of_the_recordings_are_those_of_the_live_pipeline() -> None:
     """Also the reasons are the same, unless a span never ended: a file does not have it at all."""
@@ -139,7 +140,7 @@ def turn_spans(
     label: str | None = None,
     start: int = 10**18 + 10_000,
     page: str = PAGE,
-) -> list[RecordedSpan]:
+) -> list[ExportedSpan]:
     """Return the spans of one turn as OpenInference records them."""
     prompt = {
         "llm.input_messages.0.message.role": "user",
@@ -165,8 +166,8 @@ def turn_spans(
 
 def _span(
     number: int, parent: int | None, *, trace: int, at: tuple[int, int], kind: str, **values: Any
-) -> RecordedSpan:
-    return RecordedSpan(
+) -> ExportedSpan:
+    return ExportedSpan(
         name=kind.lower(),
         scope="openinference.instrumentation.langchain",
         trace_id=trace,
@@ -433,7 +434,7 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
     [
         ("samples.csv", "use .jsonl or .parquet"),
         ("samples.txt", "cannot write .txt"),
-        ("traces.jsonl", "is a file that is read"),
+        ("traces.jsonl", "is the file that is read"),
     ],
 )
 def test_an_output_that_cannot_be_written(

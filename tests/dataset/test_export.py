@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
         assert [row["reads.reason"] for row in rows][1:] == ["no_claims", "internal"]
 
 
+@pytest.mark.slow
 def test_parquet_has_row_groups(tmp_path: Path) -> None:
     """Rows are written in groups, not all at the end."""
     path = tmp_path / "scores.parquet"
@@ -174,18 +176,43 @@ def test_scores_that_a_backend_refuses_are_counted(
     assert len(receiver.spans()) == 2
 
 
+IDS = {"trace_id": "0" * 30 + "aa", "span_id": "0" * 14 + "bb"}
+"""The ids of a span in columns, as `rag-eval-otel collect` writes them."""
+
+
 def test_scores_annotate_the_spans_that_rows_name(acme: type[Acme]) -> None:
     """As `rag-eval-otel collect` writes them: no span is sent."""
-    ids = {"trace_id": "0" * 30 + "aa", "span_id": "0" * 14 + "bb"}
-    done = exported([{**row, **ids} for row in numbers(0.5)], Targets(backends=["acme"]))
+    done = exported([{**row, **IDS} for row in numbers(0.5)], Targets(backends=["acme"]))
     assert done.undelivered == {}
     assert acme.stored[0xBB, "reads", 0.5] == 1
 
 
-def test_rows_without_a_span_are_told(acme: type[Acme]) -> None:
-    """The message says what sends a span for each row."""
-    with pytest.raises(ConfigError, match="row 0 names no span to annotate: --backend needs"):
-        exported(numbers(1), Targets(backends=["acme"]))
+@pytest.mark.parametrize("ids", [{}, {**IDS, "span_id": None}, {**IDS, "trace_id": "tr-1"}])
+def test_rows_without_a_span_are_refused_before_the_judge_is_asked(
+    ids: dict[str, Any], acme: type[Acme]
+) -> None:
+    """The message names the first such row, and says what sends a span for each row."""
+    first, second = asked_rows(2)
+    fake = judge()
+    plan = Plan(metrics=(JUDGED,), judge=fake, embedder=EMBEDDER)
+    rows = open_dataset([{**first, **IDS}, {**second, **ids}])
+    with pytest.raises(ConfigError, match="row 1 names no span to annotate: --backend needs"):
+        asyncio.run(export(rows, plan, Targets(backends=["acme"])))
+    assert not fake.requests
+    assert not acme.stored
+
+
+def test_an_error_closes_backends(acme: type[Acme], caplog: pytest.LogCaptureFixture) -> None:
+    """Scores that wait are dropped, and the threads end: a failed run leaves nothing behind."""
+    before = set(threading.enumerate())
+    rows = [{**row, **IDS} for row in numbers(1, "wrong")]
+    with pytest.raises(FailedRowError):
+        exported(rows, Targets(backends=["acme"]), raise_on_failure=True)
+    assert "acme: 2 scores were dropped (shutdown)" in caplog.text
+    started = set(threading.enumerate()) - before
+    for thread in [one for one in started if one.name == "rag-eval-otel-acme"]:
+        thread.join(60)
+        assert not thread.is_alive()
     assert not acme.stored
 
 

@@ -69,6 +69,7 @@ def test_unknown_metric_is_an_error() -> None:
         result_on(1)["other"]
 
 
+@pytest.mark.slow
 def test_optional_libraries_are_imported_on_use() -> None:
     """Evaluating a list imports neither pandas nor Arrow nor LangChain."""
     code = "import sys, rag_eval_otel.dataset.run; print(*sys.modules)"
@@ -102,7 +103,7 @@ def test_comparison_has_a_table_and_a_dict() -> None:
     here = evaluate_dataset(data, [Reads(), Reads(name="mine")], **options)
     there = evaluate_dataset(data, [Reads(), Reads(name="yours")], **options)
     found = here.compare(there)
-    assert (found.only_here, found.only_there) == (("mine",), ("yours",))
+    assert (found.only_b, found.only_a) == (("mine",), ("yours",))
     assert "mine: only in this result" in repr(found)
     assert "+0.000" in repr(found)
     assert found.to_dict()["metrics"][0]["pairs"] == 2
@@ -134,12 +135,12 @@ def test_different_versions_are_compared_on_demand() -> None:
 
 def test_different_rows_are_not_compared() -> None:
     """Other questions, more rows, and no common metric are errors."""
-    with pytest.raises(ConfigError, match="2 rows here, 1 there"):
+    with pytest.raises(ConfigError, match="2 rows in this result, 1 in the other"):
         result_on(1, 2).compare(result_on(1))
     other = evaluate_dataset(
         [{"question": "Another?", "answer": "1"}], [Reads()], judge=judge(), embedder=EMBEDDER
     )
     with pytest.raises(ConfigError, match="row 0 has another question"):
         result_on(1).compare(other)
-    with pytest.raises(ConfigError, match="no metric in common: reads here, mine there"):
+    with pytest.raises(ConfigError, match="in common: reads in this result, mine in the other"):
         result_on(1).compare(result_on(1, name="mine"))

@@ -24,10 +24,11 @@ import requests
 
 from dataset.test_collect import RECORDINGS, TOLD, collected, messages, told, turn_spans
 from e2e.recorded import KEY, Langfuse, Recorded, langfuse_observation
+from rag_eval_otel.capture.exported import ExportedSpan
 from rag_eval_otel.cli import main
 from rag_eval_otel.dataset.collect import Collected, CollectedTurn, Selection, collect
 from rag_eval_otel.dataset.stored import langfuse_messages, mlflow_messages
-from rag_eval_otel.testing.replay import RecordedSpan, load
+from rag_eval_otel.testing.replay import load
 
 THERE = "http://langfuse.example"
 Output = Callable[..., list[dict[str, Any]]]
@@ -55,7 +56,7 @@ def rows(tmp_path: Path) -> Output:
 # --- Phoenix --------------------------------------------------------------------------------------
 
 
-def phoenix_span(span: RecordedSpan) -> dict[str, Any]:
+def phoenix_span(span: ExportedSpan) -> dict[str, Any]:
     """Return a recorded span as the client of Phoenix does: no scope, times as text."""
     assert span.end is not None
     return {
@@ -186,7 +187,7 @@ class _Page(list[Any]):
     token: str | None = None
 
 
-def mlflow_trace(spans: Iterable[RecordedSpan], *, adding: str = "mlflow.spanType") -> Any:
+def mlflow_trace(spans: Iterable[ExportedSpan], *, adding: str = "mlflow.spanType") -> Any:
     """Return a trace as MLflow does: with values of JSON as objects, and attributes of its own."""
     found = []
     for span in spans:
@@ -249,6 +250,7 @@ def test_traces_of_mlflow_give_the_turns(rows: Output, mlflow: FakeMLflow, exper
     assert mlflow.retries == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RECORDINGS, reason="the shared recordings are not here")
 def test_mlflow_gives_back_the_recordings_of_its_own_spans(mlflow: FakeMLflow) -> None:
     """And those of OpenInference, though MLflow keeps no scope."""
@@ -370,7 +372,7 @@ def langfuse(monkeypatch: pytest.MonkeyPatch) -> Langfuse:
 
 
 def from_langfuse(
-    service: Langfuse, spans: Iterable[RecordedSpan], **how: bool
+    service: Langfuse, spans: Iterable[ExportedSpan], **how: bool
 ) -> list[CollectedTurn]:
     """Return the turns that are collected after Langfuse has stored ``spans``."""
     service.observations = [langfuse_observation(span, **how) for span in spans]
@@ -406,24 +408,30 @@ def test_the_label_of_langfuse_is_that_of_its_score(rows: Output, langfuse: Lang
     assert [row["trace_id"] for row in rows("--langfuse", "--failed")] == [f"{2:032x}"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RECORDINGS, reason="the shared recordings are not here")
 def test_langfuse_gives_back_the_recordings_of_its_own_spans(langfuse: Langfuse) -> None:
-    """Of other instrumentations, it gives most samples, and none that is different."""
+    """Of other instrumentations, it gives most samples, and none that is different.
+
+    ``docs/collect.md`` has the numbers. Langfuse says neither whether a parent is in another
+    process, nor to which length an application cut texts.
+    """
     langfuse.page = 100
-    sent, same, samples = Counter[str](), Counter[str](), 0
-    for path in plain_recordings("langfuse", "openinference-l"):
+    sent, same = Counter[str](), Counter[str]()
+    for path in RECORDINGS:
         kind = path.stem.split("__", maxsplit=1)[0]
+        if not kind.startswith(("langfuse", "openinference-l")) or "attr_value_len" in path.stem:
+            continue
         spans = [span for span in load(path).spans if span.end]
         found = told(turn.sample for turn in from_langfuse(langfuse, spans))
         expected = told(turn.sample for turn in collected(messages(spans)))
         assert not found - expected, path.stem
+        assert found == expected or path.stem.endswith("remote_parent") or "llama" in kind
         sent[kind] += expected.total()
         same[kind] += found.total()
-        samples += found.total()
-    assert same["langfuse"] == sent["langfuse"] > 0
-    assert same["openinference-langchain"] > 0.8 * sent["openinference-langchain"]
+    assert (same["langfuse"], sent["langfuse"]) == (16, 16)
+    assert (same["openinference-langchain"], sent["openinference-langchain"]) == (64, 72)
     assert same["openinference-llama-index"] == 0  # whose messages Langfuse does not keep
-    assert samples > 0.5 * sent.total()
 
 
 def test_traces_that_cannot_be_read_are_counted(
