@@ -108,6 +108,14 @@ class Config:
     """The most requests to the embedder in any 60 seconds."""
     embedder_max_tokens_per_minute: int | None = None
     """The most tokens of requests to the embedder in any 60 seconds."""
+    workers: int = 1
+    """How many processes share the limits a minute; each keeps to an equal part of them."""
+    redis: str | None = field(default=None, repr=False)
+    """The URL of a Redis or Valkey server in which processes share scores, limits and budget."""
+    score_cache_turns: int = 1024
+    """The most turns whose scores are kept in memory, to be used for an equal turn."""
+    score_cache_seconds: float = 86_400.0
+    """Seconds for which scores are kept in ``redis``, to be used for an equal turn."""
     device: str | None = None
     """The device of a ``local/`` model, such as ``cpu``. By default, PyTorch chooses the device."""
     batch_size: int = 32
@@ -283,6 +291,10 @@ class ConfigOptions(TypedDict, total=False):
     max_tokens_per_minute: int | None
     embedder_max_requests_per_minute: int | None
     embedder_max_tokens_per_minute: int | None
+    workers: int
+    redis: str | None
+    score_cache_turns: int
+    score_cache_seconds: float
     device: str | None
     batch_size: int
     prompts: str | None
@@ -399,7 +411,7 @@ _ITEMS = {
     **dict.fromkeys(("backends", "label_metrics", "metadata_keys", "span_conventions"), "names"),
 }
 _TEXTS = (
-    *("budget", "at_budget", "budget_redis", "prices"),
+    *("budget", "at_budget", "budget_redis", "prices", "redis"),
     *("device", "prompts", "judge", "judge_base_url", "judge_api_key"),
     *("embedder", "embedder_base_url", "embedder_api_key"),
 )

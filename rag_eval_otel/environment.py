@@ -6,10 +6,15 @@ This module and `rag_eval_otel.config` are the only ones that read the environme
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, cast
 
+from opentelemetry.util.re import parse_env_headers
+
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.providers import parts_of
 
 Signal = Literal["traces", "metrics", "logs"]
@@ -75,6 +80,93 @@ def guessed_grpc_endpoint(signal: Signal, environ: Mapping[str, str] | None = No
     return None if is_told or not url else url
 
 
+OtlpProtocol = Literal["grpc", "http/protobuf"]
+OtlpCompression = Literal["none", "gzip", "deflate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtlpTarget:
+    """Where and how one signal is exported, as the variables ``OTEL_EXPORTER_OTLP_*`` say.
+
+    ``endpoint`` is a URL, over HTTP with the path of the signal. ``timeout`` is in seconds, for one
+    request. ``certificate``, ``client_key`` and ``client_certificate`` are paths of PEM files.
+    ``insecure`` means no TLS. Endpoint and headers may have secrets, so they are not in the repr.
+    """
+
+    protocol: OtlpProtocol
+    endpoint: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float = 10.0
+    compression: OtlpCompression = "none"
+    certificate: str = ""
+    client_key: str = ""
+    client_certificate: str = ""
+    insecure: bool = True
+
+
+def otlp_target(signal: Signal, environ: Mapping[str, str] | None = None) -> OtlpTarget:
+    """Return the target of ``signal``, by the rules of the SDK's OTLP exporters.
+
+    A variable of the signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, has precedence. Raises
+    `ConfigError` for a protocol, compression or timeout that cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    protocol = _otlp(signal, "PROTOCOL", environ)
+    if protocol not in {"", "grpc", "http/protobuf"}:
+        raise _unusable(protocol, variable="PROTOCOL", allowed="grpc or http/protobuf")
+    is_http = _speaks_http(signal, environ)
+    endpoint = _http_endpoint(signal, environ) if is_http else _otlp(signal, "ENDPOINT", environ)
+    return OtlpTarget(
+        protocol="http/protobuf" if is_http else "grpc",
+        endpoint=endpoint or "http://localhost:4317",
+        headers=parse_env_headers(_otlp(signal, "HEADERS", environ), liberal=True),
+        timeout=_timeout(_otlp(signal, "TIMEOUT", environ)),
+        compression=_compression(_otlp(signal, "COMPRESSION", environ), is_http=is_http),
+        certificate=_otlp(signal, "CERTIFICATE", environ),
+        client_key=_otlp(signal, "CLIENT_KEY", environ),
+        client_certificate=_otlp(signal, "CLIENT_CERTIFICATE", environ),
+        insecure=_is_insecure(endpoint or "http:", _otlp(signal, "INSECURE", environ)),
+    )
+
+
+def _http_endpoint(signal: Signal, environ: Mapping[str, str]) -> str:
+    special = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+    base = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
+    return special or f"{base.removesuffix('/')}/v1/{signal}"
+
+
+def _timeout(value: str) -> float:
+    try:
+        seconds = float(value or 10)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise _unusable(
+            value, variable="TIMEOUT", allowed="a number of seconds above 0, such as 10"
+        )
+    return seconds
+
+
+def _compression(value: str, *, is_http: bool) -> OtlpCompression:
+    name = value.strip().lower() or "none"
+    if name in {"none", "gzip"} or (name == "deflate" and is_http):
+        return cast("OtlpCompression", name)
+    raise _unusable(
+        value, variable="COMPRESSION", allowed="none or gzip, or deflate with http/protobuf"
+    )
+
+
+def _is_insecure(endpoint: str, value: str) -> bool:
+    scheme = endpoint.partition(":")[0].lower()
+    if scheme == "https":
+        return False
+    return value.strip().lower() == "true" if value else scheme == "http"
+
+
+def _unusable(value: str, *, variable: str, allowed: str) -> ConfigError:
+    return ConfigError(f"OTEL_EXPORTER_OTLP_{variable} is {value!r}; use {allowed}")
+
+
 def otlp_variables() -> dict[str, str]:
     """Return the environment variables ``OTEL_*``."""
     return {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
@@ -85,6 +177,20 @@ def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
     environ = os.environ if environ is None else environ
     special = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     return special or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
+
+
+_KAFKA = PREFIX + "KAFKA_"
+
+
+def kafka_options(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the options of librdkafka that the variables ``RAG_EVAL_KAFKA_*`` name.
+
+    The rest of a variable's name is that of the option, in capitals and with ``_`` for each dot.
+    Variables without a value are left out.
+    """
+    environ = os.environ if environ is None else environ
+    found = {name.removeprefix(_KAFKA): v for name, v in environ.items() if name.startswith(_KAFKA)}
+    return {name.lower().replace("_", "."): value for name, value in found.items() if value}
 
 
 def doctor_notes(environ: Mapping[str, str] | None = None) -> str:

@@ -69,7 +69,12 @@ class JudgeTimeoutError(JudgeError):
 
 
 class JudgeTransportError(JudgeError):
-    """The judge could not be reached, or answered with a server error."""
+    """The judge could not be reached, or answered with a server error.
+
+    ``status`` is the HTTP status, or None if there was no response.
+    """
+
+    status: int | None = None
 
 
 class JudgeAuthError(JudgeError):

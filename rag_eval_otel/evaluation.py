@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as release
 from time import perf_counter
 from typing import Any
 
@@ -35,6 +37,7 @@ from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import measuring
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
+from rag_eval_otel.metrics.function import FunctionMetric
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.redaction import Redactor, scrubbed
@@ -58,6 +61,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 5.0  # most seconds that a question waits to share a request
 _WAITED = 0.25  # most of the timeout that a question waits
 _REFUSED, _SERVER = 400, 500
+_RETRIED = frozenset({"unparsable", "judge_incomplete"})
 _MODELS = 100  # most models whose versions are kept
 _REASONS: Mapping[int, Reason] = {
     401: "unauthorized",
@@ -188,12 +192,22 @@ class Measurement:
             if budget is not None:
                 budget.require_price(name, part)
 
+    def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
+        """Return ``sample`` as metrics see it, redacted and cut, and what was cut of each text.
+
+        Raise `RedactionError` if a function of the option ``redact`` fails.
+        """
+        return clipped(self.redactor.sample(sample), self.max_text_chars)
+
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, after private texts in it were redacted.
 
         Raise `RedactionError` if a function of the option ``redact`` fails.
         """
-        sample, cut = clipped(self.redactor.sample(sample), self.max_text_chars)
+        return await self.of_prepared(*self.prepared(sample))
+
+    async def of_prepared(self, sample: Sample, cut: Mapping[str, int]) -> Evaluation:
+        """Return the scores of ``sample``, which `prepared` has returned together with ``cut``."""
         ask = self._ask()
         budget = budget_for(self.embedder, self.budget)
         embed = Embed(self.embedder, budget=budget, cache=self.vectors)
@@ -226,7 +240,7 @@ class Measurement:
             cost=cost(usage),
             currency=self.prices.currency,
             embedder=name_of(self.embedder) if embed.is_used else None,
-            label_metrics=self._labelling,
+            label_metrics=self.labelling,
             question_embedding=embed.known(sample.question) if self.embedding == "keep" else None,
         )
 
@@ -271,9 +285,29 @@ class Measurement:
         return self.prompts.in_use() if self.prompts.texts else nullcontext()
 
     @cached_property
-    def _labelling(self) -> frozenset[str] | None:
+    def labelling(self) -> frozenset[str] | None:
+        """The names of the metrics that decide the overall pass or fail label; None: all."""
         named = self.label_metrics
         return labelling_of(self.metrics, self.judge) if named is None else named
+
+    def definitions(self) -> dict[str, str]:
+        """Return, for each metric name, a text that describes how the metric is measured.
+
+        Scores of equal samples may stand for each other if their texts are equal. The text contains
+        the version of the metric, the names and revisions of the judge and the embedder, and the
+        release of this library. A function metric may label its scores itself, so its text also
+        contains the threshold.
+        """
+        models = [_identity(model) for model in (self.judge, self.embedder)]
+        version = partial(
+            version_of, fusion=self.fusion, model=models[0], reasons=self.explanations
+        )
+        found: dict[str, str] = {}
+        with self.prompts.in_use():
+            for metric in self.metrics:
+                own = [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
+                found[metric.name] = " ".join([version(metric), *models, _release(), *own])
+        return found
 
     def _versions(self, model: str) -> list[str]:
         """Return the version of each metric's scores if ``model`` answers."""
@@ -290,6 +324,26 @@ class Measurement:
             with self._prompts():
                 known = self._known_versions[model] = list(map(named, self.metrics))
         return known
+
+
+def is_final(score: Score) -> bool:
+    """Return True unless ``score`` has failed or the judge gave no usable reply.
+
+    Other scores are not kept for an equal sample, so that the judge is asked again.
+    """
+    return score.status != "error" and score.reason not in _RETRIED
+
+
+def _identity(model: object) -> str:
+    name, revision = getattr(model, "model", ""), getattr(model, "revision", None)
+    return f"{name or type(model).__qualname__}@{revision}"
+
+
+def _release() -> str:
+    try:
+        return release("rag-eval-otel")
+    except PackageNotFoundError:  # used from a source tree
+        return "source"
 
 
 def _remarks(sample: Sample, cut: Mapping[str, int], *, is_shortened: bool) -> dict[str, Any]:

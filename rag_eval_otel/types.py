@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rag_eval_otel.checks import (
@@ -226,8 +226,10 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens + self.embedding_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        names = [f.name for f in fields(self)]
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
+
+
+_COUNTS = tuple(Usage.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +303,7 @@ class Evaluation:
     - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
     - ``question_embedding``: the vector of the question by ``embedder``, if a metric embedded it.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
+    - ``service``: the service of the span, if one process evaluates the spans of several services.
     """
 
     scores: tuple[Score, ...]
@@ -317,6 +320,7 @@ class Evaluation:
     label_metrics: frozenset[str] | None = None
     sampling: Sampling | None = None
     offline: Evaluation | None = None
+    service: str | None = None
     question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
 
     _repr_html_ = evaluation_html  # for notebooks

@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import gc
+import os
 import random
 import signal
 import sys
@@ -23,6 +24,12 @@ settings.load_profile("quick")
 # would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run tests in half as many processes more than there are cores: tests wait for servers."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.hookimpl(wrapper=True)

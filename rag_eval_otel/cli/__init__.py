@@ -31,6 +31,7 @@ _COMMANDS: Mapping[str, str] = {
     "estimate": "estimate the mean quality of all turns from a sample",
     "report": "write an HTML page about the scores of a file",
     "doctor": "check the set-up or a program's run, and say what to do",
+    "serve": "score the turns in spans that other processes send over OTLP",
     "rules": "print Prometheus rules for a target",
 }
 

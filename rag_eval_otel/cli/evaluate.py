@@ -7,15 +7,25 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from rag_eval_otel.cli.options import AS_JSON, THRESHOLDS, chosen_thresholds, names
+from rag_eval_otel.capture.exported import read_messages
+from rag_eval_otel.cli.options import (
+    AS_JSON,
+    THRESHOLDS,
+    chosen_thresholds,
+    names,
+    require_another_file,
+)
 from rag_eval_otel.config import Config
+from rag_eval_otel.dataset.collect import Collected, Selection, collect
 from rag_eval_otel.dataset.export import Exported, Targets, export
 from rag_eval_otel.dataset.gate import LEVEL, Gate, GateCheck, GateResult, junit
-from rag_eval_otel.dataset.read import open_dataset
+from rag_eval_otel.dataset.read import Dataset, open_dataset
 from rag_eval_otel.dataset.run import Budget, Plan
 from rag_eval_otel.dataset.summary import Totals
 from rag_eval_otel.errors import ConfigError, FailedRowError
@@ -29,7 +39,7 @@ from rag_eval_otel.judge.models import (
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.registry import bounds_of
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.results.files import check_output, write_whole
+from rag_eval_otel.results.files import check_output, write_whole, writing_samples
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.untrusted import visible
 
@@ -135,6 +145,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "FIELD=COLUMN,...",
         "help": "columns with other names: question=prompt,answer=output",
     },
+    "--traces": {
+        "action": "store_true",
+        "help": "FILE has traces as the file exporter of a collector writes them (OTLP), not rows",
+    },
     "--limit": {"type": _count, "metavar": "N", "help": "evaluate the first N rows only"},
     "--output": {
         "type": Path,
@@ -154,9 +168,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "--backend": {
         "type": names,
-        "default": (),
         "metavar": "NAMES",
-        "help": "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object",
+        "help": "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object"
+        " (default: RAG_EVAL_BACKENDS, if each row has a span)",
     },
     "--cache": {
         "type": Path,
@@ -191,16 +205,16 @@ LlamaIndex and Haystack are recognised. Memory does not grow with FILE.
 Scores are cached on disk as each row ends. After an interrupt or a kill, run the same command
 again: it asks only for scores that are missing, and writes the complete output.
 
-Exit status: 0 every row was scored, and the gate passed; 1 a score or trace failed, or did not
-reach a backend, or no metric could use the judge's replies on a row; 2 misuse; 3 the gate failed;
-130 interrupted.
+Exit status: 0 every row was scored, and the gate passed; 1 a row has an error instead of a score,
+a trace or a score could not be sent, or no metric could use the judge's replies on a row; 2 misuse;
+3 the gate failed: a condition is not met; 130 interrupted.
 """
 _GATE_FAILED = 3
 _INTERRUPTED = 130  # the exit status of shells after an interrupt
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet")
+    parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet, or see --traces")
     for name, arguments in OPTIONS.items():
         parser.add_argument(name, **arguments)
 
@@ -217,7 +231,7 @@ def run(options: argparse.Namespace) -> int:
         _check_paths(options)
         plan = _plan(config, options, cache)
         check = _gate_check(options, plan)
-        exported = _export(options, plan, _targets(config, options, check))
+        exported = _export(config, options, plan, check=check)
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
         return 1
@@ -319,18 +333,68 @@ def _check_paths(options: argparse.Namespace) -> None:
     read = [Path(options.file), *([options.baseline] if options.baseline else [])]
     if options.output is not None:
         check_output(options.output)
-        _require_another_file(options.output, *read, option="--output")
+        require_another_file(options.output, *read, option="--output")
     if (path := options.junit) is not None:
-        _require_another_file(path, *read, option="--junit")
+        require_another_file(path, *read, option="--junit")
         is_output = options.output is not None and options.output.resolve() == path.resolve()
         if is_output or path.is_dir() or not path.absolute().parent.is_dir():
             msg = f"--junit {path} cannot be written: name another file in a folder that exists"
             raise ConfigError(msg)
 
 
-def _export(options: argparse.Namespace, plan: Plan, targets: Targets) -> Exported:
-    dataset = open_dataset(options.file, options.columns, limit=options.limit)
-    return asyncio.run(export(dataset, plan, targets))
+def _export(
+    config: Config, options: argparse.Namespace, plan: Plan, *, check: GateCheck | None
+) -> Exported:
+    with _rows(options) as file:
+        dataset = open_dataset(file, options.columns, limit=options.limit)
+        targets = Targets(
+            check=check,
+            output=options.output,
+            texts=options.with_texts,
+            otlp=options.otlp,
+            explanations=config.explanations,
+            score_events=config.score_events,
+            backends=_backends(config, options, dataset),
+            progress=options.progress,
+        )
+        return asyncio.run(export(dataset, plan, targets))
+
+
+def _backends(config: Config, options: argparse.Namespace, dataset: Dataset) -> Sequence[str]:
+    """Return the backends of ``--backend``; without this option, the configured backends.
+
+    Configured backends are for live scoring, too. So a dataset without spans is no error, and
+    stderr says that they get no scores.
+    """
+    if options.backend is not None:
+        given: Sequence[str] = options.backend
+        return given
+    if not config.backends or config.sdk_disabled:
+        return ()
+    if options.otlp == "off" and dataset.spanless is not None:
+        sys.stderr.write(
+            f"rag-eval-otel: {', '.join(config.backends)} (RAG_EVAL_BACKENDS) gets no scores,"
+            f" because row {dataset.spanless} names no span; --otlp sends a span for each row\n"
+        )
+        return ()
+    return config.backends
+
+
+@contextmanager
+def _rows(options: argparse.Namespace) -> Iterator[str]:
+    """Return the file with the rows: FILE itself, or a temporary file with the turns in traces."""
+    if not options.traces:
+        yield options.file
+        return
+    counts = Collected()
+    with TemporaryDirectory() as folder:
+        rows = Path(folder) / f"{Path(options.file).name}.jsonl"
+        selection = Selection.of_config(Config.from_env())
+        with writing_samples(rows) as write:
+            for turn in collect(read_messages(Path(options.file)), selection, counts):
+                write(turn.to_dict())
+        sys.stderr.write(f"rag-eval-otel: {options.file}: {counts}\n")
+        yield str(rows)
 
 
 def _gate_check(options: argparse.Namespace, plan: Plan) -> GateCheck | None:
@@ -344,10 +408,9 @@ def _gate_check(options: argparse.Namespace, plan: Plan) -> GateCheck | None:
         versions=options.versions or "same",
         level=LEVEL if options.level is None else options.level,
     )
-    if not gate.is_open:
-        check = GateCheck(gate, plan.names)
-        _check_means(gate.means, plan)
-        return check
+    if gate.has_conditions:
+        ranges = {metric.name: bounds_of(metric) for metric in plan.metrics}
+        return GateCheck(gate, ranges, any_version="--versions any")
     if options.junit is not None:
         msg = "--junit needs a condition: --fail-under, --fail-under-pass-rate or --no-worse"
         raise ConfigError(msg)
@@ -363,19 +426,12 @@ def _require_conditions(options: argparse.Namespace) -> None:
         if not all(map(names, given)):
             msg = f"{option} is empty: name a metric, as in {option} faithfulness=0.8"
             raise ConfigError(msg)
+    if (options.baseline is None) != (not options.no_worse):
+        msg = "--baseline FILE and --no-worse METRIC need each other"
+        raise ConfigError(msg)
     if not options.no_worse and (options.level is not None or options.versions is not None):
         msg = "--level and --versions need --no-worse METRIC and --baseline FILE"
         raise ConfigError(msg)
-
-
-def _check_means(means: Mapping[str, float], plan: Plan) -> None:
-    """Raise `ConfigError` for a lowest mean that is beyond the range of its metric."""
-    for metric in plan.metrics:
-        low, high = bounds_of(metric)
-        mean = means.get(metric.name, low)
-        if not low <= mean <= high:
-            msg = f"--fail-under {metric.name}={mean:g}: its scores are from {low:g} to {high:g}"
-            raise ConfigError(msg)
 
 
 def _with_drops(named: Sequence[str]) -> str:
@@ -400,13 +456,6 @@ _OF_CONFIG = (
 )
 
 
-def _require_another_file(path: Path, *others: Path, option: str) -> None:
-    """Raise `ConfigError` if ``path``, the file of ``option``, is one of ``others``."""
-    if any(path.resolve() == other.resolve() for other in others):
-        msg = f"{option} {path} is the file that is read; name another"
-        raise ConfigError(msg)
-
-
 def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
     metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Plan(
@@ -426,17 +475,4 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
         explanations=config.explanations,
         prices=chosen_prices(config.prices),
         max_text_chars=config.max_text_chars,
-    )
-
-
-def _targets(config: Config, options: argparse.Namespace, check: GateCheck | None) -> Targets:
-    return Targets(
-        check=check,
-        output=options.output,
-        texts=options.with_texts,
-        otlp=options.otlp,
-        explanations=config.explanations,
-        score_events=config.score_events,
-        backends=options.backend,
-        progress=options.progress,
     )

@@ -80,6 +80,11 @@ def check_page(page: Path, file: Path, *, option: str) -> None:
     if page.is_dir():
         msg = f"{option} {page} is a folder; name a file"
         raise ConfigError(msg)
-    if page.resolve() == file.resolve():
-        msg = f"{option} {page} is the file that is read; name another"
+    require_another_file(page, file, option=option)
+
+
+def require_another_file(path: Path, *read: Path, option: str) -> None:
+    """Raise `ConfigError` if ``path``, the file of ``option``, is one of the files in ``read``."""
+    if path.resolve() in {file.resolve() for file in read}:
+        msg = f"{option} {path} is the file that is read; name another"
         raise ConfigError(msg)

@@ -156,8 +156,13 @@ def copied(
 ) -> ReadableSpan:
     """Return a copy of ``span`` in which ``attributes`` and ``events`` replace those of the span.
 
-    The copy keeps the counts of dropped attributes, events and links.
+    The copy keeps the counts of dropped attributes, events and links. A span that is not the SDK's
+    makes its copy itself, by a method ``with_content(attributes, events)``.
     """
+    make = getattr(span, "with_content", None)
+    if make is not None:
+        made: ReadableSpan = make(attributes, events)
+        return made
     return ReadableSpan(
         name=span.name,
         context=span.context,

@@ -89,7 +89,7 @@ def _of_feedback(feedback: Feedback) -> Iterator[tuple[str, AttributeValue]]:
 
 def _chosen(sampling: Sampling) -> tuple[str, AttributeValue]:
     """Return how the turn was chosen: its probability, or because of feedback."""
-    if sampling.stage == "feedback":
+    if sampling.is_by_feedback:
         return semconv.EVALUATION_SAMPLING_STAGE, sampling.stage
     return semconv.EVALUATION_SAMPLING_PROBABILITY, float(sampling.probability)
 

@@ -219,7 +219,7 @@ class Health:
             semconv.OTEL_COMPONENT_NAME: f"{_COMPONENT}/{next(_numbers)}",
         }
         self._add_gauges(provider)
-        endpoints = dict.fromkeys(_endpoints(measurements))  # two measurements may share one
+        endpoints = dict.fromkeys(endpoints_of(measurements))  # two measurements may share one
         reports = [_reports.join(endpoint, provider) for endpoint in endpoints]
         self._leave = weakref.finalize(self, _reports.leave, reports)
         self._leave.atexit = False
@@ -380,7 +380,7 @@ class _EndpointReports:
 _reports = _EndpointReports()
 
 
-def _endpoints(measurements: Iterable[Measurement]) -> Iterator[Endpoint]:
+def endpoints_of(measurements: Iterable[Measurement]) -> Iterator[Endpoint]:
     """Yield the endpoints of the judges and embedders of ``measurements``.
 
     An offline judge or embedder has none.

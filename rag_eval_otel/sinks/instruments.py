@@ -149,7 +149,7 @@ _BUDGET = Gauge(
     join=min,
 )
 
-_MOST_NAMES = 100  # of models, or of feedback, in attributes of metrics
+_MOST_NAMES = 100  # of models, services, or feedback, in attributes of metrics
 
 
 class InstrumentSink:
@@ -164,6 +164,7 @@ class InstrumentSink:
         meter = meter_of(meter_provider)
         self.tally = Tally()
         self._judges = set[str]()
+        self._services = set[str]()
         self._feedback_names = set[str]()
         self._health: Health | None = None
         self._meter_provider = meter_provider
@@ -243,6 +244,11 @@ class InstrumentSink:
             unit="{span}",
             description="Exported spans that waited for scores, by status.",
         )
+        self._lookups = meter.create_counter(
+            semconv.CACHE_LOOKUPS,
+            unit="{turn}",
+            description="Turns whose scores were looked up among kept scores, by outcome.",
+        )
         self._watchdog = meter.create_counter(
             semconv.WATCHDOG,
             unit="{event}",
@@ -273,7 +279,7 @@ class InstrumentSink:
         Of a turn that was evaluated because of feedback, only the cost is recorded. The turn was
         counted when it was skipped.
         """
-        if evaluation.sampling is not None and evaluation.sampling.stage == "feedback":
+        if evaluation.sampling is not None and evaluation.sampling.is_by_feedback:
             self.count_cost(evaluation)
             return
         self.record(evaluation)
@@ -360,6 +366,10 @@ class InstrumentSink:
         self.tally.add("released", status)
         self._released.add(1, {semconv.STATUS: status})
 
+    def cache_lookup(self, outcome: str) -> None:
+        """Count a turn whose scores were looked up: ``hit``, ``partial`` or ``miss``."""
+        self._lookups.add(1, {semconv.OUTCOME: outcome})
+
     def blocked(self, part: str) -> None:
         """Count that ``part``, for example ``metric toxicity``, has blocked the event loop."""
         self.tally.add("failure", f"blocked {part}")
@@ -416,12 +426,16 @@ class InstrumentSink:
         add_gauge_source(self._meter_provider, _BUDGET, source=left)
 
     def _judge_of(self, evaluation: Evaluation) -> dict[str, str]:
-        """Return the attribute that names the judge's model; after 100 models, it is ``other``.
+        """Return the attributes that name the judge's model, and the service if it is known.
 
-        The judge's server names the model, and each name makes new series of metrics.
+        The judge's server names the model, and each name makes new series of metrics. After 100
+        models, or services, the name is ``other``.
         """
         model = _limited(exportable(evaluation.judge or ""), self._judges)
-        return {semconv.EVALUATION_JUDGE: model} if model else {}
+        found = {semconv.EVALUATION_JUDGE: model} if model else {}
+        if evaluation.service is not None:
+            found[semconv.SERVICE_NAME] = _limited(evaluation.service, self._services)
+        return found
 
     def count_cost(self, evaluation: Evaluation) -> None:
         """Count the requests, tokens and money of ``evaluation``, and nothing else."""

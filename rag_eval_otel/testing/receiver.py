@@ -17,9 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import grpc  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from rag_eval_otel.testing.openai_server import HttpReply, LoopbackServer
@@ -283,6 +288,44 @@ _UNPACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflat
 _R = TypeVar("_R", ReceivedSpan, ReceivedLog, ReceivedMetric)
 
 
+_GRPC_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.UNIMPLEMENTED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """What one request is answered: a HTTP status, and the number of records that are rejected."""
+
+    status: int = 200
+    retry_after: float | None = None
+    rejected: int = 0
+
+    def response(self) -> bytes:
+        """Return the response; an empty one says that all records were accepted."""
+        if not self.rejected:
+            return b""
+        # Every signal has the number of rejected records in field 1, and the message in field 2.
+        partial = ExportTracePartialSuccess(rejected_spans=self.rejected, error_message="rejected")
+        return bytes(ExportTraceServiceResponse(partial_success=partial).SerializeToString())
+
+    def abort(self, context: Any) -> None:
+        """End a gRPC call with the error that ``status`` stands for."""
+        code = _GRPC_CODES.get(self.status, grpc.StatusCode.UNAVAILABLE)
+        if self.retry_after is not None:
+            info = RetryInfo()
+            info.retry_delay.FromNanoseconds(int(self.retry_after * 1e9))
+            key = "google.rpc.retryinfo-bin"
+            context.set_trailing_metadata(((key, info.SerializeToString()),))
+        reason = ": message larger than max" if self.status == 413 else ""  # noqa: PLR2004
+        context.abort(code, f"refused with {self.status}{reason}")
+
+
 class OtlpReceiver:
     """A receiver of telemetry that stores what OTLP exporters send, for tests.
 
@@ -293,7 +336,7 @@ class OtlpReceiver:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._received: list[Received] = []
-        self._failures: deque[int] = deque()
+        self._verdicts: deque[_Verdict] = deque()
         self._paused = False
         self._stopping = False
 
@@ -369,10 +412,22 @@ class OtlpReceiver:
                 msg = f"after {timeout} s there were {self._summary()}"
                 raise TimeoutError(msg)
 
-    def fail_next(self, n: int, status: int = 503) -> None:
-        """Refuse the next ``n`` requests, with ``status`` over HTTP and UNAVAILABLE over gRPC."""
+    def fail_next(self, n: int, status: int = 503, *, retry_after: float | None = None) -> None:
+        """Refuse the next ``n`` requests, with ``status`` over HTTP.
+
+        Over gRPC the code is the one that ``status`` stands for, and UNAVAILABLE by default.
+        ``retry_after`` is the number of seconds after which a repetition is allowed, if it is told.
+        """
         with self._changed:
-            self._failures.extend([status] * n)
+            self._verdicts.extend([_Verdict(status=status, retry_after=retry_after)] * n)
+
+    def reject_next(self, records: int) -> None:
+        """Answer the next request with a partial success: ``records`` of its records are rejected.
+
+        The first records of the request are then not stored.
+        """
+        with self._changed:
+            self._verdicts.append(_Verdict(rejected=records))
 
     def pause(self) -> None:
         """Let export requests wait for an answer until `resume` is called.
@@ -398,18 +453,18 @@ class OtlpReceiver:
         logs = [log.event_name for log in self.logs()]
         return f"spans {spans}, logs {logs}, metrics {[m.name for m in self.metrics()]}"
 
-    def _admit(self, records: Iterable[Received]) -> int:
-        """Store the records of one request, unless it is to be refused; return the HTTP status."""
+    def _admit(self, records: Iterable[Received]) -> _Verdict:
+        """Store the records of one request, unless it is to be refused; return the answer."""
         read = list(records)
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or not self._paused)
             if self._stopping:
-                return 503
-            if self._failures:
-                return self._failures.popleft()
-            self._received.extend(read)
-            self._changed.notify_all()
-            return 200
+                return _Verdict(status=503)
+            verdict = self._verdicts.popleft() if self._verdicts else _Verdict()
+            if verdict.status == 200:  # noqa: PLR2004 - OK
+                self._received.extend(read[verdict.rejected :])
+                self._changed.notify_all()
+            return verdict
 
     def _answer(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
         signal = next((signal for signal in _SIGNALS if signal.path == path), None)
@@ -420,16 +475,18 @@ class OtlpReceiver:
             message = signal.request.FromString(unpack(body))
         except (DecodeError, OSError, EOFError, zlib.error):
             return HttpReply(status=400)
-        # No body: in both protocols, an empty message says that everything was accepted.
-        status = self._admit(signal.read(message))
-        return HttpReply(status=status, headers={"Content-Type": "application/x-protobuf"})
+        verdict = self._admit(signal.read(message))
+        told = {"Content-Type": "application/x-protobuf"}
+        if verdict.retry_after is not None:
+            told["Retry-After"] = f"{verdict.retry_after:.0f}"
+        return HttpReply(status=verdict.status, headers=told, body=verdict.response())
 
     def _service(self, signal: _Signal) -> Any:
         def export(request: Any, context: Any) -> bytes:
-            status = self._admit(signal.read(request))
-            if status != 200:  # noqa: PLR2004 - OK
-                context.abort(grpc.StatusCode.UNAVAILABLE, f"refused with {status}")
-            return b""
+            verdict = self._admit(signal.read(request))
+            if verdict.status != 200:  # noqa: PLR2004 - OK
+                verdict.abort(context)
+            return verdict.response()
 
         read = signal.request.FromString
         method = grpc.unary_unary_rpc_method_handler(export, request_deserializer=read)

@@ -17,11 +17,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from acme import Acme, acme
 from offline import asked_rows
 from rag_eval_otel.cli import _COMMANDS, main
 from rag_eval_otel.results.files import source_of
 from rag_eval_otel.testing import HttpReply, OtlpReceiver, ScriptedOpenAI
 from support import names_asked
+
+__all__ = ["acme"]  # a fixture
 
 MAIN = "import sys; from rag_eval_otel.cli import main; sys.exit(main())"
 
@@ -136,6 +139,7 @@ def test_options_that_do_not_read(
     assert "must be" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_rows_are_sent_as_traces(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--otlp`` sends one trace for each row; one that could not be sent is status 1."""
     with OtlpReceiver() as receiver:
@@ -148,6 +152,50 @@ def test_rows_are_sent_as_traces(data: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert main(["evaluate", str(data), "--otlp"]) == 1
     assert len({span.trace_id for span in spans}) == 40
     assert all("rag.evaluation.faithfulness.score" in span.attributes for span in spans)
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Path:
+    """Return a file with two rows that name their spans, as `rag-eval-otel collect` writes them."""
+    ids = {"trace_id": f"{0xA:032x}", "span_id": f"{0xB:016x}"}
+    return write(tmp_path / "collected.jsonl", [{**row, **ids} for row in asked_rows(2)])
+
+
+@pytest.mark.parametrize(
+    ("options", "disabled", "spans"),
+    [
+        ([], "false", {0xB}),
+        (["--backend", "acme"], "true", {0xB}),
+        (["--backend", ""], "false", set()),
+        ([], "true", set()),
+    ],
+)
+def test_configured_backends_get_the_scores(
+    options: list[str], disabled: str, spans: set[int], collected: Path, acme: type[Acme]
+) -> None:
+    """``--backend`` has precedence over the environment, also if it names none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAG_EVAL_BACKENDS", "acme")
+        patch.setenv("OTEL_SDK_DISABLED", disabled)
+        assert main(["evaluate", str(collected), "--metrics", "faithfulness", *options]) == 0
+    assert {span for span, _, _ in acme.stored} == spans
+
+
+def test_configured_backends_need_no_spans(
+    data: Path,
+    acme: type[Acme],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The environment of an application does not fail `evaluate`, and ``--backend`` does."""
+    monkeypatch.setenv("RAG_EVAL_BACKENDS", "acme")
+    command = ["evaluate", str(data), "--metrics", "faithfulness"]
+    assert main(command) == 0
+    told = "acme (RAG_EVAL_BACKENDS) gets no scores, because row 0 names no span; --otlp"
+    assert told in capsys.readouterr().err
+    assert main([*command, "--backend", "acme"]) == 2
+    assert "row 0 names no span to annotate: --backend needs" in capsys.readouterr().err
+    assert not acme.stored
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -175,6 +223,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAG_EVAL_JUDGE_RETRIES", "0")
 
 
+@pytest.mark.slow
 def test_failed_rows_are_tried_again(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +244,7 @@ def test_failed_rows_are_tried_again(
     assert not (tmp_path / "scores.jsonl.cache").exists()
 
 
+@pytest.mark.slow
 def test_rows_without_a_score(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +282,7 @@ def test_the_first_failure_may_end_it(
     assert told in err
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows beyond it are failed for that reason; a further run goes on, the cache kept for good."""
     cache = tmp_path / "cache"
@@ -361,6 +412,7 @@ def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert mrr["needs"] == ["relevant_ids", "retrieved_ids"]
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_the_command() -> None:
     """A pipe that is closed, as by ``head``, ends the command without a traceback."""
     reader, writer = os.pipe()

@@ -17,10 +17,11 @@ from opentelemetry.trace import Span
 from pipeline import ANSWER, CONTEXT, QUESTION, GatedJudge, Pipeline, good_judge, running
 from rag_eval_otel import instrument, record_retrieval, semconv
 from rag_eval_otel.capture.dialects import DIALECTS, owner_of
+from rag_eval_otel.capture.exported import ExportedSpan
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.redaction import Redactor, redactor
 from rag_eval_otel.sinks.attributes import ContentFilter
-from rag_eval_otel.testing.replay import RecordedSpan, ReplayedSpan, load
+from rag_eval_otel.testing.replay import ReplayedSpan, load
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PATHS = sorted(FOLDER.glob("*.json"))
@@ -81,12 +82,14 @@ def is_intact(span: ReadableSpan, shown: ReadableSpan) -> bool:
     )
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_no_text_of_a_recording_is_exported() -> None:
     """No attribute and no event holds a question, a context or an answer."""
     assert [left for path in PATHS for left in texts_left(path)] == []
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_other_attributes_are_kept() -> None:
     """Token counts, models, ids, scores and errors stay, and so do the other fields of the span."""
@@ -181,7 +184,7 @@ def span(
 ) -> ReplayedSpan:
     """Return an ended span."""
     return ReplayedSpan(
-        RecordedSpan(
+        ExportedSpan(
             name="step",
             scope=scope,
             trace_id=1,
@@ -292,6 +295,7 @@ def flush(app: Pipeline) -> None:
     app.handle.processor.force_flush(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "leave", "status"),
     [

@@ -45,6 +45,10 @@ def instrument_refuses_unknown_options_and_wrong_types() -> None:
     instrument(budget="5 USD/day", at_budget="offline", prices={"models": {}})
     instrument(budget=5)  # type: ignore[arg-type]
     instrument(budget_redis=6379)  # type: ignore[arg-type]
+    instrument(redis="redis://there/0", workers=4, score_cache_turns=0, score_cache_seconds=9.5)
+    instrument(score_cache_turns=0.5)  # type: ignore[arg-type]
+    instrument(redis=6379)  # type: ignore[arg-type]
+    instrument(workers=0.5)  # type: ignore[arg-type]
     instrument(thresholds={"faithfulness": "high"})  # type: ignore[dict-item]
     instrument(thresholds={"faithfulness": 0.8})
     instrument(wrap=ConsoleSpanExporter())  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The scoring pipeline as a process of its own, between applications and their tracing backend."""

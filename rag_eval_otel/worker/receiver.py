@@ -1,0 +1,495 @@
+"""Receive OTLP: traces and logs, over gRPC, HTTP/protobuf and HTTP/JSON.
+
+`Receiver` listens for exporters and collectors, and hands their requests to the engine. It also
+answers the probes ``/livez`` and ``/readyz``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc  # type: ignore[import-untyped]
+from google.protobuf.json_format import MessageToJson  # type: ignore[import-untyped]
+from google.rpc import code_pb2  # type: ignore[import-untyped]
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.worker.intake import Desk, Intake, RefusalKind, RefusedError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+    from opentelemetry.metrics import MeterProvider
+    from typing_extensions import Self
+
+_THREADS: Final = 8  # that read requests, for each protocol
+_PROTOBUF, _JSON = "application/x-protobuf", "application/json"
+_PACKED: Final = (b"\x1f\x8b", b"\x78")  # how gzip and zlib begin
+_SLOWEST: Final = 30.0  # seconds in which the body of a request must arrive
+_LOOK: Final = 1.0  # seconds between looks for slow requests over gRPC
+_CLOSING: Final = 1.0  # seconds that `stop` waits for open HTTP requests
+_SIGNALS: Final = ("traces", "logs", "metrics")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverOptions:
+    """Where a receiver listens, and what it requires of senders.
+
+    - ``host``: the address to listen at.
+    - ``grpc_port``, ``http_port``, ``probe_port``: 0 takes a free port, None leaves the port out.
+      The probes are answered at ``http_port``, and at ``probe_port`` without TLS.
+    - ``max_request``: the largest request in bytes, before and after decompression.
+    - ``max_reading``: bytes of all HTTP requests that arrive, or wait to be read, at the same time.
+    - ``certificate``, ``key``: PEM files of the server for TLS.
+    - ``client_ca``: PEM file with the authorities of clients; clients must then have a certificate.
+    - ``token``: the bearer token that senders must send; None requires no token.
+    """
+
+    host: str = "127.0.0.1"
+    grpc_port: int | None = 4317
+    http_port: int | None = 4318
+    probe_port: int | None = None
+    max_request: int = 16 * 2**20
+    max_reading: int = 128 * 2**20
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+    token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.key):
+            msg = "certificate and key belong together: name both files, or none"
+            raise ConfigError(msg)
+        if self.client_ca and not self.certificate:
+            msg = "client_ca needs TLS: name certificate and key as well"
+            raise ConfigError(msg)
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
+            msg = "token must have printable ASCII characters only"
+            raise ConfigError(msg)
+        if self.token is not None and not self.token.strip():
+            msg = "token must not be empty; leave it out to require no token"
+            raise ConfigError(msg)
+
+
+_GRPC_CODES: Final[Mapping[RefusalKind, Any]] = {
+    "unauthorized": grpc.StatusCode.UNAUTHENTICATED,
+    "malformed": grpc.StatusCode.INVALID_ARGUMENT,
+    "too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "content_type": grpc.StatusCode.INVALID_ARGUMENT,
+    "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "draining": grpc.StatusCode.UNAVAILABLE,
+    "unknown": grpc.StatusCode.UNIMPLEMENTED,
+    "slow": grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_HTTP_STATUSES: Final[Mapping[RefusalKind, int]] = {
+    "unauthorized": 401,
+    "malformed": 400,
+    "too_large": 413,
+    "content_type": 415,
+    "overloaded": 429,
+    "draining": 503,
+    "unknown": 404,
+    "slow": 408,
+}
+
+
+# --- gRPC -----------------------------------------------------------------------------------------
+
+
+class _GrpcServer:
+    def __init__(self, desk: Desk, options: ReceiverOptions, *, port: int) -> None:
+        self._desk = desk
+        self._reading: dict[Any, float] = {}  # calls whose message is awaited, and until when
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rag-eval-otel-grpc")
+        self._server = grpc.server(
+            self._pool,
+            handlers=[self._service(*service) for service in _SERVICES],
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", options.max_request),
+                # Old versions of gRPC decompress without a limit, so `unpacked` does it.
+                ("grpc.per_message_decompression", 0),
+            ],
+        )
+        place = f"{_bracketed(options.host)}:{port}"
+        try:
+            self.port = int(
+                self._server.add_secure_port(place, _grpc_credentials(options))
+                if options.certificate
+                else self._server.add_insecure_port(place)
+            )
+        except RuntimeError as error:
+            raise _no_port(place, error) from error
+        self._server.start()
+        target = self._cancel_slow
+        threading.Thread(target=target, name="rag-eval-otel-grpc-slow", daemon=True).start()
+
+    def _service(self, signal: str, service: str) -> Any:
+        def export(messages: Iterator[bytes], context: Any) -> bytes:
+            try:
+                return self._answer(signal, messages, context)
+            except RefusedError as error:
+                return _abort(context, error)
+
+        # A handler of a single message would be called after the message was read: without a token,
+        # and without a time limit.
+        handler = grpc.stream_unary_rpc_method_handler(export)
+        name = f"opentelemetry.proto.collector.{service}"
+        return grpc.method_handlers_generic_handler(name, {"Export": handler})
+
+    def _answer(self, signal: str, messages: Iterator[bytes], context: Any) -> bytes:
+        with self._desk.request(signal):
+            metadata = dict(context.invocation_metadata())
+            self._desk.check_token(str(metadata.get("authorization", "")))
+            self._desk.check_open(signal)
+            content = self._read(messages, context)
+            # No request begins like gzip or zlib, and gRPC does not say whether it is compressed.
+            is_packed = content.startswith(_PACKED)
+            response = self._desk.take(signal, content, is_packed=is_packed)
+            return bytes(response.SerializeToString())
+
+    def _read(self, messages: Iterator[bytes], context: Any) -> bytes:
+        """Return the message of a call, if it arrives in time."""
+        self._reading[context] = time.monotonic() + _SLOWEST
+        try:
+            return next(messages)
+        except (StopIteration, grpc.RpcError) as error:
+            msg = f"the request has not arrived, or not within {_SLOWEST:.0f} s"
+            raise RefusedError(msg, kind="slow") from error
+        finally:
+            self._reading.pop(context, None)
+
+    def _cancel_slow(self) -> None:
+        """Cancel the calls whose message does not arrive in time: each occupies a thread."""
+        while not self._stopping.wait(_LOOK):
+            now = time.monotonic()
+            for context, until in list(self._reading.items()):
+                if now > until:
+                    context.cancel()
+
+    def stop(self, timeout: float) -> None:
+        """Refuse new requests, and give those under way ``timeout`` seconds to end."""
+        self._stopping.set()
+        self._server.stop(timeout).wait(timeout + 1)
+        self._pool.shutdown(wait=False)
+
+
+_SERVICES: Final = (
+    ("traces", "trace.v1.TraceService"),
+    ("logs", "logs.v1.LogsService"),
+    ("metrics", "metrics.v1.MetricsService"),
+)
+
+
+def _abort(context: Any, error: RefusedError) -> bytes:
+    """End the call with ``error``. It does not return, because ``abort`` raises an exception."""
+    if error.retry_after is not None:
+        info = _retry_info(error.retry_after)
+        code = code_pb2.RESOURCE_EXHAUSTED if error.kind == "overloaded" else code_pb2.UNAVAILABLE
+        status = Status(code=code, message=str(error))
+        status.details.add().Pack(info)
+        # The first is what the exporters of the Python SDK read, the second is gRPC's standard.
+        context.set_trailing_metadata(
+            (
+                ("google.rpc.retryinfo-bin", info.SerializeToString()),
+                ("grpc-status-details-bin", status.SerializeToString()),
+            )
+        )
+    return bytes(context.abort(_GRPC_CODES[error.kind], str(error)))
+
+
+def _retry_info(seconds: float) -> Any:
+    info = RetryInfo()
+    info.retry_delay.FromNanoseconds(int(seconds * 1e9))
+    return info
+
+
+def _grpc_credentials(options: ReceiverOptions) -> Any:
+    pair = (Path(options.key).read_bytes(), Path(options.certificate).read_bytes())
+    authorities = Path(options.client_ca).read_bytes() if options.client_ca else None
+    return grpc.ssl_server_credentials(
+        [pair], root_certificates=authorities, require_client_auth=authorities is not None
+    )
+
+
+def _tls_context(options: ReceiverOptions) -> ssl.SSLContext | None:
+    """Return the TLS context for HTTP, or None without TLS; raise `ConfigError` for bad files."""
+    if not options.certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(options.certificate, options.key)
+        if options.client_ca:
+            context.load_verify_locations(options.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        files = ", ".join(filter(None, (options.certificate, options.key, options.client_ca)))
+        msg = f"the PEM files {files} cannot be used: {error}"
+        raise ConfigError(msg) from error
+    return context
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _no_port(place: str, error: Exception) -> ConfigError:
+    return ConfigError(f"cannot listen at {place}: {error}; is another process listening there?")
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """Whether the worker is alive, and whether it takes requests, for ``/livez``, ``/readyz``."""
+
+    is_live: Callable[[], bool] = lambda: True
+    is_ready: Callable[[], bool] = lambda: True
+
+
+class _HttpServer:
+    """An aiohttp server with an event loop on a thread of its own."""
+
+    def __init__(self, desk: Desk, options: ReceiverOptions, *, probes: Probes) -> None:
+        try:
+            from aiohttp import web  # noqa: PLC0415  # optional
+        except ImportError as error:
+            package = "aiohttp"
+            raise MissingDependencyError(package, "worker") from error
+        self._web, self._desk, self._options, self._probes = web, desk, options, probes
+        self._tls = _tls_context(options)
+        self._runners: list[web.AppRunner] = []
+        self._reading = 0  # bytes of requests
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rag-eval-otel-http")
+        self.port: int | None = None
+        self.probe_port: int | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="rag-eval-otel-http", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._run(self._listen())
+        except OSError as error:
+            self.stop()
+            raise _no_port(options.host, error) from error
+
+    def _run(self, call: Any) -> None:
+        asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    async def _listen(self) -> None:
+        web, options = self._web, self._options
+        probes = [web.get("/livez", self._livez), web.get("/readyz", self._readyz)]
+        if options.http_port is not None:
+            routes = [*probes, web.post("/v1/{signal}", self._export)]
+            self.port = await self._open(routes, options.http_port, tls=self._tls)
+        if options.probe_port is not None:
+            self.probe_port = await self._open(probes, options.probe_port, tls=None)
+
+    async def _open(
+        self, routes: list[web.RouteDef], port: int, *, tls: ssl.SSLContext | None
+    ) -> int:
+        app = self._web.Application(client_max_size=self._options.max_request)
+        app.add_routes(routes)
+        runner = self._web.AppRunner(
+            app, access_log=None, auto_decompress=False, shutdown_timeout=_CLOSING
+        )
+        self._runners.append(runner)
+        await runner.setup()
+        await self._web.TCPSite(runner, self._options.host, port, ssl_context=tls).start()
+        return int(runner.addresses[0][1])
+
+    async def _livez(self, _request: web.Request) -> web.Response:
+        return self._probe(self._probes.is_live())
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        return self._probe(self._probes.is_ready() and not self._desk.is_draining)
+
+    def _probe(self, is_well: object) -> web.Response:
+        return self._web.Response(status=200 if is_well else 503, text="ok" if is_well else "no")
+
+    async def _export(self, request: web.Request) -> web.Response:
+        is_json = request.content_type == _JSON
+        try:
+            response = await self._answer(request, is_json=is_json)
+        except RefusedError as error:
+            status = Status(code=_GRPC_CODES[error.kind].value[0], message=str(error))
+            reply = self._reply(status, _HTTP_STATUSES[error.kind], is_json=is_json)
+            if error.retry_after is not None:
+                reply.headers["Retry-After"] = str(math.ceil(error.retry_after))
+            return reply
+        return self._reply(response, 200, is_json=is_json)
+
+    def _reply(self, message: Any, status: int, *, is_json: bool) -> web.Response:
+        if is_json:
+            return self._web.Response(
+                status=status, text=MessageToJson(message), content_type=_JSON
+            )
+        body = message.SerializeToString()
+        return self._web.Response(status=status, body=body, content_type=_PROTOBUF)
+
+    async def _answer(self, request: web.Request, *, is_json: bool) -> Any:
+        signal = request.match_info["signal"]
+        with self._desk.request(signal if signal in _SIGNALS else "other"):
+            self._desk.check_token(request.headers.get("Authorization", ""))
+            self._desk.check_open(signal)
+            is_packed = self._check_headers(request)
+            with self._room_for(request):
+                content = await self._body(request)
+                take = partial(self._desk.take, is_json=is_json, is_packed=is_packed)
+                return await self._loop.run_in_executor(self._pool, take, signal, content)
+
+    def _check_headers(self, request: web.Request) -> bool:
+        """Return True if the body is compressed; raise `RefusedError` for what cannot be read."""
+        if request.content_type not in {_PROTOBUF, _JSON}:
+            msg = f"send the content type {_PROTOBUF} or {_JSON}, not {request.content_type}"
+            raise RefusedError(msg, kind="content_type")
+        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in {"identity", "none", "gzip", "deflate"}:
+            msg = f"send the content encoding gzip, deflate or none, not {encoding[:40]}"
+            raise RefusedError(msg, kind="content_type")
+        return encoding in {"gzip", "deflate"}
+
+    @contextmanager
+    def _room_for(self, request: web.Request) -> Iterator[None]:
+        """Keep room for the body until the engine has it, if it is not too large."""
+        length, limit = request.content_length, self._options.max_request
+        size = limit if length is None else length
+        if size > limit:
+            raise self._too_large()
+        if self._reading + size > self._options.max_reading:
+            busy = "this worker is reading as many requests as it has memory for"
+            raise RefusedError(busy, kind="overloaded", retry_after=1.0)
+        self._reading += size
+        try:
+            yield
+        finally:
+            self._reading -= size
+
+    async def _body(self, request: web.Request) -> bytes:
+        """Return the body, if it is not too large and arrives in time."""
+        try:
+            return await asyncio.wait_for(request.read(), _SLOWEST)
+        except self._web.HTTPRequestEntityTooLarge as error:
+            raise self._too_large() from error
+        except asyncio.TimeoutError as error:
+            slow = f"the request has not arrived within {_SLOWEST:.0f} s"
+            raise RefusedError(slow, kind="slow") from error
+
+    def _too_large(self) -> RefusedError:
+        limit = self._options.max_request
+        msg = f"the request has more than {limit} bytes; send fewer spans"
+        return RefusedError(msg, kind="too_large")
+
+    def stop(self) -> None:
+        """Close the ports and all connections."""
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._pool.shutdown(wait=False)
+
+    async def _close(self) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
+
+
+class Receiver:
+    """Receive OTLP requests of traces and logs, and hand them to ``intake``.
+
+    Raises `ConfigError` if a port is taken or a PEM file cannot be used, and
+    `MissingDependencyError` if ``aiohttp`` is not installed and an HTTP port is wanted.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        options: ReceiverOptions | None = None,
+        *,
+        probes: Probes | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        self._options = options or ReceiverOptions()
+        self._probes = probes or Probes()
+        self._desk = Desk(
+            intake,
+            max_request=self._options.max_request,
+            token=self._options.token,
+            meter_provider=meter_provider,
+        )
+        self._grpc: _GrpcServer | None = None
+        self._http: _HttpServer | None = None
+
+    def start(self) -> Self:
+        """Listen at the ports, and receive requests."""
+        options = self._options
+        _tls_context(options)  # gRPC has no clear message for files that cannot be used
+        if options.http_port is not None or options.probe_port is not None:
+            self._http = _HttpServer(self._desk, options, probes=self._probes)
+        try:
+            if options.grpc_port is not None:
+                self._grpc = _GrpcServer(self._desk, options, port=options.grpc_port)
+        except ConfigError:
+            self.stop()
+            raise
+        return self
+
+    @property
+    def grpc_port(self) -> int | None:
+        return None if self._grpc is None else self._grpc.port
+
+    @property
+    def http_port(self) -> int | None:
+        return None if self._http is None else self._http.port
+
+    @property
+    def probe_port(self) -> int | None:
+        return None if self._http is None else self._http.probe_port
+
+    @property
+    def requests(self) -> Mapping[tuple[str, str], int]:
+        """Number of requests by signal and outcome, such as ``("traces", "accepted")``."""
+        return dict(self._desk.counts)
+
+    def refuse(self) -> None:
+        """Refuse new requests; from now on ``/readyz`` answers 503."""
+        self._desk.is_draining = True
+
+    def drain(self, timeout: float) -> bool:
+        """Refuse new requests, and let those under way end.
+
+        Returns False if a request is still under way after ``timeout`` seconds.
+        """
+        self.refuse()
+        if self._grpc is not None:
+            self._grpc.stop(timeout)
+        return self._desk.wait_idle(timeout)
+
+    def stop(self) -> None:
+        """Close all ports at once; requests under way fail, unless `drain` was called before."""
+        self._desk.is_draining = True
+        if self._grpc is not None:
+            self._grpc.stop(0)
+            self._grpc = None
+        if self._http is not None:
+            self._http.stop()
+            self._http = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()

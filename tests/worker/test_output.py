@@ -1,0 +1,705 @@
+"""The exports of the worker: batches, repetitions, losses, and what they cost in memory."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from rag_eval_otel.environment import OtlpTarget, otlp_target
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.testing import OtlpReceiver
+from rag_eval_otel.worker.output import BatchLimits, OtlpOutput, Retries
+from rag_eval_otel.worker.senders import Reply, SendError, open_sender, open_senders
+from rag_eval_otel.worker.wire import (
+    Receipt,
+    WireGroup,
+    WireSpan,
+    groups_in,
+    request_of,
+    serialized_request,
+    spans_in,
+    untracked,
+)
+
+SOON = Retries(first=0.001, longest=0.002)
+WAIT = 60.0  # seconds; never waited for unless something is broken
+Names = list[str]
+
+
+def request(*names: str, service: str = "shop") -> ExportTraceServiceRequest:
+    """Return a request with a span of each name."""
+    made = ExportTraceServiceRequest()
+    resource = made.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = service
+    scope = resource.scope_spans.add()
+    for i, name in enumerate(names, start=1):
+        scope.spans.add(name=name, trace_id=bytes([1] * 16), span_id=i.to_bytes(8, "big"))
+    return made
+
+
+def spans(*names: str, receipt: Receipt | None = None) -> list[WireSpan]:
+    """Return the spans of a request with these names."""
+    return spans_in(request(*names), receipt or untracked())
+
+
+def log_request(text: str) -> ExportLogsServiceRequest:
+    """Return a request with one log record."""
+    made = ExportLogsServiceRequest()
+    made.resource_logs.add().scope_logs.add().log_records.add().body.string_value = text
+    return made
+
+
+def names_in(message: bytes) -> Names:
+    """Return the names of the spans in a serialized request."""
+    found = ExportTraceServiceRequest.FromString(message)
+    return [span.name for one in found.resource_spans for s in one.scope_spans for span in s.spans]
+
+
+class Script:
+    """A sender that answers by a script: `SendError` is raised, `Reply` returned, in order."""
+
+    def __init__(self, *answers: SendError | Reply, last: SendError | Reply | None = None) -> None:
+        self._answers = iter((*answers, *itertools.repeat(last or Reply(), 10_000)))
+        self.sent: list[bytes] = []
+        self.is_closed = False
+        self._lock = threading.Lock()
+        self.before: Callable[[], object] = lambda: None
+
+    def send(self, message: bytes) -> Reply:
+        with self._lock:
+            self.sent.append(message)
+            answer = next(self._answers)
+        self.before()
+        if isinstance(answer, SendError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    @property
+    def batches(self) -> list[Names]:
+        return [names_in(message) for message in self.sent]
+
+
+DOWN = SendError("down", kind="transient")
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def outputs() -> Iterator[Callable[..., OtlpOutput]]:
+    """Make outputs, and close them after the test."""
+    made: list[OtlpOutput] = []
+
+    def make(sender: Any, **options: Any) -> OtlpOutput:
+        options = {"retries": SOON, **options}
+        made.append(OtlpOutput({"traces": sender, "logs": sender}, **options))
+        return made[-1]
+
+    yield make
+    for output in made:
+        output.close(0)
+
+
+Make = Callable[..., OtlpOutput]
+
+
+def put(output: OtlpOutput, *given: WireSpan) -> None:
+    """Put the spans one by one."""
+    for span in given:
+        output.put(span)
+
+
+def test_spans_are_sent_in_batches_by_number(outputs: Make) -> None:
+    """A batch leaves as soon as it has the number of spans; the rest leaves at the flush."""
+    sender = Script()
+    output = outputs(sender, batches=BatchLimits(spans=2, delay=WAIT, in_flight=1))
+    put(output, *spans("a", "b", "c", "d", "e"))
+    assert output.flush(WAIT)
+    assert sender.batches == [["a", "b"], ["c", "d"], ["e"]]
+
+
+def test_spans_are_sent_in_batches_by_size(outputs: Make) -> None:
+    """A batch has at most the given bytes, and at least one span however large it is."""
+    sender, given = Script(), spans("a" * 100, "b" * 100, "c" * 900)
+    output = outputs(sender, batches=BatchLimits(size=300, delay=WAIT, in_flight=1))
+    put(output, *given)
+    assert output.flush(WAIT)
+    assert [len(batch) for batch in sender.batches] == [2, 1]
+
+
+def test_a_span_leaves_after_the_delay(outputs: Make) -> None:
+    """Without a flush, a single span is sent once the delay is over."""
+    arrived = threading.Event()
+    sender = Script()
+    sender.before = arrived.set
+    put(outputs(sender, batches=BatchLimits(delay=0.01)), *spans("a"))
+    assert arrived.wait(WAIT)
+
+
+def test_spans_keep_their_resource_and_scope(outputs: Make) -> None:
+    """A batch of spans of two services has a group for each service."""
+    sender = Script()
+    output = outputs(sender, batches=BatchLimits(delay=WAIT))
+    for service in ("shop", "search", "shop"):
+        put(output, *spans_in(request("x", service=service), untracked()))
+    assert output.flush(WAIT)
+    (message,) = sender.sent
+    groups = ExportTraceServiceRequest.FromString(message).resource_spans
+    counts = {
+        group.resource.attributes[0].value.string_value: len(group.scope_spans[0].spans)
+        for group in groups
+    }
+    assert counts == {"shop": 2, "search": 1}
+
+
+def test_requests_are_those_that_protobuf_would_write() -> None:
+    """Spans of all sizes and origins come out as in a request that was built field by field."""
+    given = [
+        one
+        for service in ("shop", "search", "shop")
+        for one in spans_in(request("a", "b" * 130, "c" * 20_000, service=service), untracked())
+    ]
+    raw = serialized_request((one.origin, one.message.SerializeToString()) for one in given)
+    assert ExportTraceServiceRequest.FromString(raw) == request_of(given)
+
+
+def group_of(count: int, receipt: Receipt) -> WireGroup:
+    """Return a group of ``count`` spans, named by their number."""
+    made = request(*(f"span {i}" for i in range(count)))
+    (group,) = groups_in(made, receipt)
+    return group
+
+
+def test_groups_leave_in_one_piece(outputs: Make) -> None:
+    """Groups and single spans share a request; the receipt is told of each span."""
+    done: list[str] = []
+    sender = Script()
+    output = outputs(sender, batches=BatchLimits(spans=4, delay=WAIT, in_flight=1))
+    output.put_group(group_of(3, Receipt(3, lambda: done.append("group"))))
+    put(output, *spans("single"))
+    output.put_group(group_of(1, untracked()))
+    output.put_group(group_of(6, Receipt(6, lambda: done.append("large group"))))
+    assert output.flush(WAIT)
+    assert sorted(sender.batches[0]) == ["single", "span 0", "span 1", "span 2"]
+    assert [len(batch) for batch in sender.batches] == [4, 4, 3]
+    assert done == ["group", "large group"]
+    assert output.stats.exported == {"traces": 11}
+
+
+def test_a_group_that_is_too_large_is_divided(outputs: Make) -> None:
+    """A group that the receiver finds too large is sent in parts, with its resource and scope."""
+    sender = Script(SendError("too large", kind="too_large"))
+    output = outputs(sender, batches=BatchLimits(delay=WAIT, in_flight=1))
+    output.put_group(group_of(3, untracked()))
+    assert output.flush(WAIT)
+    assert sender.batches == [["span 0", "span 1", "span 2"], ["span 0"], ["span 1", "span 2"]]
+    (resource,) = ExportTraceServiceRequest.FromString(sender.sent[2]).resource_spans
+    assert resource.resource.attributes[0].value.string_value == "shop"
+
+
+def test_log_records_share_requests(outputs: Make) -> None:
+    """Requests of single log records, such as events of scores, leave as one request."""
+    sender = Script()
+    output = outputs(sender, batches=BatchLimits(delay=WAIT))
+    for text in ("a", "b", "c"):
+        output.put_logs(log_request(text))
+    assert output.flush(WAIT)
+    (message,) = sender.sent
+    found = ExportLogsServiceRequest.FromString(message).resource_logs
+    records = [one.scope_logs[0].log_records[0].body.string_value for one in found]
+    assert records == ["a", "b", "c"]
+    assert output.stats.exported == {"logs": 3}
+
+
+def test_receipts_are_told_after_the_acknowledgement(outputs: Make) -> None:
+    """A receipt is done when the last of its spans was acknowledged, not when it was sent."""
+    done: list[str] = []
+    seen: list[list[str]] = []
+    sender = Script(SendError("down", kind="transient"))
+    sender.before = lambda: seen.append(list(done))
+    output = outputs(sender)
+    put(output, *spans("a", "b", receipt=Receipt(2, lambda: done.append("request"))))
+    assert output.flush(WAIT)
+    assert done == ["request"]
+    assert seen[:2] == [[], []]
+
+
+def test_a_receiver_that_is_down_loses_nothing(outputs: Make) -> None:
+    """A request that fails 50 times is sent again until it is accepted, without a second copy."""
+    down = SendError("down", kind="transient")
+    sender = Script(*[down] * 50)
+    output = outputs(sender, batches=BatchLimits(in_flight=1))
+    put(output, *spans("a"))
+    assert output.flush(WAIT)
+    assert len(sender.sent) == 51
+    assert output.stats.exported == {"traces": 1}
+    assert output.stats.failed == {"traces": 50}
+    assert output.stats.dropped == {}
+    assert output.size == 0
+
+
+def test_size_tells_what_waits_while_the_receiver_is_down(outputs: Make) -> None:
+    """The size grows with each span while nothing is accepted, so that the engine can refuse."""
+    gate, sender = threading.Event(), Script()
+    sender.before = lambda: gate.wait(WAIT)
+    output = outputs(sender)
+    given = spans("a", "b" * 1000)
+    put(output, *given)
+    assert output.size == sum(span.message.ByteSize() for span in given)
+    assert not output.flush(0)
+    gate.set()
+    assert output.flush(WAIT)
+    assert output.size == 0
+
+
+def test_a_batch_is_dropped_after_the_limit_of_time(outputs: Make) -> None:
+    """After ten minutes of failures a batch is dropped and counted; its receipt is not told."""
+    clock, done = Clock(), list[str]()
+    sender = Script(last=SendError("down", kind="transient"))
+
+    def minutes() -> None:
+        clock.now += 200
+
+    sender.before = minutes
+    output = outputs(sender, clock=clock)
+    put(output, *spans("a", receipt=Receipt(1, lambda: done.append("request"))))
+    assert output.flush(WAIT)
+    assert output.stats.dropped == {("traces", "deadline"): 1}
+    assert len(sender.sent) == 3
+    assert done == []
+
+
+@pytest.mark.parametrize("kind", ["transient", "denied"])
+def test_durable_sources_are_repeated_for_ever(outputs: Make, kind: Any) -> None:
+    """With ``limit=None`` a request outlives hours of outage, and credentials that are wrong."""
+    clock, done = Clock(), list[str]()
+    sender = Script(*[SendError("down", kind=kind)] * 30)
+
+    def hour() -> None:
+        clock.now += 3600
+
+    sender.before = hour
+    retries = Retries(first=0.001, longest=0.002, limit=None)
+    output = outputs(sender, clock=clock, retries=retries)
+    put(output, *spans("a", receipt=Receipt(1, lambda: done.append("request"))))
+    assert output.flush(WAIT)
+    assert done == ["request"]
+    assert output.stats.dropped == {}
+
+
+def test_wrong_credentials_drop_at_once(outputs: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nothing can be repeated later, a refusal of credentials is counted and logged."""
+    sender = Script(SendError("UNAUTHENTICATED: no token", kind="denied"))
+    output = outputs(sender)
+    put(output, *spans("a"))
+    assert output.flush(WAIT)
+    assert output.stats.dropped == {("traces", "denied"): 1}
+    assert "UNAUTHENTICATED: no token; its records are dropped" in caplog.text
+
+
+def test_content_that_is_invalid_is_dropped_and_acknowledged(outputs: Make) -> None:
+    """A request that the receiver will never accept does not block its Kafka partition."""
+    done: list[str] = []
+    sender = Script(SendError("bad", kind="invalid"))
+    output = outputs(sender, retries=Retries(limit=None))
+    put(output, *spans("a", receipt=Receipt(1, lambda: done.append("request"))))
+    assert output.flush(WAIT)
+    assert output.stats.dropped == {("traces", "invalid"): 1}
+    assert done == ["request"]
+
+
+def test_a_request_that_is_too_large_is_divided(outputs: Make) -> None:
+    """The halves of a batch are sent in its place; a single span that is too large is dropped."""
+    large = SendError("too large", kind="too_large")
+    sender = Script(large, large, large, Reply(), Reply())
+    output = outputs(sender, batches=BatchLimits(spans=3, delay=WAIT, in_flight=1))
+    put(output, *spans("a", "b", "c"))
+    assert output.flush(WAIT)
+    assert sender.batches == [["a", "b", "c"], ["a"], ["b", "c"], ["b"], ["c"]]
+    assert output.stats.dropped == {("traces", "too_large"): 1}
+    assert output.stats.exported == {"traces": 2}
+
+
+def test_rejected_spans_are_counted_and_logged(
+    outputs: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a partial success, the rejected spans are counted as dropped, with the message."""
+    output = outputs(Script(Reply(rejected=1, message="no service.name")))
+    put(output, *spans("a", "b"))
+    assert output.flush(WAIT)
+    assert output.stats.exported == {"traces": 1}
+    assert output.stats.dropped == {("traces", "rejected"): 1}
+    assert "rejected 1 of 2 records of an OTLP request (traces): no service.name" in caplog.text
+
+
+def test_revoked_spans_are_not_sent(outputs: Make) -> None:
+    """Spans of a revoked Kafka partition are left out, also of a batch that failed before."""
+    revoked = Receipt(1, lambda: None)
+    sender = Script(SendError("down", kind="transient"))
+    sender.before = revoked.revoke
+    output = outputs(sender, batches=BatchLimits(spans=2, delay=WAIT, in_flight=1))
+    put(output, *spans("a", receipt=revoked), *spans("b"))
+    assert output.flush(WAIT)
+    assert sender.batches == [["a", "b"], ["b"]]
+    assert output.stats.exported == {"traces": 1}
+
+
+def test_close_gives_up_in_time(outputs: Make) -> None:
+    """At the end of the time, repetitions stop, and what is left is counted."""
+    sender = Script(last=SendError("down", kind="transient"))
+    output = outputs(sender, retries=Retries(first=WAIT, longest=WAIT))
+    put(output, *spans("a"))
+    output.put_logs(log_request("x"))
+    output.close(0.01)
+    dropped = output.stats.dropped
+    assert dropped == {("traces", "shutdown"): 1, ("logs", "shutdown"): 1}
+    assert sender.is_closed
+
+
+@pytest.mark.slow
+def test_close_counts_what_a_receiver_does_not_answer(outputs: Make) -> None:
+    """A batch that is still under way at the end counts as dropped, once."""
+    gate, begun, sender = threading.Event(), threading.Event(), Script(last=DOWN)
+
+    def hang() -> None:
+        begun.set()
+        gate.wait(WAIT)
+
+    sender.before = hang
+    output = outputs(sender, batches=BatchLimits(spans=1, in_flight=1))
+    put(output, *spans("a"))
+    assert begun.wait(WAIT)
+    output.close(0)
+    assert output.stats.dropped == {("traces", "shutdown"): 1}
+    gate.set()
+    output._threads[0].join(WAIT)  # noqa: SLF001  # nothing else tells that it has ended
+    assert output.stats.dropped == {("traces", "shutdown"): 1}
+
+
+def test_a_defect_costs_one_batch_and_no_thread(
+    outputs: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After an exception that nobody expects, the batch is dropped, and others are sent."""
+    done, sender = list[str](), Script()
+    failures = iter([RuntimeError("a bug")])
+
+    def fail() -> None:
+        for error in failures:
+            raise error
+
+    sender.before = fail
+    output = outputs(sender, batches=BatchLimits(spans=1, in_flight=1))
+    put(output, *spans("a", receipt=Receipt(1, lambda: done.append("request"))), *spans("b"))
+    assert output.flush(WAIT)
+    assert output.stats.dropped == {("traces", "error"): 1}
+    assert output.stats.exported == {"traces": 1}
+    assert done == ["request"]
+    assert "failed in output" in caplog.text
+
+
+def test_log_records_are_passed_on(outputs: Make) -> None:
+    """A request of log records is sent as it came, and repeated like spans."""
+    sender = Script(SendError("down", kind="transient"))
+    output = outputs(sender)
+    output.put_logs(log_request("x"))
+    assert output.flush(WAIT)
+    assert sender.sent == [log_request("x").SerializeToString()] * 2
+    assert output.stats.exported == {"logs": 1}
+
+
+def test_several_requests_are_under_way_at_once(outputs: Make) -> None:
+    """A receiver that answers slowly gets several requests at the same time."""
+    sender, barrier = Script(), threading.Barrier(3)
+    sender.before = lambda: barrier.wait(WAIT)
+    output = outputs(sender, batches=BatchLimits(spans=1, in_flight=3))
+    put(output, *spans("a", "b", "c"))
+    assert output.flush(WAIT)
+
+
+def test_losses_are_in_the_metrics(outputs: Make) -> None:
+    """Instruments count exports, failures and losses by signal and reason."""
+    reader = InMemoryMetricReader()
+    sender = Script(SendError("down", kind="transient"), Reply(rejected=1))
+    output = outputs(sender, meter_provider=MeterProvider([reader]))
+    put(output, *spans("a", "b"))
+    assert output.flush(WAIT)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {
+        metric.name.removeprefix("rag.evaluation.worker."): [
+            (dict(point.attributes or {}), getattr(point, "value", None))
+            for point in metric.data.data_points
+        ]
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+    assert found == {
+        "exported": [({"signal": "traces"}, 1)],
+        "dropped": [({"signal": "traces", "reason": "rejected"}, 1)],
+        "export.failures": [({"signal": "traces", "reason": "transient"}, 1)],
+        "waiting": [({}, 0)],
+    }
+
+
+def test_waits_grow_and_obey_the_receiver() -> None:
+    """Waits double up to the longest, with jitter; a time that the receiver names is kept."""
+    retries, error = Retries(first=1, longest=8), SendError("down", kind="transient")
+    waits = [retries.wait(attempt, error) for attempt in (0, 1, 2, 3, 4, 5000)]
+    for wait, longest in zip(waits, (1, 2, 4, 8, 8, 8), strict=True):
+        assert longest / 2 <= wait <= longest
+    named = SendError("busy", kind="transient", retry_after=17.0)
+    assert retries.wait(0, named) == 17.0
+    at_once = SendError("busy", kind="transient", retry_after=0.0)
+    assert retries.wait(5, at_once) == 1.0
+    for_ever = SendError("busy", kind="transient", retry_after=1e9)
+    assert retries.wait(0, for_ever) == 300.0
+
+
+# --- the senders, with a real receiver ------------------------------------------------------------
+
+
+@pytest.fixture
+def backend() -> Iterator[OtlpReceiver]:
+    """A running receiver."""
+    with OtlpReceiver() as running:
+        yield running
+
+
+def environment(backend: OtlpReceiver, protocol: str, **more: str) -> Mapping[str, str]:
+    """Return variables that name ``backend``."""
+    is_http = protocol != "grpc"
+    endpoint = backend.http_endpoint if is_http else backend.grpc_endpoint
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        **{f"OTEL_EXPORTER_OTLP_{name.upper()}": value for name, value in more.items()},
+    }
+
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "compression"),
+    [
+        ("grpc", "none"),
+        ("grpc", "gzip"),
+        ("http/protobuf", "none"),
+        ("http/protobuf", "gzip"),
+        ("http/protobuf", "deflate"),
+    ],
+)
+def test_both_signals_arrive(backend: OtlpReceiver, protocol: str, compression: str) -> None:
+    """Spans and log records arrive at a real receiver, by each protocol and compression."""
+    output = OtlpOutput(open_senders(environment(backend, protocol, compression=compression)))
+    put(output, *spans("a", "b"))
+    output.put_logs(log_request("hello"))
+    output.close(WAIT)
+    assert [span.name for span in backend.spans()] == ["a", "b"]
+    assert [log.body for log in backend.logs()] == ["hello"]
+
+
+@PROTOCOLS
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid"),
+        (401, "denied"),
+        (404, "denied"),
+        (413, "too_large"),
+        (429, "transient"),
+        (503, "transient"),
+    ],
+)
+def test_refusals_are_told_apart(
+    backend: OtlpReceiver, protocol: str, status: int, kind: str
+) -> None:
+    """What a repetition would do is read from the status, which is in the message."""
+    backend.fail_next(1, status)
+    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
+    with pytest.raises(SendError, match=str(status)) as caught:
+        sender.send(request("a").SerializeToString())
+    assert caught.value.kind == kind
+    assert caught.value.retry_after is None
+    sender.close()
+
+
+@PROTOCOLS
+def test_the_time_of_a_repetition_is_read(backend: OtlpReceiver, protocol: str) -> None:
+    """`Retry-After` and `RetryInfo` are the seconds to wait."""
+    backend.fail_next(1, 429, retry_after=7)
+    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
+    with pytest.raises(SendError) as caught:
+        sender.send(request("a").SerializeToString())
+    assert caught.value.retry_after == 7.0
+    sender.close()
+
+
+@PROTOCOLS
+def test_a_partial_success_is_read(backend: OtlpReceiver, protocol: str) -> None:
+    """The number of rejected spans is read from the response."""
+    backend.reject_next(1)
+    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
+    reply = sender.send(request("a", "b").SerializeToString())
+    assert reply == Reply(rejected=1, message="rejected")
+    sender.close()
+
+
+@PROTOCOLS
+def test_a_receiver_that_is_not_there(protocol: str) -> None:
+    """A connection that is refused is a failure that may pass."""
+    with OtlpReceiver() as stopped:
+        variables = environment(stopped, protocol)
+    sender = open_sender("traces", otlp_target("traces", variables))
+    with pytest.raises(SendError) as caught:
+        sender.send(b"")
+    assert caught.value.kind == "transient"
+    sender.close()
+
+
+@PROTOCOLS
+def test_a_slow_receiver_times_out(backend: OtlpReceiver, protocol: str) -> None:
+    """A request without an answer fails after the timeout, and may be sent again."""
+    backend.pause()
+    variables = environment(backend, protocol, timeout="0.05")
+    sender = open_sender("traces", otlp_target("traces", variables))
+    with pytest.raises(SendError) as caught:
+        sender.send(request("a").SerializeToString())
+    assert caught.value.kind == "transient"
+    sender.close()
+
+
+def test_a_backend_comes_back_after_an_outage(backend: OtlpReceiver) -> None:
+    """All spans that were put while the backend refused everything arrive once."""
+    backend.fail_next(40)
+    senders = open_senders(environment(backend, "grpc"))
+    output = OtlpOutput(senders, retries=SOON, batches=BatchLimits(spans=5, delay=0.01))
+    put(output, *spans(*(f"span {i}" for i in range(200))))
+    assert output.flush(WAIT)
+    output.close(WAIT)
+    assert sorted(span.name for span in backend.spans()) == sorted(f"span {i}" for i in range(200))
+
+
+def test_a_certificate_that_disappears_is_waited_for(tmp_path: Path) -> None:
+    """A PEM file that is being replaced fails the request, not the thread."""
+    path = tmp_path / "ca.pem"
+    path.touch()
+    place = {"endpoint": "https://127.0.0.1:1", "certificate": str(path), "insecure": False}
+    sender = open_sender("traces", OtlpTarget(protocol="http/protobuf", **place))
+    path.unlink()
+    with pytest.raises(SendError, match=r"OSError: .*ca\.pem") as caught:
+        sender.send(b"")
+    assert caught.value.kind == "transient"
+
+
+def test_a_header_that_cannot_be_sent_is_not_quoted() -> None:
+    """A header has characters of Latin-1 only; its value may be a secret."""
+    headers = {"authorization": "s3cret \N{EURO SIGN}"}
+    place = {"endpoint": "http://127.0.0.1:1", "headers": headers}
+    sender = open_sender("traces", OtlpTarget(protocol="http/protobuf", **place))
+    with pytest.raises(SendError, match="stray character in a header") as caught:
+        sender.send(b"")
+    assert caught.value.kind == "denied"
+    assert "s3cret" not in str(caught.value)
+
+
+def test_missing_files_are_named() -> None:
+    """A certificate that is not there is reported with its path, before the first export."""
+    variables = {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/ca.pem"}
+    with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem is named by"):
+        open_senders(variables)
+
+
+def test_a_password_in_an_endpoint_of_grpc_is_refused_and_not_quoted() -> None:
+    """The client would take it for a part of the host's name, and write it into each error."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:secret@localhost:4317"}
+    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
+        open_senders(variables)
+    assert "secret" not in str(caught.value)
+
+
+# --- the variables --------------------------------------------------------------------------------
+
+PREFIX = "OTEL_EXPORTER_OTLP_"
+
+
+def target(signal: Any = "traces", **variables: str) -> OtlpTarget:
+    """Return the target that these variables name, without their prefix."""
+    return otlp_target(signal, {PREFIX + name: value for name, value in variables.items()})
+
+
+def test_the_defaults_are_those_of_the_exporters() -> None:
+    """Without variables, spans go to a collector on this machine, over gRPC without TLS."""
+    assert target() == OtlpTarget(protocol="grpc", endpoint="http://localhost:4317")
+
+
+@pytest.mark.parametrize(
+    ("variables", "endpoint"),
+    [
+        ({"PROTOCOL": "http/protobuf"}, "http://localhost:4318/v1/logs"),
+        ({"ENDPOINT": "http://c:4318/"}, "http://c:4318/v1/logs"),
+        ({"ENDPOINT": "http://c:4318/otlp"}, "http://c:4318/otlp/v1/logs"),
+        ({"LOGS_ENDPOINT": "http://c:4318/here"}, "http://c:4318/here"),
+        ({"ENDPOINT": "http://c:4317"}, "http://c:4317"),
+        ({"ENDPOINT": "http://c:4317", "LOGS_ENDPOINT": "http://d:4317"}, "http://d:4317"),
+    ],
+)
+def test_endpoints(variables: dict[str, str], endpoint: str) -> None:
+    """The path of the signal is added to a general endpoint over HTTP, and to no other."""
+    assert target("logs", **variables).endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    ("variables", "insecure"),
+    [
+        ({"ENDPOINT": "http://c:4317"}, True),
+        ({"ENDPOINT": "https://c:4317", "INSECURE": "true"}, False),
+        ({"ENDPOINT": "c:4317"}, False),
+        ({"ENDPOINT": "c:4317", "INSECURE": "true"}, True),
+        ({"ENDPOINT": "http://c:4317", "INSECURE": "false"}, False),
+    ],
+)
+def test_tls_is_chosen_by_scheme_and_variable(variables: dict[str, str], insecure: object) -> None:
+    """The scheme https means TLS; otherwise a variable decides, and then the scheme."""
+    assert target(**variables).insecure is insecure
+
+
+def test_headers_and_endpoint_are_not_in_the_repr() -> None:
+    """Headers have keys, and an address may have a password: they are read, and not shown."""
+    found = target(HEADERS="api-key=secret,x=a%20b", ENDPOINT="http://user:secret@localhost:4318")
+    assert found.headers == {"api-key": "secret", "x": "a b"}
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"PROTOCOL": "http/json"}, "OTEL_EXPORTER_OTLP_PROTOCOL is 'http/json'; use grpc or"),
+        ({"TIMEOUT": "soon"}, "OTEL_EXPORTER_OTLP_TIMEOUT is 'soon'; use a number"),
+        ({"TIMEOUT": "0"}, "OTEL_EXPORTER_OTLP_TIMEOUT is '0'; use a number"),
+        ({"COMPRESSION": "zstd"}, "OTEL_EXPORTER_OTLP_COMPRESSION is 'zstd'; use none or gzip"),
+        ({"COMPRESSION": "deflate"}, "is 'deflate'; use none or gzip, or deflate with http"),
+    ],
+)
+def test_values_that_cannot_be_used(variables: dict[str, str], message: str) -> None:
+    """The message names the variable, its value, and the values that can be used."""
+    with pytest.raises(ConfigError, match=message):
+        target(**variables)
