@@ -209,7 +209,8 @@ def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], o
     elsewhere = Elsewhere()
     with OtlpReceiver() as receiver:
         _ask_all(config, receiver.http_endpoint, elsewhere)
-        shown = collect(receiver, judge=config.judge, elsewhere=elsewhere.told())
+        told = (*elsewhere.exported(), *elsewhere.failures())
+        shown = collect(receiver, judge=config.judge, elsewhere=told)
     write(_SHOW[form](shown))
     return 0 if shown.is_complete else 1
 
@@ -243,7 +244,7 @@ _EXPORTERS: Mapping[Signal, Any] = {
 
 
 class Elsewhere:
-    """The OTLP endpoints that the environment names, and what became of the exports there.
+    """The OTLP endpoints that the environment names, and the results of the exports there.
 
     Each endpoint gets a test export first. Nothing else is sent to an endpoint that refuses it. If
     the environment names no endpoint, there are none.
@@ -274,8 +275,8 @@ class Elsewhere:
 
         return watched
 
-    def told(self) -> Iterator[str]:
-        """Yield what was exported to each server, and what was not, with the reason."""
+    def exported(self) -> Iterator[str]:
+        """Yield what was exported to each server."""
         servers = dict.fromkeys(answer.endpoint.server for answer in self._answers.values())
         for server in servers:
             here = [a for a in self._answers.values() if a.endpoint.server == server]
@@ -283,6 +284,9 @@ class Elsewhere:
             if good:
                 names = ", ".join(answer.endpoint.signal for answer in good)
                 yield f"Also exported to {_scheme(good[0])}{server}: {names}"
+
+    def failures(self) -> Iterator[str]:
+        """Yield what was not exported, with the reason."""
         for found in from_answers([*self._answers.values()]):
             yield f"Not exported: {found.seen}\n  {found.cause.fix}"
         for signal, results in self._results.items():

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -32,19 +32,21 @@ _FEEDBACK_EVERY = 3  # turns, of which one gets feedback
 _GOOD = tuple(turn for turn in TURNS if turn.defect == "none")
 _BAD = tuple(turn for turn in TURNS if turn.defect in {"made_up", "off_topic"})
 
+JudgeState: TypeAlias = Literal["up", "down"]
+"""Whether the judge answers, or has an outage."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
     """A part of the traffic.
 
-    ``share`` is its share of the time. One of ``bad_every`` answers is bad. ``judge`` says whether
-    the judge answers.
+    ``share`` is its share of the time. One of ``bad_every`` answers is bad.
     """
 
     name: str
     share: float
     bad_every: int
-    judge: str = "up"
+    judge: JudgeState = "up"
 
 
 PHASES: tuple[Phase, ...] = (
@@ -57,13 +59,13 @@ PHASES: tuple[Phase, ...] = (
 
 
 class HandbookJudge:
-    """The offline judge, as a judge over the network would behave: with tokens and outages."""
+    """The offline judge, with the latency, the token counts and the outages of a remote judge."""
 
     model = "handbook-judge"
     label_metrics = LexicalJudge.label_metrics
 
     def __init__(self) -> None:
-        self.state = "up"
+        self.state: JudgeState = "up"
         self._judge = LexicalJudge()
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
@@ -102,7 +104,10 @@ def run_traffic(
     elsewhere, judge = Elsewhere(), HandbookJudge()
     traces = [*elsewhere.exporters("traces")]
     if not traces:
-        why = "; ".join(elsewhere.told()) or "set OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318"
+        why = (
+            "; ".join(elsewhere.failures())
+            or "set OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318"
+        )
         msg = f"traffic is for a look at a backend, and there is none: {why}"
         raise ConfigError(msg)
     providers = Providers.exporting(
@@ -120,9 +125,9 @@ def run_traffic(
     handle.shutdown(_MAX_WAIT)
     providers.shutdown()
     counted = ", ".join(f"{count} {name}" for name, count in sorted(handle.stats.turns.items()))
-    told = [*elsewhere.told()]
-    write("\n".join([f"turns: {counted}", *told]) + "\n")
-    return int(any(line.startswith("Not exported") for line in told))
+    failures = [*elsewhere.failures()]
+    write("\n".join([f"turns: {counted}", *elsewhere.exported(), *failures]) + "\n")
+    return 1 if failures else 0
 
 
 def _instrumented(judge: HandbookJudge, providers: Providers) -> Handle:

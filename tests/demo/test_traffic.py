@@ -24,6 +24,7 @@ def test_phases_follow_each_other_with_their_share_of_bad_answers() -> None:
     assert shares == pytest.approx([1 / 30, 1 / 2, 1 / 30, 1 / 30, 1 / 30], abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_backend_gets_scores_and_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn arrives once; those of the outage have no scores, and the others have."""
     written: list[str] = []
@@ -44,6 +45,22 @@ def test_a_backend_gets_scores_and_an_outage(monkeypatch: pytest.MonkeyPatch) ->
     assert "Also exported to" in text
     agreement = "rag.evaluation.feedback.agreement"
     assert {"rag.evaluation.score", "rag.evaluation.judge.tokens", agreement} <= names
+
+
+def test_a_failed_export_is_told_by_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the backend accepts the test export, and refuses all spans from the first phase on."""
+    written: list[str] = []
+    with OtlpReceiver() as receiver:
+
+        def write(text: str) -> None:
+            receiver.fail_next(10, 400)
+            written.append(text)
+
+        endpoint = f"{receiver.http_endpoint}/v1/traces"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        assert run_traffic(minutes=0.1, rate=1, write=write, clock=AT_ONCE) == 1
+    assert "Not exported: traces" in written[-1]
 
 
 @pytest.mark.parametrize(
