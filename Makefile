@@ -9,6 +9,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 SOAK_ARGS ?= --minutes 30 --rate 100
+WORKER_ARGS ?= --minutes 10
 SERVERS := uvicorn gunicorn celery ipykernel jupyter-client
 
 BIN := $(VENV)/bin
@@ -26,7 +27,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check e2e look faults bench soak clean
+.PHONY: help demo test check e2e look faults bench soak worker clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +66,9 @@ bench: $(VENV)/.dev  ## Measure against the peers
 
 soak: $(VENV)/.test  ## Score mixed traffic with outages for half an hour; nothing may be lost
 	$(BIN)/python benchmarks/soak.py $(SOAK_ARGS)
+
+worker: $(VENV)/.test  ## Run a worker process for ten minutes; its memory must not grow
+	$(BIN)/python benchmarks/worker.py $(WORKER_ARGS)
 
 clean:  ## Remove what make and the tools have made
 	rm -rf $(VENV) .nox .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \

@@ -24,6 +24,7 @@ nox.options.sessions = [
     "gevent",
     "servers",
     "redis",
+    "kafka",
     "haystack",
     "openai_agents",
     "pydantic_ai",
@@ -38,12 +39,14 @@ nox.options.sessions = [
     "judges",
     "local",
     "collector",
+    "kubernetes",
     "phoenix",
     "mlflow",
     "backends",
     "report",
     "plugin",
     "soak",
+    "worker",
     "pythons",
 ]
 
@@ -283,12 +286,32 @@ def redis(session: nox.Session) -> None:
 
 
 @nox.session
+def kafka(session: nox.Session) -> None:
+    """Score spans that a collector writes to Kafka, while workers, broker and judge fail."""
+    session.install("--editable", ".[test,kafka]", "openinference-instrumentation-langchain")
+    for path in existing("tests/e2e/test_kafka*.py"):
+        session.run("pytest", "--timeout=1500", path, *session.posargs)  # the first may build it
+
+
+@nox.session
 def collector(session: nox.Session) -> None:
     """Run the folder collector/: our build of the collector, Prometheus, Alertmanager."""
     session.install("--editable", ".[test]")
-    tests = ("test_collector.py", "test_prometheus.py", "test_alert.py", "test_look.py")
+    tests = (
+        "test_collector.py",
+        "test_balance.py",
+        "test_prometheus.py",
+        "test_alert.py",
+        "test_look.py",
+    )
     files = [f"tests/e2e/{name}" for name in tests]
     session.run("pytest", "--timeout=1500", *files, *session.posargs)  # the first may build it
+
+
+@nox.session
+def kubernetes(session: nox.Session) -> None:
+    """Check the example for Kubernetes with the schemas of Kubernetes and KEDA."""
+    test_beside(session, "kubernetes-validate", "jsonschema")
 
 
 @nox.session
@@ -332,6 +355,12 @@ def soak(session: nox.Session) -> None:
     test_beside(session)
 
 
+@nox.session
+def worker(session: nox.Session) -> None:
+    """Run a worker process for 90 seconds, and count every span and turn."""
+    test_beside(session)
+
+
 @nox.session(python=PYTHONS)
 def pythons(session: nox.Session) -> None:
     """Run the fast tests on another Python."""
@@ -343,7 +372,7 @@ def pythons(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure against the peers: all benchmarks, or those named on the command line."""
-    session.install("--editable", ".[phoenix]", *PEERS, "river")
+    session.install("--editable", ".[aiohttp,phoenix]", *PEERS, "river")
     scripts = but(existing("benchmarks/[!_]*.py"), ["benchmarks/soak.py"])  # half an hour
     for script in session.posargs or scripts:
         session.run("python", script)

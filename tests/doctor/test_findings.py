@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from rag_eval_otel.config import Config
 from rag_eval_otel.doctor.connections import Answer, Verdict, endpoint_of
 from rag_eval_otel.doctor.findings import (
     CAUSES,
@@ -325,13 +326,21 @@ def test_every_failure_has_a_cause_of_its_own() -> None:
 
 
 def test_the_page_lists_statuses_and_reasons() -> None:
-    """``docs/doctor.md`` names each status and reason, and the cause that explains it."""
+    """``docs/doctor.md`` names each status and reason, the cause of each, and existing options.
+
+    Apart from the options, the meaning of a status is only in the document.
+    """
     page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
     section = page.partition("## Statuses and reasons")[2].partition("\n## ")[0]
     statuses, _, reasons = section.partition("| reason |")
     assert set(re.findall(r"^\| `(\w+)` \|", statuses, re.MULTILINE)) == set(get_args(HoldStatus))
-    for kind in (SkipReason, DropReason, Reason):
-        assert set(get_args(kind)) <= set(re.findall(r"`(\w+)`", reasons))
+    meanings = "".join(re.findall(r"^\| `\w+` \|(.*)", statuses, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", meanings)) <= {field.name for field in fields(Config)}
+    of_turns = next(row for row in reasons.splitlines() if "| `turns-` and the reason |" in row)
+    listed = set(re.findall(r"`(\w+)`", of_turns))
+    assert listed == {*get_args(SkipReason), *get_args(DropReason)}
+    assert {cause_of("skipped", reason) for reason in listed} <= set(CAUSES)
+    assert set(get_args(Reason)) <= set(re.findall(r"`(\w+)`", reasons))
     for reason in get_args(Reason):
         row = next(row for row in reasons.splitlines() if f"`{reason}`" in row)
         assert reason == "partial" or cause_of("error", reason) in row or "turns-" in row

@@ -9,13 +9,13 @@ import base64
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.programs import eventually, get, program
+from e2e.programs import end, eventually, get, program
 
 
 class Page:
@@ -74,11 +74,7 @@ def opened(url: str, profile: Path, *, size: str, kept: Mapping[str, str]) -> It
             page.send("Page.navigate", url=url)
             yield page
     finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        process.kill()
-        process.wait()
+        end(process)
 
 
 def _addresses(tabs: str) -> list[str]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -86,11 +87,30 @@ def running(
         assert process.poll() is None, log.read_text(errors="replace")[-3000:]
         yield process
     finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        process.kill()
-        process.wait()
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Terminate ``process``, and kill it if it has not ended after 20 seconds."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    process.kill()
+    process.wait()
+
+
+@contextmanager
+def responding(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run an HTTP server of 127.0.0.1 during the block, which gets its URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def checked(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:

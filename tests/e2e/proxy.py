@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import count
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from e2e.programs import responding
 
 Fault = Literal["none", "down", "slow", "errors"]
 
@@ -114,13 +116,6 @@ def proxied(target: str) -> Iterator[Proxy]:
     """Run a proxy in front of the server at the URL ``target``."""
     proxy = Proxy(target=target)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            server.shutdown()
-            thread.join()
+    with responding(handler) as url:
+        proxy.url = url
+        yield proxy

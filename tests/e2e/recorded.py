@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
-from rag_eval_otel.testing.replay import RecordedSpan
+from e2e.programs import responding
+from rag_eval_otel.capture.exported import ExportedSpan
 
 KEY = "the-right-key"
 PROJECT = "shop"
@@ -148,7 +148,7 @@ _TEXTS = (
 )
 
 
-def langfuse_observation(span: RecordedSpan, *, flat: bool = False) -> dict[str, Any]:
+def langfuse_observation(span: ExportedSpan, *, flat: bool = False) -> dict[str, Any]:
     """Return what Langfuse makes of a span, as its source of 2026 says.
 
     Texts become input and output. Of instrumentations other than its own, the other attributes are
@@ -259,13 +259,6 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(service: Service) -> Iterator[Service]:
     """Serve ``service`` at its ``url`` during the block."""
     handler = type("Handler", (_Handler,), {"service": service})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        service.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield service
-        finally:
-            server.shutdown()
-            thread.join()
+    with responding(handler) as url:
+        service.url = url
+        yield service

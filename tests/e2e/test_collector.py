@@ -92,7 +92,14 @@ def _noted(backend: OtlpReceiver) -> Iterator[ReceivedSpan]:
 
 @pytest.mark.parametrize(
     "names",
-    [GATEWAY, (*GATEWAY, "events.yaml"), ("agent.yaml",)],
+    [
+        GATEWAY,
+        (*GATEWAY, "events.yaml"),
+        (*GATEWAY, "kafka/gateway.yaml"),
+        ("agent.yaml",),
+        ("agent.yaml", "kafka/agent.yaml"),
+        ("agent.yaml", "balance/agent.yaml"),
+    ],
     ids=" ".join,
 )
 def test_configuration_is_valid(names: tuple[str, ...], tmp_path: Path) -> None:

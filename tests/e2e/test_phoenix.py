@@ -5,110 +5,51 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 
 from apps import company
 from e2e.fickle import BAD, GOOD, fickle
-from e2e.programs import checked, eventually, free_ports, get, program, running
+from e2e.phoenix_server import MARKS, PATIENCE, Phoenix, served
+from e2e.programs import checked, eventually, program
 from e2e.proxy import proxied
 
 SERVICE, WITH_TEXTS, TURNS = "shop", "handbook", 3
 METRICS = ("faithfulness", "answer_relevancy", "context_relevance", "response_groundedness")
 SPANS = 3 * TURNS  # turn, retrieval and chat
-COMMAND = Path(sys.executable).with_name("phoenix")
 ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
 LOW = "attributes['rag']['evaluation']['faithfulness']['score'] <= 0.5"
-PATIENCE = 240.0  # Phoenix creates its tables first
 
-pytestmark = [
-    pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed"),
-    pytest.mark.timeout(1200),
-    # The package of the server, which the client shares, imports outdated parts of its own.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phoenix:
-    """A running Phoenix, and its data of the service."""
-
-    http: str
-    grpc: str
-
-    def read(self, path: str) -> Any:
-        """Return the data of its REST API at ``path``; empty if there is none."""
-        return json.loads(get(f"{self.http}/v1/{path}") or '{"data": []}')["data"]
-
-    def query(self, text: str) -> Any:
-        """Return the response of its GraphQL API."""
-        body = json.dumps({"query": text}).encode()
-        told = {"Content-Type": "application/json"}
-        asked = Request(f"{self.http}/graphql", body, told)  # noqa: S310
-        with urlopen(asked, timeout=30) as answer:  # noqa: S310
-            return json.load(answer)["data"]
-
-    @property
-    def project(self) -> str:
-        """The id of the service's project."""
-        return self.project_of(SERVICE)
-
-    def project_of(self, name: str) -> str:
-        """Return the id of the project ``name``."""
-        (found,) = [one["id"] for one in self.read("projects") if one["name"] == name]
-        return str(found)
-
-    def spans(self, name: str = SERVICE) -> list[dict[str, Any]]:
-        """Return the spans of the service ``name``."""
-        found: list[dict[str, Any]] = self.read(f"projects/{name}/spans?limit=100")
-        return found
-
-    def turns(self) -> list[dict[str, Any]]:
-        """The spans that stand for a turn, the bad one first."""
-        turns = [span for span in self.spans() if "rag.evaluation.status" in span["attributes"]]
-        return sorted(turns, key=lambda turn: turn["attributes"]["rag.evaluation.label"])
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
     """Run Phoenix, and send it two good turns and a bad one."""
-    folder = tmp_path_factory.mktemp("phoenix")
-    port, grpc = free_ports(2)
-    environment = {
-        "PHOENIX_HOST": "127.0.0.1",
-        "PHOENIX_PORT": str(port),
-        "PHOENIX_GRPC_PORT": str(grpc),
-        "PHOENIX_WORKING_DIR": str(folder),
-        "PHOENIX_TELEMETRY_ENABLED": "false",
-    }
-    found = Phoenix(http=f"http://127.0.0.1:{port}", grpc=f"127.0.0.1:{grpc}")
-    with running(
-        [str(COMMAND), "serve"],
-        ready=f"{found.http}/healthz",
-        log=folder / "phoenix.log",
-        environment=environment,
-        patience=PATIENCE,
-    ):
+    with served(tmp_path_factory.mktemp("phoenix")) as found:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"openinference.project.name={SERVICE}")
             with fickle(found, SERVICE, signals="traces") as app:
                 app.ask(TURNS - 1, GOOD)
                 app.ask(1, BAD)
-        eventually(lambda: len(found.spans()) >= SPANS, f"{SPANS} spans in Phoenix")
+        eventually(lambda: len(found.spans(SERVICE)) >= SPANS, f"{SPANS} spans in Phoenix")
         yield found
+
+
+def turns_of(phoenix: Phoenix) -> list[dict[str, Any]]:
+    """Return the spans that stand for a turn, the bad one first."""
+    turns = phoenix.turns(SERVICE).values()
+    return sorted(turns, key=lambda turn: turn["attributes"]["rag.evaluation.label"])
 
 
 def test_scores_are_read_back(phoenix: Phoenix) -> None:
     """Each turn is there once, with numeric scores and its children."""
-    assert len(phoenix.spans()) == SPANS
-    bad, *good = (turn["attributes"] for turn in phoenix.turns())
+    assert len(phoenix.spans(SERVICE)) == SPANS
+    bad, *good = (turn["attributes"] for turn in turns_of(phoenix))
     assert bad["rag.evaluation.faithfulness.score"] < 0.1
     assert bad["rag.evaluation.label"] == "fail"
     assert [turn["rag.evaluation.faithfulness.score"] for turn in good] == [1.0] * (TURNS - 1)
@@ -117,15 +58,17 @@ def test_scores_are_read_back(phoenix: Phoenix) -> None:
 def test_documented_filter_finds_the_bad_turn(phoenix: Phoenix) -> None:
     """The documented filter finds only the bad turn."""
     spans = f'spans(first: 10, filterCondition: "{LOW}") {{ edges {{ node {{ spanId }} }} }}'
-    found = phoenix.query(f'{{ node(id: "{phoenix.project}") {{ ... on Project {{ {spans} }} }} }}')
+    found = phoenix.query(
+        f'{{ node(id: "{phoenix.project_of(SERVICE)}") {{ ... on Project {{ {spans} }} }} }}'
+    )
     ids = [edge["node"]["spanId"] for edge in found["node"]["spans"]["edges"]]
-    assert ids == [phoenix.turns()[0]["context"]["span_id"]]
+    assert ids == [turns_of(phoenix)[0]["context"]["span_id"]]
 
 
 def test_scores_are_seen(phoenix: Phoenix, tmp_path: Path, capsys: Any) -> None:
     """The page of the bad turn shows the names of its scores and their values."""
-    turn = phoenix.turns()[0]
-    trace = f"projects/{phoenix.project}/traces/{turn['context']['trace_id']}"
+    turn = turns_of(phoenix)[0]
+    trace = f"projects/{phoenix.project_of(SERVICE)}/traces/{turn['context']['trace_id']}"
     url = f"{phoenix.http}/{trace}?selectedSpanNodeId={turn['id']}"
     text = seen(url, "phoenix.png", profile=tmp_path, capsys=capsys)
     for name in METRICS:
@@ -144,11 +87,11 @@ def content(phoenix: Phoenix) -> list[dict[str, Any]]:
                 app.run(count, answer)
                 assert app.handle.flush(PATIENCE)  # the annotations, too
     eventually(lambda: len(phoenix.spans(WITH_TEXTS)) >= SPANS, f"{SPANS} spans with texts")
-    ids = "&".join(f"span_ids={span['context']['span_id']}" for span in phoenix.spans(WITH_TEXTS))
-    path = f"projects/{WITH_TEXTS}/span_annotations?limit=100&{ids}"
+    spans = phoenix.spans(WITH_TEXTS)
+    ids = [span["context"]["span_id"] for span in spans]
     wanted = TURNS * (len(METRICS) + 1)  # and the overall label
-    eventually(lambda: len(phoenix.read(path)) >= wanted, f"{wanted} annotations")
-    return phoenix.spans(WITH_TEXTS)
+    eventually(lambda: len(phoenix.annotations(WITH_TEXTS, ids)) >= wanted, f"{wanted} annotations")
+    return spans
 
 
 def test_spans_have_a_kind_input_and_output(content: list[dict[str, Any]]) -> None:

@@ -2,101 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.fickle import BAD, GOOD, fickle
-from e2e.programs import eventually, free_ports, get, running
+from e2e.phoenix_server import MARKS, PATIENCE, Phoenix, served
+from e2e.phoenix_server import phoenix as phoenix  # noqa: PLC0414  # a fixture
+from e2e.programs import eventually, free_ports
 from e2e.proxy import Fault, Proxy, proxied
 from live import App, attached
 
-COMMAND = Path(sys.executable).with_name("phoenix")
 TURNS, BAD_TURNS = 200, 20
-PATIENCE = 300.0
 
-pytestmark = [
-    pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed"),
-    pytest.mark.timeout(1200),
-    # The package of the server, which the client shares, imports outdated parts of its own.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = MARKS
 
 Found = Mapping[str, Counter[tuple[Any, ...]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phoenix:
-    """A running Phoenix."""
-
-    http: str
-    grpc: str
-
-    def pages(self, path: str, **parameters: str) -> Iterator[dict[str, Any]]:
-        """Yield the objects at ``path`` of its REST API, page by page."""
-        cursor: str | None = ""
-        while cursor is not None:
-            told = get(
-                f"{self.http}/v1/{path}", **parameters, **({"cursor": cursor} if cursor else {})
-            )
-            page = json.loads(told or '{"data": [], "next_cursor": null}')
-            yield from page["data"]
-            cursor = page["next_cursor"]
-
-    def turns(self, service: str) -> dict[str, dict[str, Any]]:
-        """Return the attributes of the spans that stand for a turn, by span id."""
-        spans = self.pages(f"projects/{service}/spans", limit="500")
-        return {
-            span["context"]["span_id"]: span["attributes"]
-            for span in spans
-            if "rag.evaluation.status" in span["attributes"]
-        }
-
-    def annotations(self, service: str, spans: list[str]) -> list[dict[str, Any]]:
-        """Return the annotations of these spans."""
-        found: list[dict[str, Any]] = []
-        for i in range(0, len(spans), 50):
-            ids = "&".join(f"span_ids={one}" for one in spans[i : i + 50])
-            path = f"projects/{service}/span_annotations?limit=1000&{ids}"
-            found += json.loads(get(f"{self.http}/v1/{path}") or '{"data": []}')["data"]
-        return found
-
-
-@contextmanager
-def served(folder: Path, **settings: str) -> Iterator[Phoenix]:
-    """Run Phoenix, with its data in ``folder``."""
-    port, grpc = free_ports(2)
-    environment = {
-        "PHOENIX_HOST": "127.0.0.1",
-        "PHOENIX_PORT": str(port),
-        "PHOENIX_GRPC_PORT": str(grpc),
-        "PHOENIX_WORKING_DIR": str(folder),
-        "PHOENIX_TELEMETRY_ENABLED": "false",
-        **settings,
-    }
-    found = Phoenix(http=f"http://127.0.0.1:{port}", grpc=f"127.0.0.1:{grpc}")
-    with running(
-        [str(COMMAND), "serve"],
-        ready=f"{found.http}/healthz",
-        log=folder / "phoenix.log",
-        environment=environment,
-        patience=PATIENCE,
-    ):
-        yield found
-
-
-@pytest.fixture(scope="module")
-def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
-    """Run Phoenix."""
-    with served(tmp_path_factory.mktemp("phoenix")) as found:
-        yield found
 
 
 @pytest.fixture
@@ -108,9 +32,10 @@ def proxy(phoenix: Phoenix, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 def expected(turns: Mapping[str, Mapping[str, Any]]) -> Found:
-    """Return the scores and labels on the spans, by span id."""
+    """Return the scores and labels on the spans of ``turns``, by span id."""
     found: dict[str, Counter[tuple[Any, ...]]] = {}
-    for span, attributes in turns.items():
+    for span, turn in turns.items():
+        attributes = turn["attributes"]
         names = [name.split(".")[2] for name in attributes if name.endswith(".score")]
         scores = Counter(
             (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +11,14 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from e2e.fickle import BAD, GOOD, fickle
-from e2e.programs import eventually, free_ports, running
-from e2e.test_phoenix_annotations import PATIENCE, Phoenix
+from e2e.phoenix_server import MARKS, PATIENCE, Phoenix
+from e2e.phoenix_server import phoenix as phoenix  # noqa: PLC0414  # a fixture
+from e2e.programs import eventually
 from rag_eval_otel.cli import main
 
-COMMAND = Path(sys.executable).with_name("phoenix")
 TURNS, BAD_TURNS = 200, 20
 
-pytestmark = [
-    pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed"),
-    pytest.mark.timeout(1200),
-    # The package of the server, which the client shares, imports outdated parts of its own.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
-    """Run Phoenix."""
-    folder = tmp_path_factory.mktemp("phoenix")
-    port, grpc = free_ports(2)
-    environment = {
-        "PHOENIX_HOST": "127.0.0.1",
-        "PHOENIX_PORT": str(port),
-        "PHOENIX_GRPC_PORT": str(grpc),
-        "PHOENIX_WORKING_DIR": str(folder),
-        "PHOENIX_TELEMETRY_ENABLED": "false",
-    }
-    found = Phoenix(http=f"http://127.0.0.1:{port}", grpc=f"127.0.0.1:{grpc}")
-    with running(
-        [str(COMMAND), "serve"],
-        ready=f"{found.http}/healthz",
-        log=folder / "phoenix.log",
-        environment=environment,
-        patience=PATIENCE,
-    ):
-        yield found
+pytestmark = MARKS
 
 
 def test_200_turns_are_200_samples(
@@ -67,7 +37,7 @@ def test_200_turns_are_200_samples(
         assert app.providers.tracer_provider.force_flush()
         sent = len(kept.get_finished_spans())
     eventually(
-        lambda: len(list(phoenix.pages("projects/shop/spans", limit="500"))) == sent,
+        lambda: len(phoenix.spans("shop")) == sent,
         f"{sent} spans in Phoenix, which stores them in the background",
         PATIENCE,
     )
@@ -81,6 +51,6 @@ def test_200_turns_are_200_samples(
     assert all(row["question"] and row["contexts"] for row in rows)
     assert [row["answer"] for row in rows].count(BAD) == BAD_TURNS
     assert main(["collect", "--phoenix", "shop", "-o", str(failed), "--failed"]) == 0
-    labels = [turn["rag.evaluation.label"] for turn in turns.values()]
+    labels = [turn["attributes"]["rag.evaluation.label"] for turn in turns.values()]
     assert len(failed.read_text().splitlines()) == labels.count("fail") > 0
     assert main(["evaluate", str(samples), "--judge", "lexical", "--embedder", "hashing"]) == 0

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.programs import program
+from e2e.programs import program, responding
 from rag_eval_otel.cli import main
 from score_files import falling, jsonl, page_of, row
 
@@ -61,10 +60,8 @@ def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Serve ``folder`` on loopback; yield the address and the requested paths."""
     asked: list[str] = []
     handler = partial(Served, asked, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
-        server.shutdown()
+    with responding(handler) as url:
+        yield url, asked
 
 
 def browse(url: str, folder: Path, *options: str) -> tuple[str, list[str]]:

@@ -69,6 +69,11 @@ ROWS: Mapping[str, str] = {
     "provider later": "`instrument()` before `set_tracer_provider()`",
     "csv": "Nested brackets, formulas and escape characters in CSV files and on terminals",
     "long trace": "A trace of 9,000 spans",
+    "requests": "Broken, oversized and exploding requests to a worker",
+    "backend": "The backend behind a worker is down",
+    "broker": "The Kafka broker of a worker is away",
+    "poison": "Kafka messages that cannot be processed",
+    "redis": "The Redis that workers share is away",
 }
 """The faults, by the number of their row. Faults without a number were found later."""
 

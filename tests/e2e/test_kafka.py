@@ -1,0 +1,235 @@
+"""Application → collector → Kafka → workers → backend, while each part fails and comes back.
+
+The length of the outages in seconds is ``KAFKA_TEST_OUTAGE``, by default 30. The number of changes
+of the group, five seconds apart, is ``KAFKA_TEST_REBALANCES``, by default 12. The number of turns
+of LangChain is ``KAFKA_TEST_TURNS``, by default 2,000.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.retrievers import BaseRetriever
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+
+from apps.fakes import ScriptedChat
+from apps.parts import rag
+from e2e import redis_server
+from e2e.kafka_stage import PARTITIONS, TOPIC, Stage, Worker, scores_of, stage, status_of
+from e2e.programs import PATIENCE, eventually
+from e2e.turns import texts
+from rag_eval_otel.testing.receiver import read_spans
+
+OUTAGE = float(os.environ.get("KAFKA_TEST_OUTAGE", "30"))
+TURNS = int(os.environ.get("KAFKA_TEST_TURNS", "2000"))
+REBALANCES = int(os.environ.get("KAFKA_TEST_REBALANCES", "12"))
+QUICK = ("--kafka-option", "session.timeout.ms=6000", "--kafka-option", "heartbeat.interval.ms=500")
+"""A worker that was killed is missed after six seconds, the least that the broker allows."""
+
+
+@contextmanager
+def two_workers(found: Stage, *options: str, **more: str) -> Iterator[list[Worker]]:
+    """Run two workers that share the partitions."""
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(found.worker(name, *QUICK, *options, **more)) for name in "ab"
+        ]
+        for worker in workers:
+            worker.wait()
+        found.share(2)
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Run all parts but the workers; each test reads what it has made itself."""
+    with stage(tmp_path_factory.mktemp("kafka"), latency=0.02) as found:
+        yield found
+
+
+@pytest.fixture
+def found(parts: Stage) -> Stage:
+    """Return the parts, with nothing made or received yet."""
+    parts.backend.clear()
+    parts.judge.asked.clear()
+    parts.made = parts.ended = 0
+    return parts
+
+
+def tell(text: str) -> None:
+    """Show a figure, with ``pytest -s``."""
+    sys.stdout.write(f"\n{text}\n")
+
+
+def check_that_nothing_is_lost(found: Stage) -> None:
+    """Assert that each span has arrived, and that no turn has two different scores.
+
+    A turn that was evaluated again after an outage of the judge has scores the second time alone.
+    """
+    assert len(found.arrived()) == found.ended
+    results: dict[int, set[object]] = {}
+    for span in found.spans():
+        if status_of(span):
+            scores = results.setdefault(span.trace_id, set())
+            if status_of(span) == "scored":
+                scores.add(scores_of(span))
+    assert len(results) == found.made
+    assert [sorted(one, key=str) for one in results.values() if len(one) > 1] == []
+
+
+class Search(BaseRetriever):
+    """Finds the text about the company in the question."""
+
+    def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
+        return [Document(texts(number_in(query))[1])]
+
+
+def number_in(text: str) -> int:
+    """Return the number of the company of which ``text`` asks."""
+    return int(re.findall(r"company (\d+)", text)[-1])
+
+
+def reply(messages: Iterable[BaseMessage]) -> AIMessage:
+    """Answer the question at the end of a prompt."""
+    *_, last = messages
+    return AIMessage(texts(number_in(str(last.content)))[2])
+
+
+@contextmanager
+def by_openinference(provider: TracerProvider) -> Iterator[Callable[[int], object]]:
+    """Ask a chain of LangChain, traced by OpenInference's instrumentation."""
+    langchain = pytest.importorskip("openinference.instrumentation.langchain")
+    instrumentor = langchain.LangChainInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    chain = rag(Search(), ScriptedChat(reply=reply))
+    try:
+        yield lambda number: chain.invoke(texts(number)[0])
+    finally:
+        instrumentor.uninstrument()
+
+
+def test_every_span_arrives_once_and_every_turn_is_scored(found: Stage) -> None:
+    """Turns of LangChain, traced by OpenInference, go through six partitions and two workers.
+
+    Each turn costs one request.
+    """
+    with two_workers(found) as workers:
+        found.make(TURNS, by_openinference)
+        found.wait()
+        assert [worker.end() for worker in workers] == [0, 0]
+    assert found.ended > 3 * TURNS
+    assert found.statuses() == {"scored": TURNS}
+    assert found.judge.asked.total() == TURNS
+    assert set(found.arrived().values()) == {1}
+    check_that_nothing_is_lost(found)
+
+
+def test_a_killed_worker_loses_nothing(found: Stage, tmp_path: Path) -> None:
+    """Another worker does again what was in flight, at most the bound of each partition.
+
+    Scores are kept in Redis. The judge would give other scores when asked again, but is asked again
+    only about turns that it was asked about when the worker was killed.
+    """
+    bound, concurrency = 100, 8
+    found.judge.is_moody = True
+    with (
+        redis_server.serving(tmp_path) as server,
+        two_workers(
+            found,
+            *("--max-messages", str(bound)),
+            RAG_EVAL_REDIS=server.url(),
+            RAG_EVAL_CONCURRENCY=str(concurrency),
+        ) as workers,
+    ):
+        found.make(2000)
+        eventually(lambda: len(found.spans()) > 1000, "work is under way")
+        workers[0].process.send_signal(signal.SIGKILL)
+        found.wait()
+    found.judge.is_moody = False
+    assert found.statuses() == {"scored": 2000}
+    check_that_nothing_is_lost(found)
+    again = {trace for (trace, _), number in found.arrived().items() if number > 1}
+    tell(f"exported twice: {len(again)} turns; asked twice: {found.judge.asked.total() - 2000}")
+    assert len(again) <= bound * PARTITIONS / 2, "messages of the killed worker's partitions"
+    assert found.judge.asked.total() <= 2000 + concurrency
+
+
+def test_outages_lose_nothing(found: Stage) -> None:
+    """Backend, judge and broker are down one after the other, while turns are made."""
+    pause = threading.Event()
+    with two_workers(found):
+        found.make(100)
+        found.backend.is_down = True
+        found.make(100)
+        pause.wait(OUTAGE)  # the outage
+        found.backend.is_down = False
+        found.wait()
+        found.judge.is_down = True
+        found.make(100)
+        pause.wait(OUTAGE)  # the outage
+        found.judge.is_down = False
+        found.wait()
+        found.make(100)
+        found.broker.end(signal.SIGKILL)
+        found.make(100)
+        pause.wait(OUTAGE)  # the outage
+        found.broker.start()
+        found.wait()
+    check_that_nothing_is_lost(found)
+    tell(f"statuses: {found.statuses()}")
+
+
+def test_rebalances_lose_nothing(found: Stage) -> None:
+    """A third worker joins and leaves again and again, while turns are made."""
+    pause = threading.Event()
+    with two_workers(found):
+        third = ExitStack()
+        for number in range(REBALANCES):
+            found.make(50)
+            if number % 2:
+                third.close()
+            else:
+                third.enter_context(found.worker("c", *QUICK)).wait()
+            pause.wait(5)  # the time between two changes
+        third.close()
+        found.wait()
+    assert set(found.statuses()) == {"scored"}
+    check_that_nothing_is_lost(found)
+    tell(f"duplicates: {sum(found.arrived().values()) - len(found.arrived())} spans")
+
+
+def test_spans_can_go_to_another_topic(found: Stage) -> None:
+    """They are encoded as the collector does it, and a trace has the partition that it had."""
+    scored = found.broker.create("scored", PARTITIONS)
+    with two_workers(found, "--output-topic", scored):
+        found.make(200)
+        eventually(found.is_committed, "all is committed")
+    messages = found.broker.messages(scored)
+    requests = [ExportTraceServiceRequest.FromString(one.value()) for one in messages]
+    spans = [span for request in requests for span in read_spans(request)]
+    assert len(spans) == len({(one.trace_id, one.span_id) for one in spans}) == found.ended
+    assert sum(status_of(span) == "scored" for span in spans) == 200
+    came = {one.key(): one.partition() for one in found.broker.messages(TOPIC)}
+    assert all(came[one.key()] == one.partition() for one in messages)
+
+
+def test_a_worker_without_a_broker_says_so(found: Stage, tmp_path: Path) -> None:
+    """It is alive and not ready, logs what is wrong, and can be ended."""
+    with found.worker("alone", "--kafka", "127.0.0.1:9") as worker:
+        eventually(lambda: "_ALL_BROKERS_DOWN" in worker.told(), "the log names the error")
+        eventually(lambda: worker.is_live, "the worker is alive")
+        assert not worker.is_ready
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(PATIENCE) == 0
