@@ -6,145 +6,31 @@ runs in a separate process; imports are not timed. Haystack has no concurrency, 
 threads. Peers that are not installed are skipped.
 """
 
-# ruff: noqa: PLC0415  # each contestant runs in a separate process and imports its own packages
-
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 from _common import median, setting
+from _contestants import Run, haystack, llamaindex, ours
 from _turns import COUNT, embed, reply, turns
 
 from rag_eval_otel.testing import ScriptedOpenAI, estimate_tokens
 
 AT_ONCE = 16
 ROUNDS = 2
-KEY = "sk-none"
 
 
-# --- the contestants, each in a separate process --------------------------------------------------
-
-
-def ours(url: str, *, explanations: str = "off", metrics: Any = None) -> Callable[[], None]:
-    """Return a function that runs our dataset evaluation."""
-    from rag_eval_otel.dataset.run import evaluate_dataset
-    from rag_eval_otel.embed import OpenAIEmbedder
-    from rag_eval_otel.judge.openai import OpenAIJudge
-
-    judge = OpenAIJudge("judge", base_url=url, api_key=KEY)
-    embedder = OpenAIEmbedder("embedder", base_url=url, api_key=KEY)
-
-    def run() -> None:
-        result = evaluate_dataset(
-            turns(),
-            metrics=metrics or ["answer_relevancy", "context_relevance", "faithfulness"],
-            judge=judge,
-            embedder=embedder,
-            concurrency=AT_ONCE,
-            explanations=explanations,  # type: ignore[arg-type]
-            progress="off",
-        )
-        assert result.totals.rows == COUNT
-        assert all(one.ok == COUNT for one in result.totals.metrics), result
-
-    return run
-
-
-def llamaindex(url: str) -> Callable[[], None]:
-    """Return a function that runs LlamaIndex's batch runner."""
-    from llama_index.core.evaluation import (
-        AnswerRelevancyEvaluator,
-        BatchEvalRunner,
-        ContextRelevancyEvaluator,
-        FaithfulnessEvaluator,
-    )
-    from llama_index.llms.openai_like import OpenAILike
-
-    llm = OpenAILike(
-        model="judge", api_base=url, api_key=KEY, is_chat_model=True, context_window=128_000
-    )
-    evaluators = {
-        "answer_relevancy": AnswerRelevancyEvaluator(llm=llm),
-        "context_relevancy": ContextRelevancyEvaluator(llm=llm),
-        "faithfulness": FaithfulnessEvaluator(llm=llm),
-    }
-    rows = turns()
-
-    def run() -> None:
-        runner = BatchEvalRunner(evaluators, workers=AT_ONCE)
-        found = asyncio.run(
-            runner.aevaluate_response_strs(
-                queries=[row["question"] for row in rows],
-                response_strs=[row["answer"] for row in rows],
-                contexts_list=[row["contexts"] for row in rows],
-            )
-        )
-        assert all(one.score is not None for results in found.values() for one in results)
-
-    return run
-
-
-def haystack(url: str) -> Callable[[], None]:
-    """Return a function that runs Haystack's evaluators, one turn per thread."""
-    from haystack.components.evaluators import (
-        ContextRelevanceEvaluator,
-        FaithfulnessEvaluator,
-        LLMEvaluator,
-    )
-    from haystack.components.generators.chat import OpenAIChatGenerator
-    from haystack.utils import Secret
-
-    def generator() -> Any:
-        options = {"response_format": {"type": "json_object"}}
-        return OpenAIChatGenerator(
-            model="judge",
-            api_base_url=url,
-            api_key=Secret.from_token(KEY),
-            generation_kwargs=options,
-        )
-
-    asked = LLMEvaluator(
-        instructions="Write three questions that the answer replies to, as 'written_questions'.",
-        inputs=[("predicted_answers", list[str])],
-        outputs=["written_questions", "noncommittal"],
-        examples=[
-            {
-                "inputs": {"predicted_answers": "Berlin."},
-                "outputs": {"written_questions": ["What is Germany's capital?"], "noncommittal": 0},
-            }
-        ],
-        chat_generator=generator(),
-        progress_bar=False,
-    )
-    relevant = ContextRelevanceEvaluator(chat_generator=generator(), progress_bar=False)
-    faithful = FaithfulnessEvaluator(chat_generator=generator(), progress_bar=False)
-
-    def score(row: Mapping[str, Any]) -> None:
-        answer, question, contexts = [row["answer"]], [row["question"]], [row["contexts"]]
-        assert asked.run(predicted_answers=answer)["results"][0]
-        assert relevant.run(questions=question, contexts=contexts)["score"] == 1
-        found = faithful.run(questions=question, contexts=contexts, predicted_answers=answer)
-        assert found["score"] > 0
-
-    def run() -> None:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            list(threads.map(score, turns()))
-
-    return run
-
-
-CONTESTANTS: Mapping[str, tuple[str, Callable[[str], Callable[[], None]]]] = {
+CONTESTANTS: Mapping[str, tuple[str, Callable[[str, int], Run]]] = {
     "ours": ("rag_eval_otel", ours),
-    "ours, explanations on": ("rag_eval_otel", lambda url: ours(url, explanations="on")),
-    "ours, default set": ("rag_eval_otel", lambda url: ours(url, metrics=["default"])),
+    "ours, explanations on": ("rag_eval_otel", partial(ours, explanations="on")),
+    "ours, default set": ("rag_eval_otel", partial(ours, metrics=["default"])),
     "LlamaIndex": ("llama_index", llamaindex),
     "Haystack": ("haystack", haystack),
 }
@@ -152,10 +38,12 @@ CONTESTANTS: Mapping[str, tuple[str, Callable[[str], Callable[[], None]]]] = {
 
 def contend(name: str, url: str) -> None:
     """Run one contestant and print its seconds."""
-    run = CONTESTANTS[name][1](url)
+    run, rows = CONTESTANTS[name][1](url, AT_ONCE), turns()
     started = time.perf_counter()
-    run()
-    print(time.perf_counter() - started)
+    missing = run(rows)
+    seconds = time.perf_counter() - started
+    assert missing == 0
+    print(seconds)
 
 
 # --- the measurement ------------------------------------------------------------------------------
