@@ -402,7 +402,7 @@ class TraceBuffer:
         for trace in going_on:
             going = opened(trace.trace_id)
             parts += [trace.part(ids) for ids in list(completed_parts(trace, going, until=until))]
-            if not trace.spans:
+            if not trace.spans and not trace.trees:
                 self._remove(trace)
         return parts
 

@@ -203,6 +203,7 @@ def test_without_spans_the_callers_span_carries_the_scores() -> None:
         with provider.get_tracer("web").start_as_current_span(name):
             for _ in range(count):
                 rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+                pipeline.sweep()  # a trace with runs, and no ended span yet, stays
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     pipeline.submit_ended()
     assert pipeline.hold.wait_empty(100)  # a flush waits for scores for five seconds only
