@@ -45,7 +45,7 @@ check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, 
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/coverage erase
-	$(COMPILED) $(BIN)/coverage run -m pytest -n auto --dist loadfile --hypothesis-profile=full $(PYTEST_ARGS)
+	$(COMPILED) $(BIN)/coverage run -m pytest -n auto --dist worksteal --hypothesis-profile=full $(PYTEST_ARGS)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -1,4 +1,4 @@
-"""Run the sessions of `noxfile.py`, two at a time, as most use one core or wait for a server.
+"""Run the sessions of `noxfile.py`, three at a time, as most wait for servers and downloads.
 
     python tests/e2e/sessions.py [ARGUMENTS OF PYTEST]
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NOX = [sys.executable, "-m", "nox"]
-AT_ONCE = 2
+AT_ONCE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
