@@ -227,9 +227,11 @@ def _code(code: CodeType, inner: Callable[[object], object]) -> object:
     For a lambda, both are returned, because one line of source may hold several lambdas.
     """
     compiled = (code.co_code, code.co_names, inner(code.co_consts))
+    if code.co_filename == "<string>":  # made by exec; Python 3.13 finds the text of `python -c`
+        return compiled
     try:
         source = inspect.getsource(code)
-    except OSError:  # made by exec
+    except OSError:
         return compiled
     return (source, compiled) if code.co_name == "<lambda>" else source
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import linecache
 import threading
 import weakref
 from collections.abc import Callable
@@ -350,6 +351,13 @@ def test_what_a_function_is_bound_to_is_in_the_version(make: Callable[[float], A
     )
     assert first == again
     assert first != other
+
+
+def test_a_function_without_source_has_no_other_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of ``python -c``, which Python 3.13 keeps, is not taken for the function's."""
+    text = "import sys; print(sys.version)\n"
+    monkeypatch.setitem(linecache.cache, "<string>", (len(text), None, [text], "<string>"))
+    test_what_a_function_is_bound_to_is_in_the_version(compiled)
 
 
 def test_a_function_that_holds_itself() -> None:
