@@ -22,7 +22,7 @@ from rag_eval_otel.calibration.agreement import Figure, Numbers
 from rag_eval_otel.calibration.means import Mean, Sampled, powered_mean, weighted_mean
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import Row, read_scores
-from rag_eval_otel.results.rows import unit_value
+from rag_eval_otel.results.rows import is_offline, measured_version, model_of, unit_value
 
 By: TypeAlias = Literal["service", "hour", "day", "month"]
 Files: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
@@ -30,7 +30,6 @@ Method: TypeAlias = Literal["prediction-powered", "weighted"]
 
 _FORMATS: Final[Mapping[str, str]] = {"hour": "%Y-%m-%d %H:00", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _COVERED = 0.9  # the least share of a judge's turns that an offline judge has scored
-_OFFLINE: Final = ("lexical", "local")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +112,14 @@ class _Cell:
             self.scores[version][turn] = score
         elif score.value not in {None, known.value}:
             self.repeated += 1
+
+    def measured(self) -> set[str]:
+        """Return the versions of scores with a value."""
+        return {
+            version
+            for version, scores in self.scores.items()
+            if any(one.value is not None for one in scores.values())
+        }
 
     def assume(self, probability: float, *, versions: AbstractSet[str]) -> None:
         """Give the scores of ``versions`` this probability where theirs is unknown."""
@@ -226,7 +233,20 @@ def _cells(
             " column sampling_probability); if all turns were scored, say so with --probability 1"
         )
         raise ConfigError(msg)
+    _join_failed(cells)
     return dict(cells)
+
+
+def _join_failed(cells: Mapping[_Key, _Cell]) -> None:
+    """Join versions without a value with the version of the values (see `measured_version`)."""
+    known: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for key, cell in cells.items():
+        known[key[:2]] |= cell.measured()
+    for key, cell in cells.items():
+        for version in sorted(cell.scores.keys() - known[key[:2]]):
+            joined = measured_version(version, known[key[:2]])
+            for turn, score in cell.scores.pop(version).items():
+                cell.add(turn, score, version=joined)
 
 
 def _period(row: Row, by: Sequence[str]) -> str:
@@ -274,11 +294,11 @@ def _roles_of(
         chosen = frozenset(version for version in versions if judge in version)
         return _Roles(judge=chosen, offline=covering - chosen)
     if covering and covering == versions:  # both judges have scored the same turns
-        covering = frozenset(one for one in versions if _model(one).startswith(_OFFLINE))
+        covering = frozenset(one for one in versions if is_offline(one))
         if not covering or covering == versions:
             msg = (
                 f"{metric}: which judge's mean is wanted? Name it with --judge:"
-                f" {', '.join(sorted(map(_model, versions)))}"
+                f" {', '.join(sorted(map(model_of, versions)))}"
             )
             raise ConfigError(msg)
     return _Roles(judge=versions - covering, offline=covering)
@@ -290,11 +310,6 @@ def _covers(offline: Mapping[str, _Scored], other: Mapping[str, _Scored]) -> boo
     return common >= _COVERED * len(other) and all(
         one.probability in {None, 1.0} for one in offline.values()
     )
-
-
-def _model(version: str) -> str:
-    """Return the name of the judge in a version, which is ``<metric>/<hash>/<way>/<model>``."""
-    return version.split("/", 3)[-1]
 
 
 # --- one group ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.results.read import metric_cells, metric_names, plain_turn
-from rag_eval_otel.results.rows import FeedbackRow, Row, UnscoredTurn
+from rag_eval_otel.results.rows import FeedbackRow, Row, UnscoredTurn, measured_version
 from rag_eval_otel.types import Score
 
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
@@ -113,8 +113,8 @@ class Rated:
     """The scores of turns, with the labels that people gave in feedback.
 
     ``observations`` has the turns of each metric in each version, in which scores are comparable.
-    ``mixed`` names the metrics with several versions. ``unmatched`` is the feedback on turns
-    without scores.
+    A failed score is under the version of the others (see `measured_version`). ``mixed`` names the
+    metrics with several versions. ``unmatched`` is the feedback on turns without scores.
     """
 
     observations: Mapping[Measured, Sequence[Timed]]
@@ -162,10 +162,10 @@ def rated(
     if not labels:
         raise ConfigError(_no_turn(given, scored, name))
     found = _observed_turns(scored, labels)
-    versions = Counter(name for name, _ in found)
+    versions = Counter(measured for measured, _ in found)
     return Rated(
         observations=found,
-        mixed=[name for name, count in versions.items() if count > 1],
+        mixed=[measured for measured, count in versions.items() if count > 1],
         unmatched=unmatched,
     )
 
@@ -223,13 +223,26 @@ def _no_turn(given: Sequence[FeedbackRow], scored: _Scores, name: str | None) ->
 def _observed_turns(
     scored: _Scores, labels: Mapping[tuple[str, str], float | None]
 ) -> dict[Measured, list[Timed]]:
+    versions = _versions(scored)
     found: defaultdict[Measured, list[Timed]] = defaultdict(list)
     for turn, scores in scored.items():
         for score, time in scores:
             label = labels.get((turn, score.name), labels.get((turn, "")))
             seen = Observation(score=score.value, label=label, status=score.status)
-            found[score.name, score.version].append((time, seen))
+            version = score.version
+            if score.value is None:
+                version = measured_version(version, versions[score.name])
+            found[score.name, version].append((time, seen))
     return dict(found)
+
+
+def _versions(scored: _Scores) -> Mapping[str, Collection[str]]:
+    """Return the versions in which each metric has a number."""
+    versions: defaultdict[str, set[str]] = defaultdict(set)
+    for score, _ in (each for scores in scored.values() for each in scores):
+        if score.value is not None:
+            versions[score.name].add(score.version)
+    return versions
 
 
 # --- rows of a table ------------------------------------------------------------------------------

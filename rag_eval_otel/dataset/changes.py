@@ -120,10 +120,11 @@ class MetricChange:
             yield f"rows only in A: {pairs.only_a}, only in B: {pairs.only_b}"
         if pairs.lost or pairs.gained:
             yield f"rows with a score only in A: {pairs.lost}, only in B: {pairs.gained}"
-        versions = [{entry.version for entry in side} for side in zip(*pairs.pairs, strict=True)]
+        changes = pairs.changes()
+        versions = [{a.version for _, _, a in changes}, {b.version for _, b, _ in changes}]
         if versions[0] != versions[1]:
             yield "A and B were measured in different ways: " + " and ".join(
-                ", ".join(sorted(side)) or "no version" for side in reversed(versions)
+                ", ".join(sorted(one or "no version" for one in side)) for side in versions
             )
 
 

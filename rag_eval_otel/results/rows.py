@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -29,6 +29,7 @@ from rag_eval_otel.types import (
 
 _SCORE_FIELDS = tuple(each.name for each in fields(Score) if each.name != "name")
 _FLAT = ("status", "reason", "label", "normalized", "explanation", "version")
+_OFFLINE = ("lexical", "local")  # judges that need no server
 _SPENT: Mapping[str, type] = {"tokens": int, "cost": float, "currency": str}
 FurtherColumn: TypeAlias = Literal[
     "question", "contexts", "answer", "reference", "trace_id", "span_id", "time", "service"
@@ -294,6 +295,28 @@ def unit_value(score: Score) -> float | None:
     The result is None if ``score`` has no value.
     """
     return score.value if score.normalized is None else score.normalized
+
+
+def model_of(version: str) -> str:
+    """Return the name of the judge in a version, which is ``<metric>/<hash>/<way>/<model>``."""
+    return version.split("/", 3)[-1]
+
+
+def is_offline(version: str) -> bool:
+    """Return True if scores with this version are by a judge that works offline."""
+    return model_of(version).startswith(_OFFLINE)
+
+
+def measured_version(version: str, known: Collection[str]) -> str:
+    """Return the version, among those that are ``known``, of a score without a value.
+
+    A version has the name of the model that replied, such as ``gpt-5-mini-2026-08-07``. If no model
+    has replied, it has the name of the model that was asked, such as ``gpt-5-mini``. Such a score
+    belongs to the version of the scores with a value, if there is one such version of an offline
+    judge or of another judge, as for ``version``. Otherwise the result is ``version``.
+    """
+    alike = [one for one in known if is_offline(one) == is_offline(version)]
+    return alike[0] if len(alike) == 1 else version
 
 
 def span_of(trace: str, span: str) -> SpanRef | None:

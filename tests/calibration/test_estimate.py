@@ -219,6 +219,19 @@ def test_scores_that_are_missing_are_counted(tmp_path: Path) -> None:
     assert "chosen turns without a score of the judge: 3;" in table([found])
 
 
+def test_failed_scores_are_no_version_of_their_own(tmp_path: Path) -> None:
+    """Their version names the model that was asked, without the date of the one that replied."""
+    dated, failed = f"{PAID}-2026-08-07", {"status": "error", "sampling_probability": 0.2}
+    rows = [
+        {**one, "version": OFFLINE if one["version"] == OFFLINE else dated} for one in cascade()
+    ]
+    (without,) = estimated(tmp_path, rows)
+    (found,) = estimated(tmp_path, [*rows, *(row(turn, None, **failed) for turn in range(600))])
+    assert found.mean == without.mean
+    assert (found.judged, found.failed) == (without.judged, 600 - without.judged)
+    assert (found.version, found.offline) == (dated, OFFLINE)
+
+
 def test_few_scores_give_a_wide_interval_and_one_gives_a_reason(tmp_path: Path) -> None:
     """Below 20 scored turns the offline scores are left out, below 2 there is no number."""
     rows = [one for one in cascade(50) if one["version"] == OFFLINE]

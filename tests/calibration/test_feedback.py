@@ -139,6 +139,14 @@ def test_versions_are_not_mixed() -> None:
     assert found.mixed == ["faithfulness"]
 
 
+def test_a_failed_score_is_no_version_of_its_own() -> None:
+    """Its version names the model that was asked; that of a score names the model that replied."""
+    failed = Score(name="faithfulness", status="error", reason="timeout", version="0")
+    found = rated([row(1, FAITHFUL), row(2, failed)], [feedback(1, 1), feedback(2, 0)])
+    assert [one.status for _, one in found.observations["faithfulness", "1"]] == ["ok", "error"]
+    assert found.mixed == []
+
+
 def test_feedback_on_a_turn_without_scores_is_not_about_its_neighbour() -> None:
     """A trace may have several turns, of which one was scored. A span that is no turn is joined."""
     skipped = UnscoredTurn(service="", status="skipped", turn=f"{trace(1)}/{9:016x}")

@@ -242,6 +242,22 @@ def test_files_that_cannot_be_compared(
     assert told in capsys.readouterr().err
 
 
+def test_a_failed_score_is_no_other_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its version names the model that was asked; that of a score names the model that replied."""
+    failed = {"faithfulness": {"value": None, "status": "error", "version": "gpt"}}
+    rows = [
+        scored(i, 0.5) | {"scores": {"faithfulness": {"value": 0.5, "version": "gpt-2026"}}}
+        for i in range(3)
+    ]
+    a = jsonl(tmp_path / "a.jsonl", rows)
+    b = jsonl(tmp_path / "b.jsonl", [rows[0] | {"scores": failed}, *rows[1:]])
+    out = printed(capsys, a, b)
+    assert "rows with a score only in A: 1, only in B: 0" in out
+    assert "different ways" not in out
+
+
 def test_other_versions_are_compared_on_demand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
