@@ -233,7 +233,7 @@ def compare_files(
     *,
     metric: str | None = None,
     versions: Versions = "same",
-    turns: int = 10,
+    turns: int = 5,
     texts: Texts = "on",
 ) -> FileComparison:
     """Compare the score files ``a`` and ``b``, which have scores of the same questions.

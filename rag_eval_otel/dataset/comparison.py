@@ -236,8 +236,12 @@ class Pairs:
         """Raise `ConfigError` if the scores of a pair have different versions.
 
         The version of a score changes with metric, prompts, fusion and judge. The message of the
-        error ends in ``way_out``. If ``versions`` is "any", nothing is required.
+        error ends in ``way_out``. If ``versions`` is "any", nothing is required. Raises
+        `ConfigError` also if ``versions`` has another value.
         """
+        if versions not in ("same", "any"):
+            msg = f"versions must be 'same' or 'any', not {versions!r}"
+            raise ConfigError(msg)
         if versions == "any":
             return
         mixed = Counter(
@@ -344,9 +348,6 @@ def compare_rows(b: Sequence[Row], a: Sequence[Row], *, versions: Versions) -> C
     differ, if there is no common metric, or, with "same", if a metric was measured in different
     versions.
     """
-    if versions not in ("same", "any"):
-        msg = f"versions must be 'same' or 'any', not {versions!r}"
-        raise ConfigError(msg)
     _require_same_questions(b, a)
     in_b, in_a = _names(b), _names(a)
     common = [name for name in in_b if name in in_a]

@@ -369,7 +369,7 @@ def _reasons(pairs: Pairs, *, drop: float, level: float) -> Iterator[str]:
 def _sign_test(lost: int, gained: int) -> float:
     """Return the probability of ``lost`` or more of all changes, if both ways are equally likely.
 
-    It is summed from the least likely number on, in logarithms, so that large counts stay finite.
+    The terms are computed by their logarithms, so that large counts stay finite.
     """
     changes = lost + gained
     whole = math.lgamma(changes + 1) - changes * math.log(2)

@@ -16,6 +16,7 @@ import pytest
 from rag_eval_otel.cli import main
 from rag_eval_otel.dataset import compare_files
 from rag_eval_otel.dataset.summary import t_quantile
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import read_scores
 from score_files import jsonl, span
 
@@ -185,6 +186,13 @@ def test_repeated_questions_are_paired_in_their_order(tmp_path: Path) -> None:
     (metric,) = compare_files(a, b).metrics
     assert metric.pairs.differences == pytest.approx([0.5] * 3)
     assert metric.pairs.only_b == 1
+
+
+def test_a_misspelled_argument_is_refused(tmp_path: Path) -> None:
+    """It would mean "same" otherwise, without a word."""
+    path = jsonl(tmp_path / "a.jsonl", [scored(0, 0.5)])
+    with pytest.raises(ConfigError, match="versions must be 'same' or 'any', not 'all'"):
+        compare_files(path, path, versions="all")  # type: ignore[arg-type]
 
 
 def test_scores_with_a_line_each_are_paired_by_their_question(tmp_path: Path) -> None:
