@@ -94,9 +94,9 @@ def run_traffic(
     """Ask ``rate`` questions a second for ``minutes``, in the phases of `PHASES`.
 
     A user rates one of three answers: good, or bad if it is wrong. Scores and feedback go to the
-    OTLP endpoint that the environment names, metrics every second. The phases
-    are printed with ``write`` as they begin, and at the end what was exported. Return 0 if all
-    exports succeeded, else 1. Raises `ConfigError` if no endpoint is named or none accepts exports.
+    OTLP endpoint that the environment names, metrics every second. The phases are printed with
+    ``write`` as they begin, and at the end what was exported. Return 0 if all exports succeeded,
+    else 1. Raises `ConfigError` if no endpoint is named or none accepts exports.
     """
     if not (minutes > 0 and rate > 0):
         msg = f"--minutes and --rate must be above 0, not {minutes:g} and {rate:g}"
@@ -167,7 +167,7 @@ def _ask(
             last, judge.state = phase, phase.judge
         question, run = f"{turn.question}{REQUEST}{number})", uuid4()
         app.invoke(question, config={"callbacks": [handle.callback], "run_id": run})
-        if (number + 1) % _FEEDBACK_EVERY == 0:  # among them every bad one
+        if (number + 1) % _FEEDBACK_EVERY == 0:
             record_feedback(turn.defect == "none", trace_id=run)
 
 

@@ -44,9 +44,9 @@ Counted = Literal["captured", "turn", "source", "released", "failure", "feedback
 
 ``captured``: turns that were found, with the name ``turn``. ``turn``: turns by outcome and reason.
 ``source``: spans by the instrumentation that wrote them, and turns of LangChain runs as
-``callback``. ``released``: spans that waited for scores, by the status
-with which they were exported. ``failure``: failures of this library by the part that failed, such
-as ``sink``. ``feedback``: feedback of people by what became of it.
+``callback``. ``released``: spans that waited for scores, by the status with which they were
+exported. ``failure``: failures of this library by the part that failed, such as ``sink``.
+``feedback``: feedback of people by what became of it.
 """
 
 
@@ -288,14 +288,14 @@ class InstrumentSink:
     def record(self, evaluation: Evaluation) -> None:
         """Record what `emit` records, without the outcome of a turn, as for a row of a dataset."""
         context = span_context(evaluation.span)
-        judge = self._judge_of(evaluation)
+        source = self._judge_and_service(evaluation)
         self._record_scores(evaluation)
         if evaluation.offline is not None:
             self._record_scores(evaluation.offline)
             self.count_cost(evaluation.offline)
-        self._duration.record(evaluation.duration, judge, context=context)
+        self._duration.record(evaluation.duration, source, context=context)
         if evaluation.lag is not None:
-            self._lag.record(evaluation.lag, judge, context=context)
+            self._lag.record(evaluation.lag, source, context=context)
         self.count_cost(evaluation)
 
     def _record_scores(self, evaluation: Evaluation) -> None:
@@ -306,10 +306,11 @@ class InstrumentSink:
         """
         context, sampling = span_context(evaluation.span), evaluation.sampling or Sampling()
         histogram = self._offline if sampling.stage == "offline" else self._score
+        source = self._judge_and_service(evaluation)
         for score in evaluation.scores:
             if score.value is None:
                 continue
-            name = {semconv.GEN_AI_EVALUATION_NAME: score.name, **self._judge_of(evaluation)}
+            name = {semconv.GEN_AI_EVALUATION_NAME: score.name, **source}
             label = {} if score.label is None else {_LABEL: score.label}
             # The buckets cover [0, 1]; some metrics have another scale.
             value = score.value if score.normalized is None else score.normalized
@@ -425,7 +426,7 @@ class InstrumentSink:
         """
         add_gauge_source(self._meter_provider, _BUDGET, source=left)
 
-    def _judge_of(self, evaluation: Evaluation) -> dict[str, str]:
+    def _judge_and_service(self, evaluation: Evaluation) -> dict[str, str]:
         """Return the attributes that name the judge's model, and the service if it is known.
 
         The judge's server names the model, and each name makes new series of metrics. After 100
@@ -439,21 +440,21 @@ class InstrumentSink:
 
     def count_cost(self, evaluation: Evaluation) -> None:
         """Count the requests, tokens and money of ``evaluation``, and nothing else."""
-        usage, judge = evaluation.usage, self._judge_of(evaluation)
+        usage, source = evaluation.usage, self._judge_and_service(evaluation)
         if usage.judge_requests:
-            self._calls.add(usage.judge_requests, judge)
+            self._calls.add(usage.judge_requests, source)
         if usage.embedding_requests:
             self._embeddings.add(usage.embedding_requests)
         for kind, tokens in (("input", usage.prompt_tokens), ("output", usage.completion_tokens)):
             if tokens:
-                self._tokens.add(tokens, {**judge, semconv.GEN_AI_TOKEN_TYPE: kind})
+                self._tokens.add(tokens, {**source, semconv.GEN_AI_TOKEN_TYPE: kind})
         if usage.embedding_tokens:
             self._embedded.add(usage.embedding_tokens)
         currency = {semconv.EVALUATION_CURRENCY: evaluation.currency}
         for score in evaluation.scores:
             if score.cost:
                 name = {semconv.GEN_AI_EVALUATION_NAME: score.name}
-                self._cost.add(score.cost, {**name, **judge, **currency})
+                self._cost.add(score.cost, {**name, **source, **currency})
 
 
 def _limited(name: str, known: set[str]) -> str:
