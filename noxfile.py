@@ -371,8 +371,12 @@ def pythons(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure against the peers: all benchmarks, or those named on the command line."""
+    """Measure against the peers: all benchmarks, or those named on the command line.
+
+    By default, two are left out: one takes half an hour, the other needs Java, Maven and Go.
+    """
     session.install("--editable", ".[aiohttp,phoenix]", *PEERS, "river")
-    scripts = but(existing("benchmarks/[!_]*.py"), ["benchmarks/soak.py"])  # half an hour
+    left_out = ["benchmarks/soak.py", "benchmarks/scale_out.py"]
+    scripts = but(existing("benchmarks/[!_]*.py"), left_out)
     for script in session.posargs or scripts:
         session.run("python", script)
