@@ -30,6 +30,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import writing
 from rag_eval_otel.results.rows import TEXTS, Row, span_of
 from rag_eval_otel.runtime.providers import Providers, exporters
+from rag_eval_otel.sinks.backends.delivery import Limits
 from rag_eval_otel.sinks.backends.sink import BackendSink
 from rag_eval_otel.sinks.events import EventSink, SpanScores
 from rag_eval_otel.sinks.instruments import InstrumentSink
@@ -192,28 +193,55 @@ class Exported:
 
 
 class Annotator:
-    """Send the scores of rows to backends, which annotate spans with them."""
+    """Send the scores of rows to backends, which annotate spans with them.
 
-    def __init__(self, plan: Plan, targets: Targets) -> None:
+    ``limits`` are those of the queues. ``max_wait`` is the most seconds of a wait for backends.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        targets: Targets,
+        *,
+        limits: Limits | None = None,
+        max_wait: float = _MAX_WAIT,
+    ) -> None:
         asking = frozenset(metric.name for metric in plan.metrics if metric.asks)
-        self._sink = BackendSink(targets.backends, asking=asking, explanations=targets.explanations)
+        self._sink = BackendSink(
+            targets.backends, asking=asking, explanations=targets.explanations, limits=limits
+        )
+        self._max_wait = max_wait
+        self._in_vain: dict[str, int] = {}
+        """The backends that took nothing in a wait, with the scores that they had taken before."""
 
     async def send(self, row: Row, sent: SpanRef | None) -> None:
         """Queue the scores of ``row`` for the span that the row names, or else for ``sent``.
 
-        If a queue is half full, wait until all queues are empty, but at most 120 s.
+        If a queue is half full, wait until all queues are empty, but at most ``max_wait`` seconds.
+        A backend that takes nothing meanwhile is not waited for again until it takes scores. What
+        its queue has no room for is dropped and counted.
         """
         span = span_of(row.trace, row.span) or sent
         self._sink.emit(replace(row.evaluation, span=span))
-        if self._sink.is_half_full:
-            await asyncio.to_thread(self._sink.flush, _MAX_WAIT)
+        taken = {
+            one.name: self._sink.ended[one.name, "delivered"]
+            for one in self._sink.deliveries
+            if one.is_half_full
+        }
+        if taken.items() - self._in_vain.items():
+            await asyncio.to_thread(self._sink.flush, self._max_wait)
+            self._in_vain = {
+                name: number
+                for name, number in taken.items()
+                if self._sink.ended[name, "delivered"] == number
+            }
 
     async def finish(self) -> Mapping[tuple[str, str], int]:
-        """Wait for the backends, at most 120 s, and return how many scores they did not get.
+        """Wait for the backends, and return how many scores they did not get, by name and reason.
 
-        The numbers are by backend and reason.
+        The wait takes at most ``max_wait`` seconds.
         """
-        await asyncio.to_thread(self._sink.flush, _MAX_WAIT)
+        await asyncio.to_thread(self._sink.flush, self._max_wait)
         self.close()
         ended = self._sink.ended.items()
         return {key: number for key, number in ended if key[1] != "delivered" and number}

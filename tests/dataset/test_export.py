@@ -6,7 +6,8 @@ import asyncio
 import csv
 import json
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ import pytest
 
 from acme import Acme, acme
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
-from rag_eval_otel.dataset.export import Exported, Targets, export
+from rag_eval_otel.dataset.export import Annotator, Exported, Targets, export
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.dataset.run import Plan
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.results.rows import Row
 from rag_eval_otel.sinks.backends.client import BackendError
+from rag_eval_otel.sinks.backends.delivery import Limits
 from rag_eval_otel.testing import OtlpReceiver
+from rag_eval_otel.types import Evaluation, Score
 
 __all__ = ["acme"]  # a fixture
 
@@ -214,6 +218,32 @@ def test_an_error_closes_backends(acme: type[Acme], caplog: pytest.LogCaptureFix
         thread.join(60)
         assert not thread.is_alive()
     assert not acme.stored
+
+
+def test_a_backend_that_is_down_is_waited_for_once(acme: type[Acme]) -> None:
+    """Not at each row: a job would take days. What its queue has no room for is counted."""
+    acme.hangs.clear()
+    plan = Plan(metrics=(Reads(),), judge=judge(), embedder=EMBEDDER)
+    limits = Limits(items=20, linger=0.0)
+    annotator = Annotator(plan, Targets(backends=["acme"]), limits=limits, max_wait=0.2)
+    scores = (Score(name="reads", value=0.5),)
+    rows = [
+        Row(index=i, evaluation=Evaluation(scores=scores), trace=f"{i + 1:032x}", span="bb")
+        for i in range(60)
+    ]
+
+    async def sent(some: Sequence[Row]) -> float:
+        began = time.monotonic()
+        for row in some:
+            await annotator.send(row, None)
+        return time.monotonic() - began
+
+    async def undelivered() -> Mapping[tuple[str, str], int]:
+        assert 0.2 <= await sent(rows) < 5.0  # 50 waits take 10 seconds
+        acme.hangs.set()
+        return await annotator.finish()
+
+    assert asyncio.run(undelivered()) == {("acme", "overload"): 40}
 
 
 def test_refused_traces_are_counted(receiver: OtlpReceiver) -> None:

@@ -154,11 +154,6 @@ class BackendSink:
             limits=limits,
         )
 
-    @property
-    def is_half_full(self) -> bool:
-        """Whether a queue has no room for many more scores."""
-        return any(one.is_half_full for one in self.deliveries)
-
     def _count(self, name: str, outcome: Outcome, number: int) -> None:
         self.ended[name, outcome] += number
         is_delivered = outcome == "delivered"
