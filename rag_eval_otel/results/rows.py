@@ -320,11 +320,13 @@ def measured_version(version: str, known: Collection[str]) -> str:
 
 
 def span_of(trace: str, span: str) -> SpanRef | None:
-    """Return the span with these ids in hexadecimal digits; None if they are no ids."""
+    """Return the span with these ids in hexadecimal digits; None if they are no ids, or zero."""
     try:
-        return SpanRef(trace_id=int(trace, 16), span_id=int(span, 16))
+        found = SpanRef(trace_id=int(trace, 16), span_id=int(span, 16))
     except ValueError:
         return None
+    is_valid = 0 < found.trace_id < 2**128 and 0 < found.span_id < 2**64
+    return found if is_valid else None
 
 
 def question_id_of(sample: Sample) -> str:

@@ -191,7 +191,16 @@ def test_scores_annotate_the_spans_that_rows_name(acme: type[Acme]) -> None:
     assert acme.stored[0xBB, "reads", 0.5] == 1
 
 
-@pytest.mark.parametrize("ids", [{}, {**IDS, "span_id": None}, {**IDS, "trace_id": "tr-1"}])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        {},
+        {**IDS, "span_id": None},
+        {**IDS, "trace_id": "tr-1"},
+        {**IDS, "trace_id": "0" * 32},  # that of a log record outside of any span
+        {**IDS, "span_id": "f" * 17},
+    ],
+)
 def test_rows_without_a_span_are_refused_before_the_judge_is_asked(
     ids: dict[str, Any], acme: type[Acme]
 ) -> None:
