@@ -190,7 +190,7 @@ class KafkaSource:
 
     @property
     def _is_busy(self) -> bool:
-        return any(one.watermark.open > one.unread for one in tuple(self._partitions.values()))
+        return any(one.is_busy for one in tuple(self._partitions.values()))
 
     def lags(self) -> Iterable[Observation]:
         """Return the lag of each partition that this worker reads."""
@@ -285,11 +285,12 @@ class KafkaSource:
         """Return a partition without messages in place of ``old``, whose log begins anew.
 
         The topic was created again, or has lost messages. What was received is still exported.
+        Until then no higher offset is committed: the topic may still have these messages.
         """
         self._client.count_error("offset_reset")
         told = "partition %s of %s goes on below offset %s: its offsets are counted anew"
         _log.warning(told, old.number, self._options.topic, old.watermark.end)
-        found = Partition(old.number, is_paused=old.is_paused)
+        found = Partition(old.number, committed=old.committed, is_paused=old.is_paused, before=old)
         self._partitions[old.number] = found
         return found
 
@@ -374,7 +375,7 @@ class KafkaSource:
             if one.error is not None:
                 self._client.failed(one.error)
             elif partition is not None:
-                partition.committed = max(partition.committed, one.offset)
+                partition.committed = one.offset
 
     # --- changes of the group ---------------------------------------------------------------------
 

@@ -82,11 +82,13 @@ class Watermark:
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """A partition that this worker reads; only the poll thread uses it, but for ``acknowledged``.
+    """A partition that this worker reads.
 
     ``receipts`` has those of the messages above the watermark. ``unread`` counts messages that the
     engine was not given, because the worker ends. Once another worker has the partition,
-    ``is_revoked`` is True.
+    ``is_revoked`` is True. ``before`` is set if the log has gone back to an earlier offset: it has
+    the messages that were received before that, until they are complete. The poll thread alone
+    changes a partition, but for ``acknowledged`` and ``unread``.
     """
 
     number: int
@@ -97,16 +99,21 @@ class Partition:
     unread: int = 0
     is_paused: bool = False
     is_revoked: bool = False
+    before: Partition | None = None
 
     def begin(self, offset: int, traces: Iterable[int] = (), *, size: int = 0) -> None:
         """Add a message that was received."""
-        if self.watermark.offset is None:
+        if self.watermark.offset is None and self.before is None:
             self.committed = offset
         self.watermark.begin(offset, traces, size=size)
 
     def settle(self, is_collecting: Callable[[int], bool]) -> int:
         """Advance the watermark; return the number of messages exported since the last call."""
         number = 0
+        if self.before is not None:
+            number = self.before.settle(is_collecting)
+            if self.before.is_complete:
+                self.before = None
         while self.acknowledged:
             offset = self.acknowledged.popleft()
             number += self.watermark.acknowledge(offset) and offset in self.receipts
@@ -116,12 +123,28 @@ class Partition:
         return number
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all messages are complete."""
+        return self.before is None and self.watermark.offset == self.watermark.end
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are messages that the engine was given, and that were not exported."""
+        is_busy_before = self.before is not None and self.before.is_busy
+        return is_busy_before or self.watermark.open > self.unread
+
+    @property
     def uncommitted(self) -> int:
         """The distance between the committed offset and the end of the messages received."""
-        return 0 if self.watermark.offset is None else self.watermark.end - self.committed
+        return 0 if self.watermark.offset is None else max(0, self.watermark.end - self.committed)
 
     @property
     def to_commit(self) -> int | None:
-        """The offset to commit; None if it is committed."""
+        """The offset to commit; None if it is committed, or if messages of ``before`` are open.
+
+        It is below the committed offset if the log has gone back.
+        """
         offset = self.watermark.offset
-        return None if offset is None or offset <= self.committed else offset
+        if offset is None or offset == self.committed:
+            return None
+        return None if self.before is not None and offset > self.committed else offset

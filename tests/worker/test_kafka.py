@@ -115,6 +115,11 @@ class Running:
         """Give the worker partitions."""
         self.cluster.events.append(lambda consumer: consumer.assign(numbers))
 
+    def go_back(self, offset: int) -> None:
+        """Let the log of the first partition lose its messages from ``offset`` on."""
+        del self.cluster.topics[TOPIC][0][offset:]
+        self.cluster.events.append(lambda consumer: consumer.positions.update({0: offset}))
+
     def points(self, name: str) -> list[Any]:
         data = self.reader.get_metrics_data()
         assert data is not None
@@ -256,14 +261,61 @@ def test_a_log_that_begins_anew_is_read(caplog: pytest.LogCaptureFixture) -> Non
         for trace in (1, 2):
             found.cluster.add(message_of(trace))
         found.until(lambda: found.engine.accepted.keys() == {1, 2})
-        found.cluster.topics[TOPIC][0].clear()
+        found.go_back(0)
         found.cluster.add(message_of(3))
-        found.cluster.events.append(lambda consumer: consumer.positions.update({0: 0}))
         found.until(lambda: 3 in found.engine.accepted)
         found.engine.export(1, 2, 3)
         found.until(lambda: found.cluster.committed == {0: 1})
         assert found.client.errors["offset_reset"] == 1
     assert "goes on below offset 2" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_log_that_goes_back_is_not_committed_above_what_is_in_flight() -> None:
+    """A broker that failed may have lost the end of a log, and still have what is in flight."""
+    with running() as found:
+        for trace in (1, 2, 3, 4):
+            found.cluster.add(message_of(trace))
+        found.until(lambda: len(found.engine.accepted) == 4)
+        found.go_back(2)
+        found.cluster.add(message_of(5))
+        found.until(lambda: 5 in found.engine.accepted)
+        found.engine.export(2, 3, 4, 5)
+        found.until(lambda: found.client.messages["exported"] == 4)
+        assert found.cluster.committed == {}
+        found.take(0)
+        assert found.cluster.committed == {}
+
+
+@pytest.mark.slow
+def test_a_log_that_goes_back_lowers_the_committed_offset() -> None:
+    """Otherwise a new owner might pass over messages once the log is long enough again."""
+    with running() as found:
+        for trace in (1, 2):
+            found.cluster.add(message_of(trace))
+        found.until(lambda: found.engine.accepted.keys() == {1, 2})
+        found.engine.export(1, 2)
+        found.until(lambda: found.cluster.committed == {0: 2})
+        found.go_back(0)
+        found.cluster.add(message_of(3))
+        found.until(lambda: found.cluster.committed == {0: 0})
+        found.engine.export(3)
+        found.until(lambda: found.cluster.committed == {0: 1})
+        assert [one.value for one in found.source.in_flight()] == [0, 0]
+
+
+def test_a_worker_that_ends_waits_for_what_came_before_the_log_went_back() -> None:
+    """Another worker might not find these messages."""
+    found = Running()
+    found.source.start()
+    found.cluster.add(message_of(1))
+    found.until(lambda: 1 in found.engine.accepted)
+    found.go_back(0)
+    found.cluster.add(message_of(2))
+    found.until(lambda: 2 in found.engine.accepted)
+    found.engine.export(2)
+    found.until(lambda: found.client.messages["exported"] == 1)
+    assert not found.source.close(0)
 
 
 @pytest.mark.slow
