@@ -81,11 +81,11 @@ class KafkaOptions:
             msg = f"the Kafka option {min(own)} is set by rag-eval-otel; brokers, topic and group "
             msg += "have options of their own (--kafka, --topic, --group)"
             raise ConfigError(msg)
-        if not self.brokers.strip(", ") or not self.topic or not self.group:
+        if not self.brokers.strip(", ") or self.topic[:1] in {"", "^"} or not self.group:
             msg = "--kafka needs the addresses of brokers, such as kafka-1:9092,kafka-2:9092, and "
-            msg += "--topic and --group need a name"
+            msg += "--topic and --group need a name; a topic that begins with ^ is a pattern"
             raise ConfigError(msg)
-        for option in ("dead_letter", "output_topic"):
+        for option in ("dead_letter", "output_topic", "output_logs_topic"):
             if getattr(self, option) == self.topic:
                 msg = f"--{option.replace('_', '-')} names the topic that is read, {self.topic!r}; "
                 msg += "the worker would read its own messages; name another one"
@@ -313,7 +313,6 @@ class DeadLetters:
 
     def add(self, partition: Partition, message: Any, reason: Poison) -> None:
         """Have ``message`` written."""
-        partition.receipts.pop(message.offset(), None)
         self._client.log.write(
             reason,
             "the message at offset %s of partition %s of %s cannot be processed: %s",
@@ -352,6 +351,7 @@ class DeadLetters:
 
     def _end(self, letter: _Letter, outcome: Outcome, reason: str) -> None:
         self._client.count(outcome, reason)
+        letter.partition.receipts.pop(letter.message.offset(), None)  # or it counts as exported
         letter.partition.acknowledged.append(letter.message.offset())
 
     def close(self, timeout: float) -> None:

@@ -577,6 +577,11 @@ def test_lag_and_messages_in_flight_are_measured() -> None:
         ({"topic": ""}, "need a name"),
         ({"dead_letter": TOPIC}, "--dead-letter names the topic that is read"),
         ({"output_topic": TOPIC}, "--output-topic names the topic that is read"),
+        (
+            {"output_topic": "scored", "output_logs_topic": TOPIC},
+            "--output-logs-topic names the topic that is read",
+        ),
+        ({"topic": "^otlp"}, "is a pattern"),
         ({"max_messages": 0}, "at least one message"),
         ({"client": {"group.id": "x"}}, "group.id is set by rag-eval-otel"),
     ],
