@@ -116,6 +116,7 @@ class KafkaReader:
     def __init__(
         self, options: argparse.Namespace, meters: MeterProvider | None, *, package: Any = None
     ) -> None:
+        self.has_failed = False
         self._meters = meters
         self._probes = options.probes
         self._client = Client(chosen_kafka_options(options), meter_provider=meters, package=package)
@@ -151,6 +152,7 @@ class KafkaReader:
         while not stopping.wait(_LOOK):
             if self._source is not None and not self._source.is_live:
                 told = "; ".join(self._client.troubles.values())
+                self.has_failed = True
                 sys.stderr.write(f"rag-eval-otel: reading from Kafka has ended: {told}\n")
                 break
         return None

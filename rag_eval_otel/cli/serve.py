@@ -39,9 +39,10 @@ exporter of an OpenTelemetry Collector wrote, and the command ends after the las
 spans are read from a topic of Kafka.
 
 All options of the library are RAG_EVAL_* variables. SIGTERM and SIGINT end the command after the
-scores of the turns under way are there, for at most RAG_EVAL_SHUTDOWN_SECONDS.
+scores of the turns under way are there, after about RAG_EVAL_SHUTDOWN_SECONDS at most. When all
+files are read, the last scores and exports have ten minutes, also after a signal.
 
-Exit status: 0 ended, 1 spans could not be sent, 2 misuse.
+Exit status: 0 ended, 1 spans could not be sent, or Kafka cannot be read any more, 2 misuse.
 """
 
 _OPTIONS: Final = (
@@ -177,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
     lost = output.dropped
     if lost:
         sys.stderr.write(f"rag-eval-otel: {lost} spans and log records could not be sent\n")
-    return 1 if lost else 0
+    return 1 if lost or source.has_failed else 0
 
 
 @contextmanager
@@ -262,6 +263,10 @@ def _providers() -> Providers | None:
 class Source(Protocol):
     """Where spans come from."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether `wait` has ended because no more spans can be read."""
+
     def start(self, engine: Engine) -> None:
         """Pass requests to ``engine`` from now on."""
 
@@ -305,6 +310,8 @@ def _check_unused(options: argparse.Namespace, source: str, others: Iterable[str
 
 class _Receivers:
     """Servers for OTLP over gRPC and over HTTP."""
+
+    has_failed = False
 
     def __init__(self, options: argparse.Namespace, meters: MeterProvider | None) -> None:
         from rag_eval_otel.worker.receiver import ReceiverOptions  # noqa: PLC0415
@@ -372,6 +379,8 @@ def _token(path: str) -> str | None:
 class _Files:
     """Files of the collector's file exporter."""
 
+    has_failed = False
+
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
         for path in paths:
@@ -395,7 +404,9 @@ class _Files:
                     break
                 except OverloadedError as error:
                     stopping.wait(error.retry_after / 10)
-        return None if stopping.is_set() else _FILE_SECONDS
+            if stopping.is_set():
+                return None
+        return _FILE_SECONDS
 
     def drain(self, timeout: float) -> None:
         """Do nothing: there are no requests under way."""
@@ -425,9 +436,12 @@ def _requests_in(path: Path) -> Iterator[tuple[str, Any]]:
             yield "traces", message
             continue
         for name, (kind, request) in kinds.items():
-            part = {name: message.get(name) or []}
+            resources = message.get(name)
+            if not resources:
+                continue
+            part = {name: resources}
             try:
-                if _has_hex_ids(part[name]):
+                if _has_hex_ids(resources):
                     yield kind, read_json(request, json.dumps(part).encode())
                 else:
                     yield kind, message_of(request, part)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from processes import PATIENCE
+from rag_eval_otel.cli import main
 from rag_eval_otel.cli.kafka import KafkaReader, add_kafka_options, chosen_kafka_options
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.worker.kafka_client import KafkaOutput
@@ -88,9 +89,20 @@ def test_reading_ends_with_a_signal_or_a_fatal_error(capsys: pytest.CaptureFixtu
             stopping.set()
         thread.join(PATIENCE)
         assert not thread.is_alive()
+        assert reader.has_failed is is_fatal
         reader.drain(0)
         reader.close()
     assert "reading from Kafka has ended: what the client says" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_fatal_error_is_a_failure_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status is 1, so that a supervisor starts the process again."""
+    cluster = Cluster()
+    cluster.create("otlp_spans")
+    cluster.add(None, error_=KafkaError("FENCED_INSTANCE_ID", is_fatal=True))
+    monkeypatch.setitem(sys.modules, "confluent_kafka", cast("Any", cluster))
+    assert main(["serve", "--kafka", "b:1", "--endpoint", "http://127.0.0.1:9"]) == 1
 
 
 def test_a_client_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,24 @@ def test_a_file_with_a_value_of_another_type_is_refused(
     assert "Ada" not in str(caught.value)
 
 
+def test_a_file_without_log_records_makes_no_requests_of_them(tmp_path: Path) -> None:
+    """A backend that takes no log records would refuse also an empty request."""
+    file = tmp_path / "traces.json"
+    write_json(file)
+    assert [kind for kind, _ in _requests_in(file)] == ["traces"] * TURNS
+
+
+def test_a_file_is_not_read_on_after_a_signal(tmp_path: Path) -> None:
+    """A large file would otherwise hold up the end."""
+    file = tmp_path / "traces.json"
+    write_json(file)
+    with file.open("a", encoding="utf-8") as out:
+        out.write("not read\n")
+    stopping = threading.Event()
+    stopping.set()
+    assert _Files([file]).wait(stopping) is None
+
+
 @WRITERS
 def test_the_turns_in_a_file_are_evaluated(
     write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
