@@ -306,7 +306,7 @@ class KafkaSource:
             self._client.probe(self._consumer, _PROBE)
         if self._shared_for != self._partitions.keys() and self._is_due("share", _PROBE):
             self._share_limits()
-        if self._is_due("lag", _LAG_EVERY):
+        if "broker" not in self._client.troubles and self._is_due("lag", _LAG_EVERY):
             self._measure_lags()
 
     def _is_due(self, name: str, seconds: float) -> bool:
