@@ -83,6 +83,9 @@ def chosen_kafka_options(options: argparse.Namespace) -> KafkaOptions:
 
     Options on the command line have precedence. Raise `ConfigError` for those that cannot be used.
     """
+    if options.output_logs_topic and not options.output_topic:
+        msg = "--output-logs-topic needs --output-topic; without it, events go out over OTLP"
+        raise ConfigError(msg)
     return KafkaOptions(
         brokers=options.kafka,
         topic=options.topic,

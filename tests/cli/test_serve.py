@@ -168,6 +168,11 @@ def test_the_turns_in_a_file_are_evaluated(
         (["--kafka", "b:1", "--http", "0"], "--http cannot be used together with --kafka"),
         (["--kafka", "b:1", "--file", "x"], "--file cannot be used together with --kafka"),
         (["--kafka", "b:1", "--token-file", "x"], "--token-file cannot be used together with"),
+        (["--kafka", "b:1", "--output-logs-topic", "e"], "needs --output-topic"),
+        (
+            ["--kafka", "b:1", "--output-topic", "s", "--endpoint", "http://b:1"],
+            "--endpoint cannot be used together with --output-topic",
+        ),
         (["--file", "x", "--probes", "0"], "--probes cannot be used together with --file"),
     ],
 )
