@@ -219,10 +219,10 @@ class Broker:
     def is_consumed(self, topic: str, group: str) -> bool:
         """Return True if the group has committed the end of each partition with messages."""
         try:
-            committed = self.committed(topic, group)
+            committed, ends = self.committed(topic, group), self.ends(topic)
         except KafkaException:  # the broker has just started
             return False
-        return all(committed.get(part, 0) >= end for part, end in self.ends(topic).items())
+        return all(committed.get(part, 0) >= end for part, end in ends.items())
 
     def messages(self, topic: str) -> list[Any]:
         """Return all messages of a topic."""

@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 TOPIC, GROUP = "otlp_spans", "rag-eval"
 PARTITIONS = 6
 MOST_SPANS = 16  # of a turn
+SLOW = 60  # seconds that a receiver may take on a busy machine: a repeated request doubles spans
 
 COLLECTOR = """
 extensions:
@@ -129,7 +130,7 @@ class Stage:
         """Make turns in an application that knows nothing of the workers, and is traced ``by``."""
         resource = Resource({"service.name": "shop"})
         provider = TracerProvider(resource=resource)
-        exporter = OTLPSpanExporter(f"http://{self.gateway.grpc}", insecure=True)
+        exporter = OTLPSpanExporter(f"http://{self.gateway.grpc}", insecure=True, timeout=SLOW)
         provider.add_span_processor(
             BatchSpanProcessor(
                 exporter, max_queue_size=MOST_SPANS * turns + 512, schedule_delay_millis=200
@@ -165,6 +166,7 @@ class Stage:
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             "PYTHONUNBUFFERED": "1",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.backend.grpc_endpoint,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": str(SLOW),
             "OTEL_METRICS_EXPORTER": "none",
             "RAG_EVAL_JUDGE": "openai/judge",
             "RAG_EVAL_JUDGE_BASE_URL": self.server.base_url,

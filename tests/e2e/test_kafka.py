@@ -37,6 +37,10 @@ TURNS = int(os.environ.get("KAFKA_TEST_TURNS", "2000"))
 REBALANCES = int(os.environ.get("KAFKA_TEST_REBALANCES", "12"))
 QUICK = ("--kafka-option", "session.timeout.ms=6000", "--kafka-option", "heartbeat.interval.ms=500")
 """A worker that was killed is missed after six seconds, the least that the broker allows."""
+PATIENT = ("--kafka-option", "session.timeout.ms=60000")
+"""No worker is missed on a busy machine; for tests in which each span has to arrive once."""
+
+pytestmark = pytest.mark.timeout(900 + 3 * OUTAGE + 10 * REBALANCES)
 
 
 @contextmanager
@@ -125,7 +129,7 @@ def test_every_span_arrives_once_and_every_turn_is_scored(found: Stage) -> None:
 
     Each turn costs one request.
     """
-    with two_workers(found) as workers:
+    with two_workers(found, *PATIENT) as workers:
         found.make(TURNS, by_openinference)
         found.wait()
         assert [worker.end() for worker in workers] == [0, 0]
@@ -213,7 +217,7 @@ def test_rebalances_lose_nothing(found: Stage) -> None:
 def test_spans_can_go_to_another_topic(found: Stage) -> None:
     """They are encoded as the collector does it, and a trace has the partition that it had."""
     scored = found.broker.create("scored", PARTITIONS)
-    with two_workers(found, "--output-topic", scored):
+    with two_workers(found, *PATIENT, "--output-topic", scored):
         found.make(200)
         eventually(found.is_committed, "all is committed")
     messages = found.broker.messages(scored)
