@@ -287,10 +287,8 @@ def _source(options: argparse.Namespace, meters: MeterProvider | None) -> Source
     if options.kafka is not None:
         _check_unused(options, "--kafka", ("--grpc", "--http", "--file", *_OF_RECEIVERS))
         if options.output_topic is not None and options.endpoint is not None:
-            msg = (
-                "--endpoint cannot be used together with --output-topic, to which alone spans are "
-            )
-            msg += "written; leave one of them out"
+            msg = "--endpoint cannot be used together with --output-topic, to which alone spans "
+            msg += "are written; leave one of them out"
             raise ConfigError(msg)
         return KafkaReader(options, meters)
     check_without_kafka(options)
