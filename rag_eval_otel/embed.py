@@ -321,7 +321,7 @@ class Embed:
         """Cancel the requests under way, and drop the texts that wait to be sent."""
         self._waiting = []
         for meter, texts in self._meters.items():
-            self._spend(texts, meter.so_far)
+            self._spend(texts, meter.close())
         self._meters.clear()
         for request in self._requests:
             request.cancel()

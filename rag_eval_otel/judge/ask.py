@@ -129,7 +129,7 @@ class Ask:
         for task in self._take():
             self._outcomes[task].set_result(given_up())
         for meter, tasks in self._meters.items():
-            self._spend(tasks, meter.so_far)
+            self._spend(tasks, meter.close())
         self._meters.clear()
         for request in self._requests:
             request.cancel()

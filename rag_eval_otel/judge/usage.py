@@ -58,14 +58,15 @@ class Meter:
 
     ``model`` is the name under which prices are looked up, and ``size`` the number of characters of
     the prompt or of the texts to embed. ``usage`` are the requests and tokens up to now, ``begun``
-    and ``ended`` the numbers of attempts.
+    and ``ended`` the numbers of attempts. The meter ``is_closed`` when its usage was read.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
         self.usage = Usage()
-        self._budget = budget
-        self._model = model
+        self.budget = budget
         self.size = size
+        self.is_closed = False
+        self._model = model
         self._part = part
         self._unused: Reservation | None = None
         self._is_told = False  # the tokens, if the client does not call `attempt`
@@ -74,7 +75,7 @@ class Meter:
         self.ended = 0
 
     async def __aenter__(self) -> Self:
-        self._unused = await self._reserve()
+        self._unused = await self._reserve(self.size)
         self._token = _METER.set(self)
         return self
 
@@ -85,14 +86,15 @@ class Meter:
         tb: TracebackType | None,
     ) -> None:
         _METER.reset(self._token)
+        self.is_closed = True
         if error is not None and self._assumed and not self.begun:  # the client calls no `attempt`
             self.usage = _requests(self._part, min(self._assumed, getattr(error, "requests", 1)))
         reservation, self._unused = self._unused, None
-        if reservation is None or self._budget is None:
+        if reservation is None or self.budget is None:
             return
         is_known = self._is_told if error is None else _is_unpaid(error)
         requests = self.usage.judge_requests + self.usage.embedding_requests
-        self._budget.settle(reservation, self.usage if is_known else None, requests=requests)
+        self.budget.settle(reservation, self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
         """Count ``usage``, which the judge names, if the client does not count attempts.
@@ -102,13 +104,18 @@ class Meter:
         if self.begun or not self._assumed:
             return
         self.usage, self._is_told = usage, usage.tokens > 0
-        if self._budget is not None and not usage.judge_requests + usage.embedding_requests:
+        if self.budget is not None and not usage.judge_requests + usage.embedding_requests:
             self.usage += _requests(self._part, 1)
 
     @property
     def so_far(self) -> Usage:
         """The usage with the attempt that is under way; see the class for no attempt at all."""
         return self.usage + _requests(self._part, max(self.begun, self._assumed) - self.ended)
+
+    def close(self) -> Usage:
+        """Return the usage `so_far`; what a shared request takes later counts for other meters."""
+        self.is_closed = True
+        return self.so_far
 
     def expect_attempts(self) -> None:
         """Count attempts only, because the client calls `attempt` around each of them."""
@@ -123,64 +130,91 @@ class Meter:
     def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
         """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
         self.ended += 1
-        self.count(reservation, usage, requests=1)
-
-    async def admitted(self) -> Reservation | None:
-        """Return the budget's reservation for an attempt that another meter may count."""
-        reservation, self._unused = self._unused, None
-        return reservation or await self._reserve()
-
-    def count(self, reservation: Reservation | None, usage: Usage | None, *, requests: int) -> None:
-        """Count ``requests`` and the tokens of ``usage``; None if its tokens are not known."""
-        told = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
-        counted = told + _requests(self._part, requests)
+        counted = self.attempted(usage)
         self.usage += counted
-        if reservation is not None and self._budget is not None:
-            self._budget.settle(reservation, None if usage is None else counted)
+        if reservation is not None and self.budget is not None:
+            self.budget.settle(reservation, None if usage is None else counted)
 
-    async def _reserve(self) -> Reservation | None:
-        if self._budget is None:
+    def attempted(self, usage: Usage | None) -> Usage:
+        """Return the usage of an attempt of which the server names the tokens in ``usage``."""
+        told = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
+        return told + _requests(self._part, 1)
+
+    async def admitted(self, others: Sequence[Meter] = ()) -> Reservation | None:
+        """Return the budget's reservation for an attempt, or None without a budget.
+
+        With ``others``, which have the same budget, it is for their texts, too.
+        """
+        if not others and self._unused is not None:
+            reservation, self._unused = self._unused, None
+            return reservation
+        for meter in (self, *others):
+            meter.give_back()
+        return await self._reserve(self.size + sum(meter.size for meter in others))
+
+    def give_back(self) -> None:
+        """Give the reservation back that was made when the ``with`` block was entered."""
+        reservation, self._unused = self._unused, None
+        if reservation is not None and self.budget is not None:
+            self.budget.settle(reservation, Usage())
+
+    async def _reserve(self, size: int) -> Reservation | None:
+        if self.budget is None:
             return None
-        return await self._budget.reserve(self._model, size=self.size, part=self._part)
+        return await self.budget.reserve(self._model, size=size, part=self._part)
 
 
 class SharedMeter:
     """Counts the attempts of one request that several evaluations share.
 
-    The first of ``meters`` counts the attempts. The tokens are divided among all of ``meters``, in
-    proportion to the sizes of their texts.
+    The first of ``meters`` that is not closed counts the attempt. The tokens are divided among the
+    meters that are not closed, in proportion to the sizes of their texts, so that the tokens of an
+    evaluation that has timed out are not lost. Each budget admits an attempt once, with the texts
+    of all its meters.
     """
 
     def __init__(self, meters: Sequence[Meter]) -> None:
         self._meters = meters
+        self._payer = meters[0]
+        self._of_budget: dict[Budget | None, list[Meter]] = {}
+        for meter in meters:
+            self._of_budget.setdefault(meter.budget, []).append(meter)
         self._admitted: list[Reservation | None] = []
 
     def expect_attempts(self) -> None:
         """Do nothing, because each of the meters was told."""
 
     async def begin(self) -> None:
-        """Let the next attempt pass the budget of each meter.
-
-        Raise `BudgetSpentError` if a budget refuses it.
-        """
+        """Let the next attempt pass each budget; raise `BudgetSpentError` if one refuses it."""
         self._admitted = []
         try:
-            for meter in self._meters:
-                reservation = await meter.admitted()
-                self._admitted.append(reservation)
+            for first, *others in self._of_budget.values():
+                self._admitted.append(await first.admitted(others))
         finally:
-            if len(self._admitted) < len(self._meters):  # the request is not sent
-                for meter, reservation in zip(self._meters, self._admitted, strict=False):
-                    meter.count(reservation, Usage(), requests=0)
-        self._meters[0].begun += 1
+            if len(self._admitted) < len(self._of_budget):  # the request is not sent
+                self._settle([Usage()] * len(self._admitted))
+        self._payer = next(self._open(), self._payer)
+        self._payer.begun += 1
 
     def end(self, _: Reservation | None, usage: Usage | None) -> None:
         """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
-        self._meters[0].ended += 1
-        sizes = [meter.size for meter in self._meters]
-        parts = [None] * len(sizes) if usage is None else shares(usage, sizes)
-        for i, meter in enumerate(self._meters):
-            meter.count(self._admitted[i], parts[i], requests=not i)
+        self._payer.ended += 1
+        counted = self._payer.attempted(usage)
+        sizes = [sum(one.size for one in group) for group in self._of_budget.values()]
+        self._settle([None] * len(sizes) if usage is None else shares(counted, sizes))
+        self._payer.usage += self._payer.attempted(None)
+        meters = list(self._open())
+        told = shares(usage or Usage(), [meter.size for meter in meters])
+        for meter, part in zip(meters, told, strict=True):
+            meter.usage += part
+
+    def _open(self) -> Iterator[Meter]:
+        return (meter for meter in self._meters if not meter.is_closed)
+
+    def _settle(self, parts: Sequence[Usage | None]) -> None:
+        for budget, reservation, part in zip(self._of_budget, self._admitted, parts, strict=False):
+            if budget is not None and reservation is not None:
+                budget.settle(reservation, part)
 
 
 _METER: ContextVar[Meter | SharedMeter | None] = ContextVar("rag_eval_otel_meter", default=None)

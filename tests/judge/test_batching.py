@@ -66,13 +66,6 @@ def all_of(sent: Sent, *calls: tuple[Any, ...]) -> list[Any]:
     return run_virtually(use)
 
 
-def test_callers_one_after_the_other_do_not_wait() -> None:
-    """While nothing is under way, a request is sent at once, however soon after the last one."""
-    sent = Sent()
-    all_of(sent, (0.0, "a"), (0.021, "b"), (0.042, "c"))
-    assert sent.at == pytest.approx([0.0, 0.021, 0.042])
-
-
 def test_callers_during_a_request_share_the_next_one() -> None:
     """Each gets the vectors of its own texts."""
     sent = Sent()
@@ -82,11 +75,18 @@ def test_callers_during_a_request_share_the_next_one() -> None:
     assert sent.at == pytest.approx([0.0, 0.05])
 
 
-def test_collecting_ends_when_nobody_comes() -> None:
-    """After 50 ms without a caller, the next one does not wait."""
+@pytest.mark.parametrize(
+    ("comes", "sent_at"),
+    [((0.0, 0.021, 0.042), (0.0, 0.021, 0.042)), ((0.0, 0.01, 0.2), (0.0, 0.05, 0.2))],
+    ids=["one after the other", "one while another is under way"],
+)
+def test_a_caller_waits_only_while_others_come(
+    comes: Sequence[float], sent_at: Sequence[float]
+) -> None:
+    """A request is sent at once if none is under way, and after 50 ms without a caller."""
     sent = Sent()
-    all_of(sent, (0.0, "a"), (0.01, "b"), (0.2, "c"))
-    assert sent.at == pytest.approx([0.0, 0.05, 0.2])
+    all_of(sent, *((seconds, "a") for seconds in comes))
+    assert sent.at == pytest.approx(sent_at)
 
 
 def test_a_full_request_does_not_wait() -> None:
@@ -289,28 +289,75 @@ def test_a_budget_counts_shared_requests_once() -> None:
     assert left == [1000 - requests, 1000 - tokens]
 
 
+class Shared:
+    """Embeds texts by a shared request with a failed and a successful attempt, of 20 ms each."""
+
+    model = "m"
+
+    def __init__(self) -> None:
+        """Count the requests and tokens, as the server's bill does, in ``bill``."""
+        self.bill = Usage()
+        self.batches = Batches(self.send, name="embedder")
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return a vector for each text."""
+        return await self.batches.embed(texts)
+
+    async def attempt(self, tokens: int) -> None:
+        """Make an attempt, of which the server names the tokens if they are not 0."""
+        async with attempt() as one:
+            await asyncio.sleep(0.02)
+            self.bill += Usage(embedding_requests=1, embedding_tokens=tokens)
+            one.usage = Usage(embedding_tokens=tokens) if tokens else None
+
+    async def send(self, texts: Sequence[str]) -> Vectors:
+        """Make one attempt for the first caller, and two for the callers after it."""
+        size = sum(map(len, texts))
+        if self.bill.embedding_requests:
+            await self.attempt(0)
+        await self.attempt(size)
+        return np.ones((len(texts), 1))
+
+    def use(
+        self, *sizes: int, budget: Budget | None = None, late: Sequence[int] = (), at: float = 0.06
+    ) -> list[Usage]:
+        """Embed a text of each of ``sizes``; the evaluations ``late`` give up after ``at``."""
+
+        async def turns(_: Callable[[], float]) -> list[Usage]:
+            fronts = [Embed(self, budget=budget) for _ in sizes]
+            pairs = zip(fronts, sizes, strict=True)
+            calls = [asyncio.ensure_future(front(["x" * size])) for front, size in pairs]
+            await asyncio.sleep(at)
+            for i in late:
+                fronts[i].cancel()
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(found[i], JudgeTimeoutError) for i in late)
+            return [front.usage for front in fronts]
+
+        return run_virtually(turns)
+
+
+@pytest.mark.parametrize("at", [0.04, 0.06, 0.08])
+def test_what_a_turn_that_gives_up_has_shared_is_counted_with_the_others(at: float) -> None:
+    """The turn leaves before, in the first, or in the second attempt of its request."""
+    shared = Shared()
+    usages = shared.use(10, 200, 30, 40, late=[1], at=at)
+    assert sum(usages, Usage()) == shared.bill
+    assert shared.bill.embedding_requests == 3
+    assert usages[1].embedding_tokens == 0
+
+
+def test_a_budget_counts_a_shared_attempt_once_if_its_tokens_are_not_known() -> None:
+    """The estimate stays for all texts together, and counts one request."""
+    limits = [Limit(amount=10_000, unit=unit, seconds=3600) for unit in ("requests", "tokens")]
+    budget = Budget(limits)
+    shared = Shared()
+    shared.use(100, 200, 300, 400, budget=budget)
+    left = [10_000 - amount for _, amount in budget.left()]
+    assert left == [shared.bill.embedding_requests, 1000 + 900]
+
+
 def test_turns_that_give_up_count_no_request_that_was_not_sent() -> None:
     """Of three turns, one has sent a request, and two wait for it to end."""
-
-    class Embedder:
-        async def embed(self, texts: Sequence[str]) -> Vectors:
-            return await batches.embed(texts)
-
-    async def send(_: Sequence[str]) -> Vectors:
-        async with attempt():
-            await asyncio.sleep(60)
-        raise AssertionError
-
-    async def use(_: Callable[[], float]) -> tuple[list[Usage], list[Any]]:
-        fronts = [Embed(Embedder()) for _ in range(3)]
-        calls = [asyncio.ensure_future(front([str(i)])) for i, front in enumerate(fronts)]
-        await asyncio.sleep(0.03)
-        for front in fronts:
-            front.cancel()
-        found = await asyncio.gather(*calls, return_exceptions=True)
-        return [front.usage for front in fronts], found
-
-    batches = Batches(send, name="embedder")
-    usages, found = run_virtually(use)
-    assert all(isinstance(error, JudgeTimeoutError) for error in found)
+    usages = Shared().use(1, 1, 1, late=[0, 1, 2], at=0.01)
     assert usages == [Usage(embedding_requests=1), Usage(), Usage()]
