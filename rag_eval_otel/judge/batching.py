@@ -152,6 +152,9 @@ class Batches:
         return _of_each(parts, rows)
 
     async def _request(self, parts: Sequence[_Part]) -> Vectors:
+        """Send the texts of ``parts``, unless all their callers were cancelled meanwhile."""
+        if all(part.rows.done() for part in parts):
+            raise given_up()
         texts = [text for part in parts for text in part.texts]
         meters = [part.meter for part in parts if part.meter is not None]
         with with_deadline(max(part.until for part in parts)), shared_by(meters):

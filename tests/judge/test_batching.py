@@ -213,6 +213,21 @@ def test_a_caller_that_is_cancelled_before_is_not_sent() -> None:
     assert sent.texts == [["a"], ["c"]]
 
 
+def test_a_caller_that_is_cancelled_is_not_sent_again() -> None:
+    """After a refusal, only the texts that somebody waits for are sent alone."""
+    sent = Sent(too_many)
+
+    async def use(_: Callable[[], float]) -> None:
+        texts = ("a", "b", "c", "d")
+        calls = [asyncio.ensure_future(sent.after(0.001 * i, t)) for i, t in enumerate(texts)]
+        await asyncio.sleep(0.06)
+        calls[2].cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    run_virtually(use)
+    assert sent.texts == [["a"], ["b", "c", "d"], ["b"], ["d"]]
+
+
 def test_a_request_has_the_latest_deadline_of_its_callers() -> None:
     """A turn with little time left does not take time from the others."""
     sent = Sent()
