@@ -10,11 +10,12 @@ import asyncio
 import math
 import platform
 import sys
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from urllib.parse import urlsplit
 
 from rag_eval_otel.config import Config
@@ -145,12 +146,16 @@ class OpenAIClient:
             self._options["api_version"] = api_version
         self._key_variable = key_variable
         self._given = client
-        self._clients: dict[asyncio.AbstractEventLoop, _OpenClient] = {}
+        self._know_no_clients()
         call_in_child(self._leave_clients)
+
+    def _know_no_clients(self) -> None:
+        self._clients: _Clients = {}
+        weakref.finalize(self, _forget_closed_loops, self._clients)  # at the exit of Python, too
 
     def _leave_clients(self) -> None:
         leave_to_parent(self._clients)
-        self._clients = {}
+        self._know_no_clients()
 
     async def open(self) -> None:
         """Make the client for the current event loop if there is none, which may take a second."""
@@ -197,14 +202,9 @@ class OpenAIClient:
         if loop not in self._clients:
             opened = _OpenClient(self._new_client())
             await opened.until_shutdown()
-            self._forget_closed_loops()
+            _forget_closed_loops(self._clients)
             self._clients[loop] = opened
         return self._clients[loop].client
-
-    def _forget_closed_loops(self) -> None:
-        for loop in list(self._clients):
-            if loop.is_closed():
-                self._clients.pop(loop, None)
 
     @finish_before_fork  # it makes a TLS context, and may run a program
     def _new_client(self) -> AsyncOpenAI:
@@ -288,7 +288,7 @@ class _OpenClient:
     """Closes an ``AsyncOpenAI`` when the current event loop shuts down.
 
     At its shutdown, an event loop finishes all asynchronous generators. The generator in this class
-    then closes the client.
+    then closes the client. A loop that is closed without `shutdown_asyncgens` does not.
     """
 
     def __init__(self, client: AsyncOpenAI) -> None:
@@ -303,6 +303,22 @@ class _OpenClient:
             yield
         finally:
             await self.client.close()
+
+    def close_late(self) -> None:
+        """Close the client after its event loop; without this, aiohttp logs an error later."""
+        closing = self.client.close()
+        with suppress(StopIteration, RuntimeError):  # clients other than aiohttp's need the loop
+            closing.send(None)
+        closing.close()
+
+
+_Clients: TypeAlias = "dict[asyncio.AbstractEventLoop, _OpenClient]"
+
+
+def _forget_closed_loops(clients: _Clients) -> None:
+    for loop in list(clients):
+        if loop.is_closed() and (opened := clients.pop(loop, None)) is not None:
+            opened.close_late()
 
 
 # --- the size of replies --------------------------------------------------------------------------

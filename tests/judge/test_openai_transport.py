@@ -82,6 +82,25 @@ def test_a_refused_connection_is_not_a_timeout() -> None:
         asyncio.run(client.chat({"model": "m", "messages": []}))
 
 
+@pytest.mark.usefixtures("transport")
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # for the connections of the loops
+def test_an_event_loop_that_is_closed_early_logs_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A loop that does not shut down its generators is common in scripts, and loses nothing."""
+    with ScriptedOpenAI(lambda _: "yes") as server:
+        client = OpenAIClient(
+            base_url=server.base_url, api_key="sk-secret", timeout=30, max_retries=0
+        )
+        for _ in range(3):
+            loop = asyncio.new_event_loop()
+            assert loop.run_until_complete(client.chat({"model": "m", "messages": []}))
+            loop.close()
+        del client, loop
+        gc.collect()
+    assert not caplog.records
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.usefixtures("transport")
 def test_a_forked_child_that_deletes_the_client_does_not_disturb_its_parent() -> None:
