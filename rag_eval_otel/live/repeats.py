@@ -19,8 +19,10 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, get_args
 
 from rag_eval_otel.config import Config
+from rag_eval_otel.environment import first_set
 from rag_eval_otel.evaluation import Measurement, is_final
 from rag_eval_otel.judge.models import is_offline
+from rag_eval_otel.providers import parts_of
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.runtime.redis_calls import RedisCalls
@@ -423,6 +425,16 @@ _OF_MODELS = (
 """The options that change what a model says, apart from its name."""
 
 
+def _providers(config: Config) -> list[tuple[str, str | None]]:
+    """Return the providers that ``config`` names, with their addresses in the environment.
+
+    Models of equal names at two providers may say different things.
+    """
+    found = [parts_of(name) for name in (config.judge, config.embedder) if isinstance(name, str)]
+    providers = [part[0] for part in found if part is not None]
+    return [(one.name, first_set(one.addresses)) for one in providers]
+
+
 def keeping(
     config: Config, measurement: Measurement, *, instruments: InstrumentSink
 ) -> KeptMeasurement | None:
@@ -435,6 +447,7 @@ def keeping(
     if config.redis is None and not (asks and config.score_cache_turns):
         return None
     options = {name: getattr(config, name) for name in _OF_MODELS}
+    options["providers"] = _providers(config)
     redis = None
     if config.redis is not None:
         redis = RedisScores(

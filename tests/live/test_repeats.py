@@ -332,6 +332,23 @@ def test_another_version_of_a_score_is_evaluated(change: dict[str, Any], server:
     assert counts == {"miss": 1}
 
 
+def test_models_of_equal_names_have_scores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provider of the judge, and its address in the environment, are a part of the key."""
+
+    def key(judge: str) -> str:
+        given = Config(judge=judge, judge_api_key="k", metrics=METRICS)
+        one = keeping(given, build_measurement(given), instruments=InstrumentSink())
+        assert one is not None
+        return one._key(SAMPLE, {})  # noqa: SLF001
+
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
+    keys = [key("ollama/m"), key("mistral/m")]
+    assert keys[0] == key("ollama/m")
+    monkeypatch.setenv("OLLAMA_HOST", "http://another")
+    keys.append(key("ollama/m"))
+    assert len(set(keys)) == 3
+
+
 def test_a_metric_that_is_added_is_evaluated_alone(server: Server) -> None:
     """The scores of the other metrics are used."""
     evaluated(kept(verdicts(), metrics=METRICS[:1], redis=server.url())[0])
