@@ -102,7 +102,9 @@ class TurnScorer:
         self._recent = RecentTurns()
         self._shared = SharedEvaluations()
         self._edge = Edge("evaluation", on_error=instruments.internal_error, mode=errors)
-        self._sink_edge = Edge("sink", on_error=instruments.internal_error, mode=errors)
+        self._sink_edge = Edge(
+            "sink", on_error=instruments.internal_error, mode=errors, messages="debug"
+        )
         self._log = LimitedLog()
         self._is_closed = False
         # A worker sets both: its spans are of several services, and may be taken from it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import Counter
@@ -124,6 +125,27 @@ def test_flush_or_shutdown_from_a_sink(method: str) -> None:
         assert set(left(app).values()) == {1}
         assert len(app.exported()) == 9
         assert sum(app.counted().values()) == len(chains)
+
+
+def test_the_message_of_an_exception_in_a_sink_is_logged_at_debug_level_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may quote the turn; the warning says where the sink has failed."""
+
+    class Failing:
+        def emit(self, evaluation: Evaluation) -> None:
+            raise ValueError(evaluation.scores[0].name)
+
+    with attached(sinks=[Failing()], errors="swallow") as app:
+        app.turn()
+        with caplog.at_level(logging.WARNING, "rag_eval_otel"):
+            assert app.handle.flush()
+        assert app.counted() == {SCORED: 1}
+    (warning,) = [one for one in caplog.records if "failed in sink" in one.getMessage()]
+    shown = logging.Formatter().format(warning)
+    assert "ValueError" in shown
+    assert "raise ValueError(evaluation.scores[0].name)" in shown
+    assert "answer_relevancy" not in shown
 
 
 def test_taken_off_and_put_on_again_in_the_middle_of_a_turn() -> None:

@@ -65,6 +65,22 @@ def test_the_first_error_is_logged_loudly(caplog: pytest.LogCaptureFixture) -> N
     assert all(record.exc_info for record in caplog.records)
 
 
+def test_messages_of_users_exceptions_are_logged_at_debug_level_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The warning names the kind and the place in the code, and quotes no text."""
+    edge = Edge("sink", on_error=lambda _: None, messages="debug")
+    secret = "Ada, born 1815"
+    with caplog.at_level(logging.DEBUG, logger="rag_eval_otel"), edge:
+        raise ValueError(secret) from KeyError(secret)
+    (warning,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    shown = logging.Formatter().format(warning)
+    assert "ValueError" in shown
+    assert "raise ValueError(secret)" in shown
+    assert "1815" not in shown
+    assert "1815" in caplog.text
+
+
 def test_a_second_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Within a minute a kind is logged once; a minute later again, with the number left out."""
     clock = ManualClock()
