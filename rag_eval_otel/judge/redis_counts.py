@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from rag_eval_otel.judge.budget import CELLS, Taken, whole
 from rag_eval_otel.limits import Limit
@@ -87,11 +88,10 @@ class RedisCounts:
     periods. The sum is checked and raised in one script, so the limits hold exactly over all
     processes.
 
-    `RedisCalls` says how long a call waits, and what ``timeout``, ``retry`` and ``on_error`` mean.
-    If Redis cannot be reached, `take` returns None for ``retry`` seconds without a call. What the
-    process uses meanwhile is added to the counts when Redis is back. If Redis has lost its counts,
-    as after a restart without persistence, each process adds its own use of the windows with its
-    next request.
+    The other options are those of `RedisCalls`, which says how long a call waits. If Redis cannot
+    be reached, `take` returns None for ``retry`` seconds without a call. What the process uses
+    meanwhile is added to the counts when Redis is back. If Redis has lost its counts, as after a
+    restart without persistence, each process adds its own use of the windows with its next request.
     """
 
     def __init__(
@@ -101,24 +101,14 @@ class RedisCounts:
         *,
         of: str = "budget",
         option: str = "budget_redis",
-        timeout: float = 0.25,
-        retry: float = 5.0,
-        on_error: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        **options: Any,
     ) -> None:
         """Connect with the first call.
 
         Raises `MissingDependencyError` without ``redis``, and `ConfigError` for a wrong ``url``.
         """
-        calls = self._redis = RedisCalls(
-            url,
-            option=option,
-            told=_OF_BUDGET if of == "budget" else _OF_MINUTE,
-            timeout=timeout,
-            retry=retry,
-            on_error=on_error,
-            clock=clock,
-        )
+        told = _OF_BUDGET if of == "budget" else _OF_MINUTE
+        calls = self._redis = RedisCalls(url, option=option, told=told, **options)
         self._take_script = calls.client.register_script(_TAKE)
         self._correct_script = calls.client.register_script(_CORRECT)
         # In braces: one slot of a cluster.
@@ -131,7 +121,8 @@ class RedisCounts:
 
     def _reset(self) -> None:
         """Forget locks, which a forked child does not have, and what the parent owes."""
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may end a request while the lock is held.
+        self._lock = threading.RLock()
         self._taking = threading.RLock()
         self._owed = [0] * len(self._limits)
         self._made: list[bytes] = []
@@ -174,7 +165,8 @@ class RedisCounts:
         self._restore([u - o for u, o in zip(used, owed, strict=True)], made=rest[2::3])
         if any(self._owed):
             nothing = [0] * len(amounts)
-            self._take(nothing, nothing)
+            with suppress(*self._redis.errors):  # it stays owed, and ``amounts`` are taken
+                self._take(nothing, nothing)
         return Taken(
             refused=refused - 1 if refused else None,
             cells=tuple(rest[::3]),
@@ -210,4 +202,5 @@ class RedisCounts:
     def add(self, amounts: Sequence[int]) -> None:
         """Add ``amounts`` to the counts with the next call of `take` that reaches Redis."""
         with self._lock:
-            self._owed = [old + new for old, new in zip(self._owed, amounts, strict=True)]
+            for i, amount in enumerate(amounts):
+                self._owed[i] += amount

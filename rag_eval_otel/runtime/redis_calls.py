@@ -70,7 +70,8 @@ class RedisCalls:
 
     def _reset(self) -> None:
         """Forget the lock and the threads, which a forked child does not have."""
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may end a request while the lock is held.
+        self._lock = threading.RLock()
         self._executor: DaemonExecutor | None = None
 
     @property

@@ -507,6 +507,45 @@ def test_each_process_restores_its_part_of_lost_counts(redis_url: str) -> None:
     assert admitted(two, 10) == 0
 
 
+def test_counts_that_are_lost_while_redis_fails_are_restored_later(redis_url: str) -> None:
+    """The request that finds the loss is admitted by Redis, and counts once."""
+    limits = limits_of("100 requests/day", where="budget")
+    counts = RedisCounts(redis_url, limits, timeout=LONG)
+    script, calls = counts._take_script, list[str]()  # noqa: SLF001
+
+    def take(**arguments: Any) -> Any:
+        calls.append("take")
+        if len(calls) == 3:
+            raise redis.ConnectionError
+        return script(**arguments)
+
+    async def taken() -> list[Taken | None]:
+        first = await counts.take([1], [0])
+        with redis.Redis.from_url(redis_url) as client:
+            client.flushall()
+        return [first, await counts.take([1], [1]), await counts.take([1], [2])]
+
+    counts._take_script = take  # noqa: SLF001
+    found = asyncio.run(taken())
+    assert [one and one.used for one in found] == [(1,), (1,), (3,)]
+
+
+def test_a_garbage_collection_may_end_a_request_while_the_counts_are_locked() -> None:
+    """The amounts of both are owed, and the thread does not wait for itself."""
+    counts = RedisCounts("redis://127.0.0.1:9/0", limits_of("9 requests/day", where="budget"))
+
+    class Amounts(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            counts.add([2])  # as the end of a request does, in a coroutine that is deleted
+            return super().__iter__()
+
+    thread = threading.Thread(target=counts.add, args=(Amounts([1]),), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert counts._owed == [3]  # noqa: SLF001
+
+
 def has_begun(counts: RedisCounts) -> None:
     """Wait until a thread has begun the call to Redis."""
     for _ in range(6_000):
