@@ -255,7 +255,11 @@ def _certificates(library: str, *_bundles: str | None) -> SSLContext:
     It takes 25 ms to make, and is kept for all judges, embedders and event loops. ``_bundles`` are
     the values of the environment variables that name other certificates.
     """
-    context: SSLContext = sys.modules[library].create_ssl_context()
+    try:
+        context: SSLContext = sys.modules[library].create_ssl_context()
+    except OSError as error:
+        msg = f"the TLS certificates cannot be read: check {' and '.join(_BUNDLES)}: {error}"
+        raise JudgeTransportError(msg) from error
     return context
 
 

@@ -83,6 +83,19 @@ def test_a_refused_connection_is_not_a_timeout() -> None:
 
 
 @pytest.mark.usefixtures("transport")
+def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which variables to check."""
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/bundle.pem")
+    client = OpenAIClient(
+        base_url="http://127.0.0.1:9", api_key="sk-secret", timeout=30, max_retries=0
+    )
+    with pytest.raises(
+        JudgeTransportError, match=r"check SSL_CERT_FILE and SSL_CERT_DIR: .*No such"
+    ):
+        asyncio.run(client.open())
+
+
+@pytest.mark.usefixtures("transport")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # for the connections of the loops
 def test_an_event_loop_that_is_closed_early_logs_no_error(
     caplog: pytest.LogCaptureFixture,
