@@ -34,8 +34,8 @@ class Limit:
     """The most ``requests``, ``tokens`` or money in any window of ``seconds`` seconds.
 
     ``unit`` is ``requests``, ``tokens``, ``judge requests`` (without those of the embedder, not for
-    users), or a currency such as ``USD``. If ``seconds`` is infinite,
-    ``amount`` is the limit for the whole run of the program.
+    users), or a currency such as ``USD``. If ``seconds`` is infinite, ``amount`` is the limit for
+    the whole run of the program.
     """
 
     amount: float

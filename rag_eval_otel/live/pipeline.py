@@ -107,9 +107,9 @@ class Pipeline:
         )
         self.scorer = scorer or build_scorer(config, instruments=instruments, sinks=sinks)
         self.evaluator = self.scorer.evaluator
-        source = config.contexts_from_prompt
-        made = TraceBuffer(contexts_from_prompt=source, clock=clock) if buffer is None else buffer
-        self.buffer = made
+        if buffer is None:
+            buffer = TraceBuffer(contexts_from_prompt=config.contexts_from_prompt, clock=clock)
+        self.buffer = buffer
         self.recorder = RunRecorder(self, clock=clock)
         self.sweeper = Sweeper(self.sweep)
         self.flushes = TimedCalls()
