@@ -63,7 +63,7 @@ class RedisCalls:
         self._retry = retry
         self._on_error = on_error
         self._clock = clock
-        self._down_until = float("-inf")
+        self._down_until = self._answered_at = float("-inf")
         self._log = LimitedLog(clock=clock)
         self._reset()
         call_in_child(self._reset)
@@ -85,16 +85,33 @@ class RedisCalls:
             if self._executor is None:
                 self._executor = DaemonExecutor(_THREADS, around=_silent)
                 weakref.finalize(self, self._executor.shutdown).atexit = False
-            return self._executor.submit(call)
+            return self._executor.submit(self._answered, call)
+
+    def _answered(self, call: Callable[[], T]) -> T:
+        """Return the result of ``call``, and note when it was there."""
+        result = call()
+        self._answered_at = time.monotonic()
+        return result
 
     async def result_of(self, call: Future[T]) -> T | None:
-        """Return the result of ``call``, which was submitted; return None if Redis failed it."""
+        """Return the result of ``call``, which was submitted; return None if Redis failed it.
+
+        While Redis answers other calls, ``call`` goes on waiting: for its turn, not for Redis.
+        """
+        reply = asyncio.wrap_future(call)
         try:
-            # Twice the timeout: one for the connection and one for the reply.
-            return await asyncio.wait_for(asyncio.wrap_future(call), 2 * self._timeout)
+            while not reply.done():
+                began = time.monotonic()
+                # Twice the timeout: one for the connection and one for the reply.
+                await asyncio.wait([reply], timeout=2 * self._timeout)
+                if not reply.done() and (self.is_away or self._answered_at < began):
+                    raise asyncio.TimeoutError
+            return reply.result()
         except self.errors as error:
             self.failed(error)
             return None
+        finally:
+            reply.cancel()
 
     def failed(self, error: BaseException) -> None:
         """Count ``error``, with which a call has failed, and call Redis no more for a while."""
