@@ -357,7 +357,10 @@ def test_a_function_without_source_has_no_other_text(monkeypatch: pytest.MonkeyP
     """The text of ``python -c``, which Python 3.13 keeps, is not taken for the function's."""
     text = "import sys; print(sys.version)\n"
     monkeypatch.setitem(linecache.cache, "<string>", (len(text), None, [text], "<string>"))
-    test_what_a_function_is_bound_to_is_in_the_version(compiled)
+    one, other = (
+        FunctionMetric(function=compiled(weight), name="weighed") for weight in (0.3, 0.9)
+    )
+    assert measured(one)["weighed"].version != measured(other)["weighed"].version
 
 
 def test_a_function_that_holds_itself() -> None:
