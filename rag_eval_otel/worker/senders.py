@@ -124,6 +124,16 @@ _TRANSIENT: Final = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
+_TOO_LARGE_CODES: Final = frozenset(
+    {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE}
+)
+_TOO_LARGE: Final = (
+    "larger than max",  # gRPC for C++, Python and Go
+    "exceeds maximum size",  # Java
+    "exceeds the maximum configured message size",  # .NET
+    "message length too large",  # tonic for Rust
+)
+"""What servers say of a message above their limit; other messages with these codes may pass."""
 _RETRY_INFO: Final = ("google.rpc.retryinfo-bin", "grpc-status-details-bin")
 
 
@@ -173,7 +183,7 @@ def _grpc_failure(error: Any) -> SendError:
     kind: FailureKind = "transient" if code in _TRANSIENT else "denied"
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         kind = "invalid"
-    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+    elif code in _TOO_LARGE_CODES and any(text in details for text in _TOO_LARGE):
         kind = "too_large"
     return SendError(f"{code.name}: {details}", kind=kind, retry_after=retry_after)
 
@@ -199,6 +209,7 @@ _PACK: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "gzip": lambda raw: gzip.compress(raw, compresslevel=6),
     "deflate": zlib.compress,
 }
+_ACCEPTED: Final = range(200, 300)  # the standard has 200 only, but some backends answer 202 or 204
 _RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 _SHOWN: Final = 300  # characters of a response in a message
 
@@ -234,7 +245,7 @@ class _HttpSender:
         except ValueError as error:  # its message may have the header, which may be a secret
             msg = f"{type(error).__name__}: is there a stray character in a header or the address?"
             raise SendError(msg, kind="denied") from None
-        if response.status_code != requests.codes.ok:
+        if response.status_code not in _ACCEPTED:
             raise _http_failure(response)
         return _read_reply(self._signal, response.content)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -540,6 +542,48 @@ def test_refusals_are_told_apart(
     assert caught.value.kind == kind
     assert caught.value.retry_after is None
     sender.close()
+
+
+@pytest.mark.parametrize("status", [202, 204])
+def test_each_status_of_success_is_one(backend: OtlpReceiver, status: int) -> None:
+    """Grafana Cloud answers 204: a request that was accepted is neither dropped nor sent again."""
+    backend.fail_next(1, status)
+    variables = environment(backend, "http/protobuf")
+    sender = open_sender("traces", otlp_target("traces", variables))
+    assert sender.send(request("a").SerializeToString()) == Reply()
+    sender.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        ("RESOURCE_EXHAUSTED", "grpc: received message larger than max (5 vs. 4)", "too_large"),
+        ("RESOURCE_EXHAUSTED", "gRPC message exceeds maximum size 4: 5", "too_large"),
+        ("OUT_OF_RANGE", "Error, decoded message length too large: found 5 bytes", "too_large"),
+        ("RESOURCE_EXHAUSTED", "out of memory", "transient"),
+        ("OUT_OF_RANGE", "", "transient"),
+    ],
+)
+def test_a_message_above_the_limit_is_told_by_its_text(code: str, details: str, kind: str) -> None:
+    """There is no status of its own for it, and the libraries of gRPC have different texts."""
+
+    def export(_: bytes, context: Any) -> None:
+        context.abort(grpc.StatusCode[code], details)
+
+    method = grpc.unary_unary_rpc_method_handler(export)
+    name = "opentelemetry.proto.collector.trace.v1.TraceService"
+    service = grpc.method_handlers_generic_handler(name, {"Export": method})
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool, [service])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        place = OtlpTarget(protocol="grpc", endpoint=f"http://127.0.0.1:{port}")
+        sender = open_sender("traces", place)
+        with pytest.raises(SendError) as caught:
+            sender.send(b"")
+        sender.close()
+        server.stop(None).wait()
+    assert caught.value.kind == kind
 
 
 @PROTOCOLS
