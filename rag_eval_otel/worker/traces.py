@@ -29,7 +29,7 @@ from rag_eval_otel.capture.step import RETRIEVALS, Kind
 from rag_eval_otel.capture.trace import OpenSpans, Trace, TraceLimits, size_of_log
 from rag_eval_otel.live.hold import Key
 from rag_eval_otel.types import ContextsFromPrompt, Ending, SpanRef
-from rag_eval_otel.worker.wire import Origin, Receipt, WireGroup, WireSpan
+from rag_eval_otel.worker.wire import Origin, Receipt, WireGroup, WireSpan, parent_is_remote
 
 LIMITS: Final = TraceLimits(root_quiet=0.5, max_traces=16_384)
 """The waiting times of a worker: spans of a trace may come in several requests."""
@@ -102,6 +102,7 @@ class EarlySpan(NamedTuple):
     trace_id: bytes
     span_id: bytes
     parent_id: bytes
+    parent_is_remote: bool
     name: str
     scope: str
     start: int
@@ -113,6 +114,7 @@ class EarlySpan(NamedTuple):
             message.trace_id,
             message.span_id,
             message.parent_span_id,
+            parent_is_remote(message),
             message.name,
             scope,
             message.start_time_unix_nano,
@@ -120,39 +122,20 @@ class EarlySpan(NamedTuple):
         )
 
     def as_span(self) -> ReadableSpan:
-        trace_id = int.from_bytes(self.trace_id, "big")
-        return _bare_span(
-            trace_id,
-            int.from_bytes(self.span_id, "big"),
-            parent_id=int.from_bytes(self.parent_id, "big") or None,
+        parent = self._context(self.parent_id, is_remote=self.parent_is_remote)
+        return ReadableSpan(
             name=self.name,
-            scope=self.scope,
-            times=(self.start, self.end),
+            resource=_NO_RESOURCE,
+            context=self._context(self.span_id, is_remote=False),
+            parent=parent if any(self.parent_id) else None,
+            start_time=self.start,
+            end_time=self.end,
+            instrumentation_scope=InstrumentationScope(self.scope),
         )
 
-
-def _bare_span(
-    trace_id: int,
-    span_id: int,
-    *,
-    parent_id: int | None = None,
-    name: str = "",
-    scope: str = "",
-    times: tuple[int | None, int | None] = (None, None),
-) -> ReadableSpan:
-    return ReadableSpan(
-        name=name,
-        resource=_NO_RESOURCE,
-        context=_context(trace_id, span_id),
-        parent=None if parent_id is None else _context(trace_id, parent_id),
-        start_time=times[0],
-        end_time=times[1],
-        instrumentation_scope=InstrumentationScope(scope),
-    )
-
-
-def _context(trace_id: int, span_id: int) -> SpanContext:
-    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
+    def _context(self, span_id: bytes, *, is_remote: bool) -> SpanContext:
+        ids = int.from_bytes(self.trace_id, "big"), int.from_bytes(span_id, "big")
+        return SpanContext(*ids, is_remote=is_remote, trace_flags=_SAMPLED)
 
 
 class _EarlyGroup(NamedTuple):

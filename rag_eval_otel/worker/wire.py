@@ -421,13 +421,19 @@ class _Attributes(dict[str, Any]):
     max_value_len: int | None = None
 
 
+def parent_is_remote(message: trace_pb2.Span) -> bool:
+    """Return True if the parent of the span, if it has one, is in another service."""
+    if message.flags & _HAS_REMOTE:
+        return bool(message.flags & _IS_REMOTE)
+    # An SDK that does not say.
+    return message.kind in {message.SPAN_KIND_SERVER, message.SPAN_KIND_CONSUMER}
+
+
 def _parent(message: trace_pb2.Span, trace_id: int) -> SpanContext | None:
-    if not message.parent_span_id:
+    if not any(message.parent_span_id):  # like the collector: zeros are no id
         return None
-    is_remote = bool(message.flags & _IS_REMOTE)
-    if not message.flags & _HAS_REMOTE:  # an SDK that does not say
-        is_remote = message.kind in {message.SPAN_KIND_SERVER, message.SPAN_KIND_CONSUMER}
     span_id = int.from_bytes(message.parent_span_id, "big")
+    is_remote = parent_is_remote(message)
     return SpanContext(trace_id, span_id, is_remote=is_remote, trace_flags=_SAMPLED)
 
 

@@ -184,6 +184,15 @@ class TestSpans:
             app.wait(0.2)
             assert attributes_of(app.output.wait_for(3)[2])[STATUS] == "scored"
 
+    def test_a_parent_id_of_zeros_is_none(self) -> None:
+        """Some exporters write them at a root."""
+        spans = turn_spans(1)
+        spans[2].parent_span_id = bytes(8)
+        with worker() as app:
+            app.accept(*spans)
+            app.wait(0.6)
+            assert attributes_of(app.output.wait_for(3)[2])[STATUS] == "scored"
+
     def test_a_trace_without_its_root_is_read_after_a_longer_time(self) -> None:
         """A model may answer for long before the root ends; a turn without its root is refused."""
         with worker() as app:
@@ -206,6 +215,23 @@ class TestSpans:
             app.accept(*spans)
             app.wait(0.6)
             assert attributes_of(app.output.wait_for(3)[2])[STATUS] == "scored"
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_a_turn_below_the_request_of_another_service_is_read_soon(
+        self, is_first: object
+    ) -> None:
+        """The server's span has no mark of RAG, and may stand before or behind the turn."""
+        server = span(5, change=lambda one: one.MergeFrom(Span(kind=Span.SPAN_KIND_SERVER)))
+        server.parent_span_id = (7).to_bytes(8, "big")
+        turn = turn_spans(1, parent=5, trace=5)
+        requests = [request_with(server), request_with(*turn, scope="openinference.x")]
+        request = requests[0 if is_first else 1]
+        request.MergeFrom(requests[1 if is_first else 0])
+        with worker() as app:
+            app.engine.accept(request)
+            app.wait(0.6)
+            app.output.wait_for(4)
+            assert app.statuses() == {None: 3, "scored": 1}
 
     def test_turns_below_one_root_are_scored_each(self) -> None:
         """The root is no part of RAG, and ends last."""
