@@ -22,7 +22,7 @@ from opentelemetry.trace import NoOpTracerProvider, get_current_span
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.buffer import may_be_read
 from rag_eval_otel.capture.dialects import UNMARKED_SCOPES, is_recorded
-from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.capture.trace import Trace
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.draining import Draining
@@ -171,12 +171,13 @@ class Engine:
 
     def accept_logs(self, request: ExportLogsServiceRequest) -> None:
         """Read texts of turns in the log records of ``request``, and pass the records on."""
-        self._check_room()
         scopes = (scope for one in request.resource_logs for scope in one.scope_logs)
-        for record in (record for scope in scopes for record in scope.log_records):
-            with self._edge:
-                self._read_log(record)
-        self._output.put_logs(request)
+        with self._lock:
+            self._check_room()
+            for record in (record for scope in scopes for record in scope.log_records):
+                with self._edge:
+                    self._read_log(record)
+            self._output.put_logs(request)
 
     def drop(self, receipts: Iterable[Receipt]) -> None:
         """Drop the spans of ``receipts``: they are neither exported nor scored any more."""
@@ -317,9 +318,7 @@ class Engine:
         """
         if not any(one.key == semconv.EVALUATION_STATUS for one in span.message.attributes):
             return False
-        trace = self._buffer.discard(span.key[0])
-        if trace is not None:
-            self.pipeline.release_held(trace, UNTOUCHED)
+        self.pipeline.release_held(self._buffer.discard(span.key[0]), UNTOUCHED)
         return True
 
     def _read_log(self, record: LogRecord) -> None:
@@ -395,16 +394,17 @@ class _WirePipeline(Pipeline):
 
     def _may_be_turn(self, key: Key) -> bool:
         trace = self.buffer.traces.get(key[0])
-        return trace is None or key[1] not in trace.held or _is_turn(trace, key[1])
+        view = None if trace is None else trace.held.get(key[1])
+        return trace is None or view is None or _is_turn(trace, view)
 
     def release_held(self, trace: Trace, ending: Ending) -> None:
         """Export the kept-back spans of ``trace``; ``ending`` concerns those below which was RAG.
 
         A worker keeps back further spans, below which RAG might still have come.
         """
-        for span_id in [one for one in trace.held if not _is_turn(trace, one)]:
-            del trace.held[span_id]
-            self.hold.release((trace.trace_id, span_id), UNTOUCHED)
+        for view in [one for one in trace.held.values() if not _is_turn(trace, one)]:
+            del trace.held[view.span_id]
+            self.hold.release((trace.trace_id, view.span_id), UNTOUCHED)
         super().release_held(trace, ending)
 
     def export_again(self, span: ReadableSpan, ending: Ending) -> None:
@@ -437,9 +437,9 @@ class _Outlet:
         """Do nothing: the engine closes the output."""
 
 
-def _is_turn(trace: Trace, span_id: int) -> bool:
-    below = trace.subtrees.get(span_id)
-    return (below is not None and below.is_turn) or is_recorded(trace.held[span_id])
+def _is_turn(trace: Trace, held: SdkSpan) -> bool:
+    below = trace.subtrees.get(held.span_id)
+    return (below is not None and below.is_turn) or is_recorded(held)
 
 
 # --- events of scores, as log records of the application's service --------------------------------

@@ -231,11 +231,12 @@ class WireBuffer(TraceBuffer):
             trace.last, trace.size = self._clock(), trace.size + size
             self._bytes += size
 
-    def discard(self, trace_id: int) -> Trace | None:
+    def discard(self, trace_id: int) -> Trace:
         """Remove a trace, and ignore its later spans; the caller exports its kept-back spans."""
+        now = self._clock()
         with self.lock:
-            trace = self.traces.get(trace_id)
-            return None if trace is None else self._give_up(trace)
+            trace = self.traces.get(trace_id) or Trace(trace_id=trace_id, first=now, last=now)
+            return self._give_up(trace)
 
     def forget(self, trace_ids: Iterable[int]) -> list[Trace]:
         """Remove traces. If spans of these traces come again, the traces begin anew."""

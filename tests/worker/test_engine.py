@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -265,15 +266,18 @@ class TestSpans:
             app.accept(*broken[:2])
             assert app.sent() == ["retriever", "llm"]
 
-    def test_a_turn_that_was_scored_before_is_not_scored_again(self) -> None:
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (0, 2, 1)])
+    def test_a_turn_that_was_scored_before_is_not_scored_again(self, order: list[int]) -> None:
         """The application, or a worker before this one, has written its scores."""
         spans = turn_spans(1)
         spans[2].attributes.add(key=STATUS).value.string_value = "scored"
         before = spans[2].SerializeToString()
         with worker() as app:
-            app.accept(*spans)
+            for number in order:
+                app.accept(spans[number])
             app.engine.shutdown(60)
-            assert app.output.sent[2].message.SerializeToString() == before
+            sent = [one.message.SerializeToString() for one in app.output.sent]
+            assert sent[order.index(2)] == before
             assert app.engine.stats.captured == 0
 
     def test_texts_are_removed_on_request(self) -> None:
@@ -559,6 +563,28 @@ class TestLimits:
             monkeypatch.setattr(app.engine, "_check_backlog", lambda: app.engine.shutdown(60))
             with pytest.raises(OverloadedError, match="shuts down"):
                 app.accept(*turn_spans(1), receipt=done(3)[1])
+
+    def test_log_records_that_come_at_the_end_are_exported(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A request that was not refused is passed on before the output is closed."""
+        closed: list[float | None] = []
+
+        class Noting(FakeOutput):
+            def put_logs(self, _: ExportLogsServiceRequest) -> None:
+                closed.append(self.closed)
+
+        with worker(Noting()) as app:
+            ending = threading.Thread(target=app.engine.shutdown, args=[60])
+
+            def end(_: object) -> None:
+                ending.start()
+                ending.join(0.5)
+
+            monkeypatch.setattr(app.engine, "_read_log", end)
+            app.engine.accept_logs(logs_of(turn_spans(1)[1], "gen_ai.choice"))
+            ending.join()
+        assert closed == [None]
 
     def test_a_shutdown_waits_for_scores(self) -> None:
         """All spans leave, the output is closed, and no more requests are taken."""
