@@ -9,20 +9,20 @@ import math
 import random
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from opentelemetry.metrics import Observation
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from rag_eval_otel import semconv
 from rag_eval_otel.runtime.guard import Edge, silence
 from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.sinks.health import Gauge, add_gauge_source, meter_of
+from rag_eval_otel.worker.batches import Batch, BatchLimits, Item, Queue
 from rag_eval_otel.worker.senders import Reply, Sender, SendError, Signal
-from rag_eval_otel.worker.wire import Origin, Receipt, WireGroup, WireSpan, serialized_request
+from rag_eval_otel.worker.wire import WireGroup, WireSpan
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -33,21 +33,7 @@ DropReason: TypeAlias = Literal[
 ]
 
 _MAX_WAIT: Final = 300.0  # seconds that a receiver may ask an exporter to wait
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """When a batch is sent, and how many batches are sent at the same time.
-
-    A batch is sent at ``spans`` spans or requests of log records, at ``size`` bytes, or ``delay``
-    seconds after its first one, whichever is first. ``in_flight`` is the number of requests at the
-    same time.
-    """
-
-    spans: int = 512
-    size: int = 3 * 2**20
-    delay: float = 0.2
-    in_flight: int = 4
+_CLOSING: Final = 1.0  # seconds for requests under way to fail when the connections are closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +42,7 @@ class Retries:
 
     The first wait is ``first`` seconds, and each further one is twice as long, up to ``longest``.
     Each wait is multiplied by a random factor from 0.5 to 1. A time that the receiver names counts
-    instead, but at least ``first``. After ``limit`` seconds a batch is
+    instead, but at least ``first`` and at most five minutes. After ``limit`` seconds a batch is
     dropped. With ``limit=None``, for sources that keep their data until it is acknowledged, a
     request is repeated until it succeeds or its content turns out to be invalid.
     """
@@ -93,127 +79,6 @@ class OutputStats:
     waiting: int
 
 
-class _Item(NamedTuple):
-    """A serialized span, group of spans, or request of log records; ``number`` of them."""
-
-    kind: Literal["span", "group", "logs"]
-    content: bytes
-    number: int
-    origin: Origin | None = None
-    receipt: Receipt | None = None
-
-
-class _Queue:
-    """Spans or log records that wait; a lock of the owner protects it."""
-
-    def __init__(self, limits: BatchLimits, clock: Callable[[], float]) -> None:
-        self._limits = limits
-        self._clock = clock
-        self.items: deque[_Item] = deque()
-        self._size = self._count = 0  # bytes, and spans or log records
-        self.due = math.inf
-        """When the oldest item must be sent."""
-        self.added = self.taken = 0
-        """Numbers of items since the start."""
-        self.flushed = 0
-        """Items with a lower number do not wait until their batch is full."""
-
-    def add(self, item: _Item) -> bool:
-        """Append ``item``; return True if a waiting thread has to look at the queue."""
-        items = self.items
-        items.append(item)
-        self.added += 1
-        self._size += len(item.content)
-        self._count += item.number
-        if len(items) == 1:
-            self.due = self._clock() + self._limits.delay
-            return True
-        return self._is_full()
-
-    def is_due(self) -> bool:
-        """Return True if the next batch is to be sent now."""
-        return bool(self.items) and (
-            self._is_full() or self.taken < self.flushed or self._clock() >= self.due
-        )
-
-    def _is_full(self) -> bool:
-        return self._count >= self._limits.spans or self._size >= self._limits.size
-
-    def take(self) -> list[_Item]:
-        """Remove and return the oldest items: as many as a batch may have, but at least one."""
-        items, size, count = list[_Item](), 0, 0
-        while self.items:
-            size += len(self.items[0].content)
-            count += self.items[0].number
-            if items and (size > self._limits.size or count > self._limits.spans):
-                break
-            items.append(self.items.popleft())
-        self.taken += len(items)
-        self._size -= sum(len(item.content) for item in items)
-        self._count -= sum(item.number for item in items)
-        self.due = self._clock() + self._limits.delay if self.items else math.inf
-        return items
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Batch:
-    """The items of one request, and the number of the first one."""
-
-    signal: Signal
-    items: list[_Item]
-    start: int = 0
-    is_abandoned: bool = False  # it was counted as dropped while it was under way
-
-    @property
-    def count(self) -> int:
-        """Number of spans or log records."""
-        return sum(item.number for item in self.items)
-
-    @property
-    def size(self) -> int:
-        return sum(len(item.content) for item in self.items)
-
-    def message(self) -> bytes:
-        """Return the serialized request."""
-        if self.signal == "logs":
-            return b"".join(item.content for item in self.items)  # joined requests are one request
-        return serialized_request(self._of("span"), self._of("group"))
-
-    def _of(self, kind: Literal["span", "group"]) -> Iterator[tuple[Origin, bytes]]:
-        return (
-            (item.origin, item.content)
-            for item in self.items
-            if item.kind == kind and item.origin is not None
-        )
-
-    def halves(self) -> list[_Batch]:
-        """Return two batches with the records of this one; none if it cannot be divided."""
-        items = self.items
-        if len(items) == 1 and items[0].kind == "group":
-            items = _divided(items[0])
-        middle = len(items) // 2
-        parts = (items[:middle], items[middle:]) if middle else ()
-        return [_Batch(signal=self.signal, items=part) for part in parts]
-
-    def keep_wanted(self) -> None:
-        """Leave out the spans that another worker exports."""
-        self.items = [
-            item for item in self.items if item.receipt is None or not item.receipt.is_revoked
-        ]
-
-    def acknowledge(self) -> None:
-        """Tell the receipts that the spans have arrived, or never will."""
-        for item in self.items:
-            if item.receipt is not None:
-                item.receipt.left(item.number)
-
-
-def _divided(group: _Item) -> list[_Item]:
-    """Return the spans of ``group`` as single items."""
-    spans = ScopeSpans.FromString(group.content).spans
-    return [group._replace(kind="span", content=one.SerializeToString(), number=1) for one in spans]
-
-
 class OtlpOutput:
     """Export spans and log records over OTLP, in batches, from background threads.
 
@@ -241,9 +106,9 @@ class OtlpOutput:
         self._changed = threading.Condition(lock)  # something is queued
         self._done = threading.Condition(lock)  # a batch was exported or dropped
         signals: tuple[Signal, ...] = ("traces", "logs")
-        self._queues = {signal: _Queue(self._limits, clock) for signal in signals}
+        self._queues = {signal: Queue(self._limits, clock) for signal in signals}
         self._size = 0
-        self._under_way: set[_Batch] = set()
+        self._under_way: set[Batch] = set()
         self._closed = threading.Event()
         self._count = _Counts(meter_provider)
         self._stop_gauge = add_gauge_source(meter_provider, _WAITING, source=self._observe)
@@ -273,7 +138,7 @@ class OtlpOutput:
     def put(self, span: WireSpan) -> None:
         """Queue ``span``; return at once."""
         content = span.message.SerializeToString()
-        self._add("traces", _Item("span", content, 1, span.origin, span.receipt))
+        self._add("traces", Item("span", content, 1, span.origin, span.receipt))
 
     def put_group(self, group: WireGroup) -> None:
         """Queue the spans of ``group``; return at once."""
@@ -286,7 +151,7 @@ class OtlpOutput:
             for start in range(0, count, size):
                 self.put_group(group.of(group.messages[start : start + size]))
         else:
-            self._add("traces", _Item("group", group.content, count, group.origin, group.receipt))
+            self._add("traces", Item("group", group.content, count, group.origin, group.receipt))
 
     def put_logs(self, request: ExportLogsServiceRequest) -> None:
         """Queue the log records in ``request``."""
@@ -294,13 +159,17 @@ class OtlpOutput:
         count = sum(
             len(scope.log_records) for one in request.resource_logs for scope in one.scope_logs
         )
-        self._add("logs", _Item("logs", content, count))
+        self._add("logs", Item("logs", content, count))
 
-    def _add(self, signal: Signal, item: _Item) -> None:
+    def _add(self, signal: Signal, item: Item) -> None:
         with self._changed:
-            self._size += len(item.content)
-            if self._queues[signal].add(item):
-                self._changed.notify()
+            is_open = not self._closed.is_set()
+            if is_open:
+                self._size += len(item.content)
+                if self._queues[signal].add(item):
+                    self._changed.notify()
+        if not is_open:
+            self._drop(Batch(signal=signal, items=[item]), "shutdown")
 
     def flush(self, timeout: float) -> bool:
         """Export what was queued before the call; return False if that takes over ``timeout`` s."""
@@ -326,14 +195,14 @@ class OtlpOutput:
             self._changed.notify_all()
         for sender in self._senders.values():
             sender.close()
+        end = time.monotonic() + _CLOSING
         for thread in self._threads:
-            thread.join(1.0)
+            thread.join(max(0.0, end - time.monotonic()))
         with self._changed:
             left = list(self._under_way)
-            left += [_Batch(signal=name, items=list(q.items)) for name, q in self._queues.items()]
+            left += [Batch(signal=name, items=list(q.items)) for name, q in self._queues.items()]
         for batch in left:
             self._drop(batch, "shutdown")
-            batch.is_abandoned = True
         self._stop_gauge()
 
     def _observe(self) -> list[Observation]:
@@ -344,19 +213,29 @@ class OtlpOutput:
     def _run(self) -> None:
         silence()
         while (batch := self._next()) is not None:
-            size, is_done = batch.size, False
-            with self._edge:
-                self._export(batch)
-                is_done = True
-            if not is_done:  # a defect of this library: a repetition would fail, too
-                self._drop(batch, "error")
-                batch.acknowledge()
-            with self._changed:
-                self._size -= size
-                self._under_way.discard(batch)
-                self._done.notify_all()
+            batches = [batch]
+            while batches:
+                batches += reversed(self._deliver(batches.pop()))
 
-    def _next(self) -> _Batch | None:
+    def _deliver(self, batch: Batch) -> list[Batch]:
+        """Send or drop ``batch``; if it is too large, return its parts, now under way instead."""
+        size, parts, is_done = batch.size, list[Batch](), False
+        with self._edge:
+            parts = self._export(batch)
+            is_done = True
+        if not is_done:  # a defect of this library: a repetition would fail, too
+            self._drop(batch, "error")
+            batch.acknowledge()
+        with self._changed:
+            for part in parts:
+                part.is_counted = batch.is_counted
+            self._size += sum(part.size for part in parts) - size
+            self._under_way.discard(batch)
+            self._under_way.update(parts)
+            self._done.notify_all()
+        return parts
+
+    def _next(self) -> Batch | None:
         """Wait for the next batch; return None after `close`."""
         with self._changed:
             while not self._closed.is_set():
@@ -367,26 +246,25 @@ class OtlpOutput:
                 self._changed.wait(None if due == math.inf else max(0.0, due - self._clock()))
         return None
 
-    def _take(self, signal: Signal, queue: _Queue) -> _Batch:
-        batch = _Batch(signal=signal, start=queue.taken, items=queue.take())
+    def _take(self, signal: Signal, queue: Queue) -> Batch:
+        batch = Batch(signal=signal, start=queue.taken, items=queue.take())
         self._under_way.add(batch)
         if any(queue.items for queue in self._queues.values()):
             self._changed.notify()
         return batch
 
-    def _export(self, batch: _Batch) -> None:
-        """Send ``batch`` until it is accepted or dropped."""
+    def _export(self, batch: Batch) -> list[Batch]:
+        """Send ``batch`` until it is accepted or dropped; if it is too large, return its parts."""
         began, attempt = self._clock(), 0
-        while True:
-            batch.keep_wanted()
-            if not batch.items:
-                return None
+        while batch.keep_wanted():
+            message = batch.message()
             try:
-                reply = self._senders[batch.signal].send(batch.message())
+                reply = self._senders[batch.signal].send(message)
             except SendError as error:
                 self._count.failed(batch.signal, error)
                 if self._closed.is_set():
-                    return self._drop(batch, "shutdown")
+                    self._drop(batch, "shutdown")
+                    break
                 if not self._retries.may_repeat(error, seconds=self._clock() - began):
                     return self._give_up(batch, error)
                 wait = self._retries.wait(attempt, error)
@@ -394,36 +272,45 @@ class OtlpOutput:
                 attempt += 1
                 self._closed.wait(wait)
             else:
-                return self._finish(batch, reply)
+                self._finish(batch, reply)
+                break
+        return []
 
-    def _give_up(self, batch: _Batch, error: SendError) -> None:
-        """Drop ``batch``, or send it in two parts if it is too large."""
+    def _give_up(self, batch: Batch, error: SendError) -> list[Batch]:
+        """Drop ``batch``, or return its parts if it is too large and can be divided."""
         halves = batch.halves() if error.kind == "too_large" else []
-        for half in halves:
-            self._export(half)
-        if halves:
-            return
-        self._warn(batch, error, then="its records are dropped")
-        self._drop(batch, "deadline" if error.kind == "transient" else error.kind)
-        if error.kind in {"invalid", "too_large"}:
-            batch.acknowledge()
+        if not halves:
+            self._warn(batch, error, then="its records are dropped")
+            self._drop(batch, "deadline" if error.kind == "transient" else error.kind)
+            if error.kind in {"invalid", "too_large"}:
+                batch.acknowledge()
+        return halves
 
-    def _finish(self, batch: _Batch, reply: Reply) -> None:
-        if reply.rejected:
+    def _finish(self, batch: Batch, reply: Reply) -> None:
+        rejected = min(max(0, reply.rejected), batch.count)
+        if rejected:
             self._log.write(
                 "rejected",
                 "the receiver has rejected %d of %d records of an OTLP request (%s): %s",
-                *(reply.rejected, batch.count, batch.signal, reply.message),
+                *(rejected, batch.count, batch.signal, reply.message),
             )
-            self._count.dropped(batch.signal, "rejected", number=reply.rejected)
-        self._count.exported(batch.signal, batch.count - reply.rejected)
+        if self._may_count(batch):
+            if rejected:
+                self._count.dropped(batch.signal, "rejected", number=rejected)
+            self._count.exported(batch.signal, batch.count - rejected)
         batch.acknowledge()
 
-    def _drop(self, batch: _Batch, reason: DropReason) -> None:
-        if batch.items and not batch.is_abandoned:
+    def _drop(self, batch: Batch, reason: DropReason) -> None:
+        if batch.items and self._may_count(batch):
             self._count.dropped(batch.signal, reason, number=batch.count)
 
-    def _warn(self, batch: _Batch, error: SendError, *, then: str) -> None:
+    def _may_count(self, batch: Batch) -> bool:
+        """Return True at the first call: `close` counts what is under way, too."""
+        with self._changed:
+            was_counted, batch.is_counted = batch.is_counted, True
+        return not was_counted
+
+    def _warn(self, batch: Batch, error: SendError, *, then: str) -> None:
         self._log.write(
             f"{error.kind} {then[:8]}",
             "an OTLP request (%s, %d records) has failed: %s; %s",

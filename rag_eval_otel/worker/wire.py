@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.sdk.resources import Resource
@@ -24,7 +25,6 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 from rag_eval_otel.errors import RagEvalError
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 _ORIGINS: Final = 1024  # pairs of a resource and a scope that are kept
@@ -237,6 +237,23 @@ def _origin(resource: bytes, scope: bytes) -> Origin:
         service=str(plain_attributes(resource_spans.resource.attributes).get("service.name") or ""),
         scope=scope_spans.scope.name,
     )
+
+
+def log_records_in(request: ExportLogsServiceRequest) -> list[ExportLogsServiceRequest]:
+    """Return a request for each log record in ``request``, which is empty afterwards."""
+    found: list[ExportLogsServiceRequest] = []
+    for resource in request.resource_logs:
+        scopes = list(resource.scope_logs)
+        resource.ClearField("scope_logs")
+        for scope in scopes:
+            records = list(scope.log_records)
+            scope.ClearField("log_records")
+            for record in records:
+                made = ExportLogsServiceRequest(resource_logs=[resource])
+                made.resource_logs[0].scope_logs.append(scope)
+                made.resource_logs[0].scope_logs[0].log_records.append(record)
+                found.append(made)
+    return found
 
 
 def request_of(batch: Sequence[WireSpan]) -> ExportTraceServiceRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,6 +219,30 @@ def test_a_group_that_is_too_large_is_divided(outputs: Make) -> None:
     assert resource.resource.attributes[0].value.string_value == "shop"
 
 
+def test_log_records_of_a_request_that_is_too_large_are_divided(outputs: Make) -> None:
+    """A single request of log records is sent in parts, each with its resource and scope."""
+    given = ExportLogsServiceRequest()
+    for number in range(2):
+        resource = given.resource_logs.add(schema_url=f"resource/{number}")
+        scope = resource.scope_logs.add(schema_url="scope")
+        for text in ("a", "b"):
+            scope.log_records.add().body.string_value = f"{text}{number}"
+    sender = Script(SendError("too large", kind="too_large"))
+    output = outputs(sender)
+    output.put_logs(given)
+    assert output.flush(WAIT)
+    told = [
+        (one.schema_url, scope.schema_url, record.body.string_value)
+        for message in sender.sent[1:]
+        for one in ExportLogsServiceRequest.FromString(message).resource_logs
+        for scope in one.scope_logs
+        for record in scope.log_records
+    ]
+    assert told == [(f"resource/{n}", "scope", f"{text}{n}") for n in (0, 1) for text in "ab"]
+    assert [len(sender.sent), output.size] == [3, 0]
+    assert output.stats.exported == {"logs": 4}
+
+
 def test_log_records_share_requests(outputs: Make) -> None:
     """Requests of single log records, such as events of scores, leave as one request."""
     sender = Script()
@@ -353,6 +378,15 @@ def test_rejected_spans_are_counted_and_logged(
     assert "rejected 1 of 2 records of an OTLP request (traces): no service.name" in caplog.text
 
 
+def test_a_receiver_that_rejects_more_than_it_got_is_not_believed(outputs: Make) -> None:
+    """The counts stay those of the spans that were sent."""
+    output = outputs(Script(Reply(rejected=5)))
+    put(output, *spans("a"))
+    assert output.flush(WAIT)
+    assert output.stats.exported == {"traces": 0}
+    assert output.stats.dropped == {("traces", "rejected"): 1}
+
+
 def test_revoked_spans_are_not_sent(outputs: Make) -> None:
     """Spans of a revoked Kafka partition are left out, also of a batch that failed before."""
     revoked = Receipt(1, lambda: None)
@@ -395,6 +429,60 @@ def test_close_counts_what_a_receiver_does_not_answer(outputs: Make) -> None:
     gate.set()
     output._threads[0].join(WAIT)  # noqa: SLF001  # nothing else tells that it has ended
     assert output.stats.dropped == {("traces", "shutdown"): 1}
+
+
+def test_close_counts_the_parts_of_a_divided_batch(outputs: Make) -> None:
+    """One half was exported; the other one, which is under way at the end, was not."""
+    gate, begun = threading.Event(), threading.Event()
+    sender = Script(SendError("too large", kind="too_large"), Reply(), last=DOWN)
+
+    def hang() -> None:
+        if len(sender.sent) > 2:
+            begun.set()
+            gate.wait(WAIT)
+
+    sender.before = hang
+    output = outputs(sender, batches=BatchLimits(spans=4, in_flight=1))
+    put(output, *spans("a", "b", "c", "d"))
+    assert begun.wait(WAIT)
+    output.close(0)
+    gate.set()
+    output._threads[0].join(WAIT)  # noqa: SLF001  # nothing else tells that it has ended
+    assert output.stats.exported == {"traces": 2}
+    assert output.stats.dropped == {("traces", "shutdown"): 2}
+
+
+@pytest.mark.slow
+def test_close_waits_once_for_all_threads(outputs: Make) -> None:
+    """Four requests that hang take no longer than one; what they answer later does not count."""
+    gate, sender = threading.Event(), Script()
+    begun = threading.Barrier(5)
+
+    def hang() -> None:
+        begun.wait(WAIT)
+        gate.wait(WAIT)
+
+    sender.before = hang
+    output = outputs(sender, batches=BatchLimits(spans=1, in_flight=4))
+    put(output, *spans("a", "b", "c", "d"))
+    begun.wait(WAIT)
+    start = time.monotonic()
+    output.close(0)
+    assert time.monotonic() - start < 3
+    gate.set()
+    for thread in output._threads:  # noqa: SLF001  # nothing else tells that they have ended
+        thread.join(WAIT)
+    assert output.stats.exported == {}
+    assert output.stats.dropped == {("traces", "shutdown"): 4}
+
+
+def test_what_comes_after_the_close_is_counted(outputs: Make) -> None:
+    """Nobody would export it."""
+    output = outputs(Script())
+    output.close(0)
+    put(output, *spans("a"))
+    assert output.stats.dropped == {("traces", "shutdown"): 1}
+    assert output.size == 0
 
 
 def test_a_defect_costs_one_batch_and_no_thread(
