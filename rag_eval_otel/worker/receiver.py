@@ -37,6 +37,7 @@ _THREADS: Final = 8  # that read requests, for each protocol
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _PACKED: Final = (b"\x1f\x8b", b"\x78")  # how gzip and zlib begin
 _SLOWEST: Final = 30.0  # seconds in which the body of a request must arrive
+_LATE: Final = f"the request has not arrived, or not within {_SLOWEST:.0f} s"
 _LOOK: Final = 1.0  # seconds between looks for slow requests over gRPC
 _CLOSING: Final = 1.0  # seconds that `stop` waits for open HTTP requests
 _SIGNALS: Final = ("traces", "logs", "metrics")
@@ -166,8 +167,7 @@ class _GrpcServer:
         try:
             return next(messages)
         except (StopIteration, grpc.RpcError) as error:
-            msg = f"the request has not arrived, or not within {_SLOWEST:.0f} s"
-            raise RefusedError(msg, kind="slow") from error
+            raise RefusedError(_LATE, kind="slow") from error
         finally:
             self._reading.pop(context, None)
 
@@ -385,9 +385,8 @@ class _HttpServer:
             return await asyncio.wait_for(request.read(), _SLOWEST)
         except self._web.HTTPRequestEntityTooLarge as error:
             raise self._too_large() from error
-        except asyncio.TimeoutError as error:
-            slow = f"the request has not arrived within {_SLOWEST:.0f} s"
-            raise RefusedError(slow, kind="slow") from error
+        except (asyncio.TimeoutError, ConnectionError) as error:
+            raise RefusedError(_LATE, kind="slow") from error
 
     def _too_large(self) -> RefusedError:
         limit = self._options.max_request
@@ -474,9 +473,10 @@ class Receiver:
         Returns False if a request is still under way after ``timeout`` seconds.
         """
         self.refuse()
+        deadline = time.monotonic() + timeout
         if self._grpc is not None:
             self._grpc.stop(timeout)
-        return self._desk.wait_idle(timeout)
+        return self._desk.wait_idle(max(0.0, deadline - time.monotonic()))
 
     def stop(self) -> None:
         """Close all ports at once; requests under way fail, unless `drain` was called before."""

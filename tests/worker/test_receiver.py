@@ -6,6 +6,7 @@ import gc
 import gzip
 import json
 import shutil
+import socket
 import subprocess
 import threading
 import tracemalloc
@@ -32,6 +33,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.worker.intake import Desk
 from rag_eval_otel.worker.output import OtlpOutput
 from rag_eval_otel.worker.receiver import Probes, Receiver, ReceiverOptions
 from rag_eval_otel.worker.senders import open_senders
@@ -614,6 +616,45 @@ def test_drain_ends_in_time(http: Listen, intake: Intake) -> None:
         assert not receiver.drain(0.01)
         gate.set()
         under_way.result(WAIT)
+
+
+def test_drain_has_one_time_for_both_protocols(
+    listen: Listen, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call over gRPC that does not end is not waited for a second time."""
+    receiver, left = listen(), list[float]()
+    started, gate = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        started.set()
+        gate.wait(WAIT)
+
+    intake.before = slowly
+    monkeypatch.setattr(Desk, "wait_idle", lambda _, timeout: bool(left.append(timeout)))
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(stub(receiver), ONE)
+        assert started.wait(WAIT)
+        assert not receiver.drain(0.2)
+        gate.set()
+        assert isinstance(under_way.exception(WAIT), grpc.RpcError)
+    assert left[0] < 0.1
+
+
+def test_uploads_that_are_cut_off_are_no_errors(
+    http: Listen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender that ends within a request is counted as slow, without a traceback in the log."""
+    receiver, begun = http(), threading.Event()
+    monkeypatch.setattr(Desk, "check_open", lambda *_: begun.set())
+    head = f"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\n"
+    for body in ("Content-Length: 100\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc"):
+        with socket.create_connection(("127.0.0.1", receiver.http_port or 0)) as sender:
+            sender.sendall((head + body).encode())
+            assert begun.wait(WAIT)
+        assert receiver._desk.wait_idle(WAIT)  # noqa: SLF001  # a drain would refuse the next one
+        begun.clear()
+    assert receiver.requests == {("traces", "slow"): 2}
+    assert not any(record.exc_info for record in caplog.records)
 
 
 # --- TLS ------------------------------------------------------------------------------------------
