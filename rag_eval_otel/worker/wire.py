@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 _ORIGINS: Final = 1024  # pairs of a resource and a scope that are kept
+_ORIGIN_SIZE: Final = 64 * 1024  # bytes of the largest pair that is kept
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span
 _NO_VALUE: Final = object()
 
@@ -226,8 +227,12 @@ def groups_in(request: ExportTraceServiceRequest, receipt: Receipt) -> list[Wire
     return found
 
 
-@lru_cache(maxsize=_ORIGINS)
 def _origin(resource: bytes, scope: bytes) -> Origin:
+    is_usual = len(resource) + len(scope) <= _ORIGIN_SIZE
+    return (_kept_origin if is_usual else _read_origin)(resource, scope)
+
+
+def _read_origin(resource: bytes, scope: bytes) -> Origin:
     resource_spans = trace_pb2.ResourceSpans.FromString(resource)
     scope_spans = trace_pb2.ScopeSpans.FromString(scope)
     return Origin(
@@ -237,6 +242,9 @@ def _origin(resource: bytes, scope: bytes) -> Origin:
         service=str(plain_attributes(resource_spans.resource.attributes).get("service.name") or ""),
         scope=scope_spans.scope.name,
     )
+
+
+_kept_origin = lru_cache(maxsize=_ORIGINS)(_read_origin)
 
 
 def log_records_in(request: ExportLogsServiceRequest) -> list[ExportLogsServiceRequest]:

@@ -85,6 +85,16 @@ class TestRequests:
         origin = wire().origin
         assert (origin.service, origin.scope) == ("shop", "acme")
 
+    @pytest.mark.parametrize("length", [10, 1_000_000])
+    def test_large_origins_are_not_kept(self, length: int) -> None:
+        """A thousand resources of a megabyte would fill the memory, beside all limits."""
+        first, second = (
+            spans_in(request_with(span(1), service="x" * length), untracked())[0].origin
+            for _ in range(2)
+        )
+        assert (first is second) == (length == 10)
+        assert first.service == second.service
+
     def test_a_detached_span_has_its_unknown_fields(self) -> None:
         """A copy has the same content, and is changed apart from the original."""
         one = wire()
