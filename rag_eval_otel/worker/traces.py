@@ -226,8 +226,9 @@ class WireBuffer(TraceBuffer):
             if trace is None or not isinstance(view, SdkSpan):
                 super().add_log(trace_id, span_id, record)
                 return
-            size = size_of_log(record)
+            size, (came, known) = size_of_log(record), trace.arrivals[span_id]
             view.add_log(record)
+            trace.arrivals[span_id] = (came, known + size)
             trace.last, trace.size = self._clock(), trace.size + size
             self._bytes += size
 

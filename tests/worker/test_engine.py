@@ -373,6 +373,21 @@ class TestLogs:
             app.wait(0.6)
             assert attributes_of(app.output.wait_for(3)[2])[STATUS] == "scored"
 
+    def test_leave_with_the_turn_that_they_belong_to(self) -> None:
+        """A trace that goes on does not grow with the log records of turns that were read."""
+        spans = genai_spans()
+        spans[2].parent_span_id, spans[2].flags = (7).to_bytes(8, "big"), 0x300
+        other = turn_spans(2, trace=1)[0]
+        with worker() as app:
+            app.accept(other)
+            before = app.engine.size
+            app.accept(*spans)
+            app.engine.accept_logs(logs_of(spans[1], "gen_ai.user.message", "gen_ai.choice"))
+            app.wait(0.6)
+            app.output.wait_for(4)
+            assert app.engine.is_collecting(1)
+            assert app.engine.size == before
+
     def test_of_a_failed_call_are_not_waited_for(self) -> None:
         """A call that failed has no reply."""
         spans = genai_spans()
