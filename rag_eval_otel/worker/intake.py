@@ -90,7 +90,11 @@ def read_json(kind: Any, content: bytes) -> Any:
     if not isinstance(found, dict):
         msg = "an OTLP request is a JSON object"
         raise ValueError(msg)  # noqa: TRY004  # the caller reports it like other wrong content
-    _ids_to_base64(found)
+    try:
+        _ids_to_base64(found)
+    except (AttributeError, TypeError, ValueError) as error:
+        msg = "ids must be hexadecimal digits, and spans and log records must be lists of objects"
+        raise ValueError(msg) from error
     return message_of(kind, found)
 
 
@@ -101,7 +105,7 @@ def message_of(kind: Any, found: dict[str, Any]) -> Any:
     """
     try:
         return ParseDict(found, kind(), ignore_unknown_fields=True)
-    except ParseError as error:
+    except (ParseError, OverflowError) as error:  # an infinite number
         path = ".".join(_FIELD.findall(str(error))) or "the request"
         msg = f"{path} has a value that does not fit"
         raise ValueError(msg) from None  # the message quotes the value, which may be a user's text
@@ -277,7 +281,7 @@ class Desk:
     def _read(self, kind: Any, content: bytes, *, is_json: bool) -> Any:
         try:
             return read_json(kind, content) if is_json else kind.FromString(content)
-        except (DecodeError, AttributeError, TypeError, ValueError, RecursionError) as error:
+        except (DecodeError, ValueError, RecursionError) as error:
             form = "OTLP JSON" if is_json else "an OTLP request in protobuf"
             msg = f"the content is not {form}: {error}"
             raise RefusedError(msg, kind="malformed") from error

@@ -301,6 +301,7 @@ def test_broken_protobuf_is_refused(http: Listen, intake: Intake, content: bytes
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]}',
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 7}]}]}]}',
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "x"}]}]}]}',
+        '{"resourceSpans": [{"scopeSpans": [{"spans": [{"kind": 1e400}]}]}]}',
         '{"resourceSpans": ' + "[" * 100_000,
         "\ufeff\x00",
     ],
