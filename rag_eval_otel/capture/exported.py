@@ -37,6 +37,7 @@ _TRACE_ID, _SPAN_ID = 16, 8  # bytes
 _LENGTH = 4  # bytes before each protobuf message of a file
 _LARGEST = 2**30  # bytes of one protobuf message
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span
+_REMOTE_KINDS = (2, "SPAN_KIND_SERVER", 5, "SPAN_KIND_CONSUMER")
 _ERROR = (2, "STATUS_CODE_ERROR")
 _HEAD = 64  # bytes by which JSON is recognised
 _BLANK = b" \t\r\n\xef\xbb\xbf"  # white space and the byte order mark
@@ -350,15 +351,15 @@ def _span(
 ) -> ExportedSpan:
     raw = part.content
     attributes, span_id = _attributes(raw), _id(raw["spanId"], _SPAN_ID)
-    parent, flags = raw.get("parentSpanId"), int(raw.get("flags") or 0)
+    parent_id = _id(raw["parentSpanId"], _SPAN_ID) if raw.get("parentSpanId") else 0
     return ExportedSpan(
         name=str(raw.get("name") or ""),
         scope=part.scope,
         service=part.service,
         trace_id=int(part.trace_id, 16),
         span_id=span_id,
-        parent_id=_id(parent, _SPAN_ID) if parent else None,
-        parent_is_remote=bool(parent and flags & _HAS_REMOTE and flags & _IS_REMOTE),
+        parent_id=parent_id or None,
+        parent_is_remote=bool(parent_id) and _is_remote(raw),
         start=int(raw.get("startTimeUnixNano") or 0),
         end=int(raw["endTimeUnixNano"]) if raw.get("endTimeUnixNano") else None,
         error=_error(raw.get("status") or {}, attributes),
@@ -369,6 +370,14 @@ def _span(
         dropped_events=int(raw.get("droppedEventsCount") or 0),
         value_limit=value_limit,
     )
+
+
+def _is_remote(raw: Mapping[str, Any]) -> bool:
+    """Return True if the parent of the span is in another service."""
+    flags = int(raw.get("flags") or 0)
+    if flags & _HAS_REMOTE:
+        return bool(flags & _IS_REMOTE)
+    return raw.get("kind") in _REMOTE_KINDS  # an SDK that does not say
 
 
 def _error(status: Mapping[str, Any], attributes: Mapping[str, Any]) -> str | None:
