@@ -2,7 +2,8 @@
 
 `KafkaSource` reads what the Kafka exporter of the collector writes (encoding ``otlp_proto``, key =
 trace id) as a member of a consumer group. Delivery is at least once: the committed offset of a
-partition is its `Watermark`, from which another worker that gets the partition reads on.
+partition is its `Watermark`, from which another worker that gets the partition reads on, without
+the messages that are `Finished`.
 The threads::
 
     poll    receives messages, is called back by the client, commits, pauses and resumes
@@ -29,7 +30,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.health import Gauge, add_gauge_source
 from rag_eval_otel.worker.kafka_client import Client, DeadLetters, Poison
-from rag_eval_otel.worker.watermark import Partition
+from rag_eval_otel.worker.watermark import Finished, Partition
 from rag_eval_otel.worker.wire import OverloadedError, Receipt, count_spans
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class KafkaSource:
         self._shared_for = frozenset[int]()  # the partitions at the last division of the limits
         self._due: dict[str, float] = {}
         self._is_committing = False
+        self._notes: dict[int, str] | None = {}  # of the last commit; None if brokers refuse them
         self._draining = threading.Event()
         self._stopping = threading.Event()
         self._threads = [
@@ -267,19 +269,38 @@ class KafkaSource:
         partition = self._partitions.get(message.partition())
         if partition is None:
             return
-        offset, value = message.offset(), message.value() or b""
+        offset, epoch, value = message.offset(), message.leader_epoch(), message.value() or b""
         if offset < partition.watermark.end:
             partition = self._begin_anew(partition)
+        if partition.known is None:
+            self._learn_known()
+        if partition.is_known(offset, epoch):
+            partition.begin(offset, epoch=epoch)
+            partition.acknowledged.append(offset)
+            self._client.count("finished_before")
+            return
         found = read(value)
         if isinstance(found, ExportTraceServiceRequest):
-            partition.begin(offset, traces_of(found), size=len(value))
+            partition.begin(offset, traces_of(found), size=len(value), epoch=epoch)
             receipt = Receipt(count_spans(found), partial(partition.acknowledged.append, offset))
             partition.receipts[offset] = receipt
             self._jobs.put(_Job(partition, found, receipt, message))
         else:
-            partition.begin(offset, size=len(value))
+            partition.begin(offset, size=len(value), epoch=epoch)
             self._dead.add(partition, message, found)
         self._pause_or_resume(partition)
+
+    def _learn_known(self) -> None:
+        """Find out which messages the workers before this one have finished, of new partitions.
+
+        If the brokers do not answer, these messages are exported again.
+        """
+        new = [one for one in self._partitions.values() if one.known is None]
+        places = [self._client.partition(one.number) for one in new]
+        found = self._client.attempt(self._consumer.committed, places, timeout=_PATIENCE) or ()
+        known = {one.partition: Finished.of_note(one.offset, one.metadata) for one in found}
+        for one in new:
+            one.known = known.get(one.number, Finished())
 
     def _begin_anew(self, old: Partition) -> Partition:
         """Return a partition without messages in place of ``old``, whose log begins anew.
@@ -290,7 +311,14 @@ class KafkaSource:
         self._client.count_error("offset_reset")
         told = "partition %s of %s goes on below offset %s: its offsets are counted anew"
         _log.warning(told, old.number, self._options.topic, old.watermark.end)
-        found = Partition(old.number, committed=old.committed, is_paused=old.is_paused, before=old)
+        found = Partition(
+            old.number,
+            committed=old.committed,
+            committed_note=old.committed_note,
+            is_paused=old.is_paused,
+            before=old,
+            known=Finished(),
+        )
         self._partitions[old.number] = found
         return found
 
@@ -351,6 +379,7 @@ class KafkaSource:
     # --- commits ----------------------------------------------------------------------------------
 
     def _commit(self) -> None:
+        self._mark(self._partitions.values())
         offsets = self._offsets_of(self._partitions.values())
         if offsets:
             self._is_committing = True
@@ -361,21 +390,36 @@ class KafkaSource:
         self._consumer.commit(offsets=offsets, asynchronous=True)
         return True
 
+    def _mark(self, partitions: Iterable[Partition]) -> None:
+        """Note what is finished: the next owner reads each trace as a whole or not at all."""
+        for one in partitions if self._notes is not None else ():
+            one.finished = one.watermark.finished(self._engine.is_collecting)
+
     def _offsets_of(self, partitions: Iterable[Partition]) -> list[Any]:
-        found = [(one.number, one.to_commit) for one in partitions]
-        return [self._client.partition(number, at) for number, at in found if at is not None]
+        found = {one.number: to for one in partitions if (to := one.to_commit) is not None}
+        if self._notes is not None:
+            self._notes |= {number: note for number, (_, note) in found.items()}
+        return [self._client.partition(number, *to) for number, to in found.items()]
 
     def _committed(self, error: Any, offsets: Iterable[Any]) -> None:
         self._is_committing = False
         if error is not None:
-            self._client.failed(error)
+            self._commit_failed(error)
             return
         for one in offsets:
             partition = self._partitions.get(one.partition)
             if one.error is not None:
-                self._client.failed(one.error)
+                self._commit_failed(one.error)
             elif partition is not None:
                 partition.committed = one.offset
+                partition.committed_note = (self._notes or {}).get(one.partition, "")
+
+    def _commit_failed(self, error: Any) -> None:
+        self._client.failed(error)
+        if error.name() == "OFFSET_METADATA_TOO_LARGE":
+            self._notes = None
+            for one in self._partitions.values():
+                one.finished = Finished()
 
     # --- changes of the group ---------------------------------------------------------------------
 
@@ -407,6 +451,7 @@ class KafkaSource:
                 self._client.attempt(self._consumer.resume, [self._client.partition(one.number)])
             self._lags.pop(one.number, None)
             self._client.count("exported", messages=one.settle(self._engine.is_collecting))
+        self._mark(gone)
         return gone
 
     def _drop(self, gone: Sequence[Partition]) -> None:

@@ -35,9 +35,9 @@ Poison: TypeAlias = Literal["malformed", "empty", "ids", "error"]
 """Why a message cannot be processed. ``malformed``: it is no OTLP request in protobuf. ``empty``:
 it has no spans. ``ids``: a span has no valid trace id or span id. ``error``: an internal error."""
 
-Outcome: TypeAlias = Literal["exported", "dead_letter", "discarded", "revoked"]
-"""What became of a message. ``discarded``: it cannot be processed, and there is no dead letter.
-``revoked``: another worker has the partition before the message was exported."""
+Outcome: TypeAlias = Literal["exported", "finished_before", "dead_letter", "discarded", "revoked"]
+"""What became of a message. ``finished_before``: another worker has exported it. ``discarded``: it
+cannot be processed, and there is no dead letter. ``revoked``: another worker has its partition."""
 
 _LINGER: Final = 0.05  # seconds that spans of a trace wait for one another
 _TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
@@ -206,8 +206,8 @@ class Client:
             msg = f"the Kafka client refuses its options: {error.args[0].str()}"
             raise ConfigError(msg) from None
 
-    def partition(self, number: int, *offset: int) -> Any:
-        """Return the client's object for a partition of the topic that is read."""
+    def partition(self, number: int, *offset: Any) -> Any:
+        """Return the client's object for a partition, perhaps with an offset and a text for it."""
         return self.package.TopicPartition(self.options.topic, number, *offset)
 
     def attempt(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -1,18 +1,67 @@
-"""Find the offset up to which the messages of a Kafka partition are complete."""
+"""Find the offset up to which the messages of a Kafka partition are complete.
+
+Messages above this offset may be complete, too. `Finished` is committed with the offset, so that
+the next worker does not export their spans again.
+"""
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from rag_eval_otel.worker.wire import Receipt
+
+_MARKED: Final = 8192  # offsets after the watermark: 1,366 of the 4,096 bytes that brokers allow
+_NOTE: Final = re.compile(r"finished:(\d+):([A-Za-z0-9+/=]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The messages above a committed offset that are complete.
+
+    Bit ``i`` of ``bits`` stands for the offset ``start + i``. ``epoch`` is the largest leader epoch
+    of these messages. A message of a later epoch was written after a broker had lost messages.
+    """
+
+    start: int = 0
+    bits: int = 0
+    epoch: int = -1
+
+    def has(self, offset: int, epoch: int | None) -> bool:
+        """Return True if the message of this leader epoch at ``offset`` is complete."""
+        is_marked = offset >= self.start and bool(self.bits >> (offset - self.start) & 1)
+        return is_marked and epoch is not None and epoch <= self.epoch
+
+    def note(self, offset: int) -> str:
+        """Return a text to commit with ``offset``; it is empty if no message above is complete."""
+        bits = self.bits >> max(0, offset - self.start)
+        if not bits:
+            return ""
+        content = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+        return f"finished:{self.epoch}:{b64encode(content).decode()}"
+
+    @classmethod
+    def of_note(cls, offset: int, note: str | None) -> Finished:
+        """Return what was committed with ``offset``; no messages if the text is of another form."""
+        found = _NOTE.fullmatch(note or "")
+        if found is None:
+            return cls()
+        try:
+            content = b64decode(found[2], validate=True)
+        except ValueError:
+            return cls()
+        return cls(offset, int.from_bytes(content, "little"), int(found[1]))
 
 
 @dataclass(slots=True)
 class _Message:
     size: int
     traces: frozenset[int]
+    epoch: int | None = None
     is_open: bool = True
 
 
@@ -36,12 +85,19 @@ class Watermark:
         self.open = 0
         """The number of these messages."""
 
-    def begin(self, offset: int, traces: Iterable[int] = (), *, size: int = 0) -> None:
+    def begin(
+        self,
+        offset: int,
+        traces: Iterable[int] = (),
+        *,
+        size: int = 0,
+        epoch: int | None = None,
+    ) -> None:
         """Add a message with spans of ``traces``; ValueError if the offset is not above others."""
         if offset < self.end:
             msg = f"offset {offset} is below {self.end}"
             raise ValueError(msg)
-        message = self._messages[offset] = _Message(size, frozenset(traces))
+        message = self._messages[offset] = _Message(size, frozenset(traces), epoch)
         self._open_of.update(message.traces)
         self.bytes += size
         self.open += 1
@@ -67,17 +123,44 @@ class Watermark:
         """
         while self._messages:
             offset, message = next(iter(self._messages.items()))
-            traces = message.traces
-            if message.is_open or any(self._open_of[t] or is_collecting(t) for t in traces):
+            if not self._is_complete(message, is_collecting):
                 self.offset = offset
                 return offset
             del self._messages[offset]
-            for trace in traces:
+            for trace in message.traces:
                 if not self._open_of[trace]:
                     del self._open_of[trace]
         if self.offset is not None:
             self.offset = self.end
         return self.offset
+
+    def _is_complete(self, message: _Message, is_collecting: Callable[[int], bool]) -> bool:
+        return not message.is_open and not any(
+            self._open_of[trace] or is_collecting(trace) for trace in message.traces
+        )
+
+    def finished(self, is_collecting: Callable[[int], bool] = lambda _: False) -> Finished:
+        """Return the complete messages above the watermark, so that they are not read again.
+
+        A trace is read again as a whole or not at all: a message is left out if it has spans of a
+        trace of which another message has to be read again.
+        """
+        start = self.offset or 0
+        complete, again = dict[int, _Message](), set[int]()
+        for offset, message in self._messages.items():
+            is_near = offset - start < _MARKED and message.epoch is not None
+            if is_near and self._is_complete(message, is_collecting):
+                complete[offset] = message
+            else:
+                again |= message.traces
+        while shared := [n for n, one in complete.items() if not again.isdisjoint(one.traces)]:
+            for offset in shared:
+                again |= complete.pop(offset).traces
+        marks = bytearray(_MARKED // 8)
+        for offset in complete:
+            marks[(offset - start) // 8] |= 1 << (offset - start) % 8
+        epoch = max((one.epoch or 0 for one in complete.values()), default=-1)
+        return Finished(start, int.from_bytes(marks, "little"), epoch)
 
 
 @dataclass(slots=True, eq=False)
@@ -87,8 +170,9 @@ class Partition:
     ``receipts`` has those of the messages above the watermark. ``unread`` counts messages that the
     engine was not given, because the worker ends. Once another worker has the partition,
     ``is_revoked`` is True. ``before`` is set if the log has gone back to an earlier offset: it has
-    the messages that were received before that, until they are complete. The poll thread alone
-    changes a partition, but for ``acknowledged`` and ``unread``.
+    the messages that were received before that, until they are complete. ``known`` are the messages
+    that a worker before this one has finished, or None as long as it was not asked for them. The
+    poll thread alone changes a partition, but for ``acknowledged`` and ``unread``.
     """
 
     number: int
@@ -100,12 +184,26 @@ class Partition:
     is_paused: bool = False
     is_revoked: bool = False
     before: Partition | None = None
+    known: Finished | None = None
+    finished: Finished = Finished()
+    committed_note: str = ""
 
-    def begin(self, offset: int, traces: Iterable[int] = (), *, size: int = 0) -> None:
+    def begin(
+        self,
+        offset: int,
+        traces: Iterable[int] = (),
+        *,
+        size: int = 0,
+        epoch: int | None = None,
+    ) -> None:
         """Add a message that was received."""
         if self.watermark.offset is None and self.before is None:
             self.committed = offset
-        self.watermark.begin(offset, traces, size=size)
+        self.watermark.begin(offset, traces, size=size, epoch=epoch)
+
+    def is_known(self, offset: int, epoch: int | None) -> bool:
+        """Return True if a worker before this one has finished the message at ``offset``."""
+        return self.known is not None and self.known.has(offset, epoch)
 
     def settle(self, is_collecting: Callable[[int], bool]) -> int:
         """Advance the watermark; return the number of messages exported since the last call."""
@@ -139,12 +237,14 @@ class Partition:
         return 0 if self.watermark.offset is None else max(0, self.watermark.end - self.committed)
 
     @property
-    def to_commit(self) -> int | None:
-        """The offset to commit; None if it is committed, or if messages of ``before`` are open.
+    def to_commit(self) -> tuple[int, str] | None:
+        """The offset to commit and its note; None if they are, or if ``before`` is not complete.
 
-        It is below the committed offset if the log has gone back.
+        The offset is below the committed one if the log has gone back.
         """
         offset = self.watermark.offset
-        if offset is None or offset == self.committed:
+        if offset is None or (self.before is not None and offset > self.committed):
             return None
-        return None if self.before is not None and offset > self.committed else offset
+        note = "" if self.before is not None else self.finished.note(offset)
+        is_committed = (offset, note) == (self.committed, self.committed_note)
+        return None if is_committed else (offset, note)

@@ -158,6 +158,11 @@ class Stage:
         of = {span.trace_id: status_of(span) for span in self.spans() if status_of(span)}
         return Counter(of.values())
 
+    def without_scores(self) -> list[ReceivedSpan]:
+        """Return copies without scores of spans that have arrived with scores, too."""
+        scored = {one.span_id for one in self.spans() if status_of(one) == "scored"}
+        return [one for one in self.spans() if one.span_id in scored and status_of(one) != "scored"]
+
     def environment(self, **more: str) -> dict[str, str]:
         """Return the variables of a worker."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}

@@ -163,6 +163,7 @@ def test_a_killed_worker_loses_nothing(found: Stage, tmp_path: Path) -> None:
         found.wait()
     found.judge.is_moody = False
     assert found.statuses() == {"scored": 2000}
+    assert found.without_scores() == []
     check_that_nothing_is_lost(found)
     again = {trace for (trace, _), number in found.arrived().items() if number > 1}
     tell(f"exported twice: {len(again)} turns; asked twice: {found.judge.asked.total() - 2000}")
@@ -210,6 +211,7 @@ def test_rebalances_lose_nothing(found: Stage) -> None:
         third.close()
         found.wait()
     assert set(found.statuses()) == {"scored"}
+    assert found.without_scores() == []
     check_that_nothing_is_lost(found)
     tell(f"duplicates: {sum(found.arrived().values()) - len(found.arrived())} spans")
 

@@ -40,6 +40,7 @@ class TopicPartition:
     topic: str
     partition: int
     offset: int = -1001
+    metadata: str | None = None
     error: Any = None
 
 
@@ -53,6 +54,7 @@ class Message:
     value_: bytes | None = None
     key_: Any = None
     headers_: list[tuple[str, Any]] | None = None
+    leader_epoch_: int | None = 0
     error_: KafkaError | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -68,6 +70,9 @@ class Cluster:
 
     topics: dict[str, list[list[Message]]] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
+    notes: dict[int, str | None] = field(default_factory=dict)
+    """What was committed with the offsets."""
+    max_note: int = 4096
     events: deque[Callable[[Any], None]] = field(default_factory=deque)
     """What happens in the next calls of ``poll`` of the consumer."""
     refused: list[KafkaError] = field(default_factory=list)
@@ -166,13 +171,31 @@ class Consumer:
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
         self.cluster.commits["asynchronous" if asynchronous else "synchronous"] += 1
         error = self.cluster.commit_errors.pop() if self.cluster.commit_errors else None
+        if error is None and any(
+            len(one.metadata or "") > self.cluster.max_note for one in offsets
+        ):
+            error = KafkaError("OFFSET_METADATA_TOO_LARGE")
         if error is not None and not asynchronous:
             raise KafkaException(error)
         if error is None:
             assert all(one.partition in self.positions for one in offsets)
             self.cluster.committed |= {one.partition: one.offset for one in offsets}
+            self.cluster.notes |= {one.partition: one.metadata for one in offsets}
         if asynchronous:
             self.replies.append(lambda: self.config["on_commit"](error, offsets))
+
+    def committed(self, parts: Iterable[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if self.cluster.is_away:
+            raise KafkaException(KafkaError("_TRANSPORT"))
+        return [
+            TopicPartition(
+                one.topic,
+                one.partition,
+                self.cluster.committed.get(one.partition, -1001),
+                self.cluster.notes.get(one.partition),
+            )
+            for one in parts
+        ]
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         if self.cluster.is_away:

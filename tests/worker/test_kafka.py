@@ -421,6 +421,72 @@ def test_a_paused_partition_that_comes_back_is_read() -> None:
         assert found.client.errors == {}
 
 
+def export_the_second(found: Running) -> None:
+    """Read two messages, export the second one, and wait until this is committed."""
+    for trace in (1, 2):
+        found.cluster.add(message_of(trace))
+    found.until(lambda: found.engine.accepted.keys() == {1, 2})
+    found.engine.export(2)
+    found.until(lambda: found.cluster.notes.get(0))
+    assert found.cluster.committed == {0: 0}
+
+
+@pytest.mark.slow
+def test_the_next_worker_does_not_export_what_is_finished() -> None:
+    """Messages above the committed offset that are complete are known to the next owner."""
+    with running() as found:
+        export_the_second(found)
+        found.take(0, how="on_lost")
+        found.engine.accepted.clear()
+        found.give(0)
+        found.until(lambda: 1 in found.engine.accepted)
+        found.engine.export(1)
+        found.until(lambda: found.cluster.committed == {0: 2})
+        assert found.engine.accepted.keys() == {1}
+        assert found.client.messages["finished_before"] == 1
+
+
+@pytest.mark.slow
+def test_a_message_that_replaced_a_finished_one_is_read() -> None:
+    """A broker that lost messages writes others at their offsets, in a later epoch."""
+    with running() as found:
+        export_the_second(found)
+        found.take(0, how="on_lost")
+        del found.cluster.topics[TOPIC][0][1:]
+        found.cluster.add(message_of(3), leader_epoch_=1)
+        found.give(0)
+        found.until(lambda: 3 in found.engine.accepted)
+        assert found.client.messages["finished_before"] == 0
+
+
+@pytest.mark.slow
+def test_all_is_read_again_if_the_brokers_do_not_say_what_is_finished() -> None:
+    """A repetition is better than a loss."""
+    with running() as found:
+        export_the_second(found)
+        found.take(0, how="on_lost")
+        found.engine.accepted.clear()
+        found.cluster.is_away = True
+        found.give(0)
+        found.until(lambda: found.engine.accepted.keys() == {1, 2})
+        assert found.client.errors["_TRANSPORT"]
+
+
+@pytest.mark.slow
+def test_brokers_that_refuse_texts_get_offsets_alone() -> None:
+    """The size of such texts is an option of the brokers."""
+    with running() as found:
+        found.cluster.max_note = 0
+        for trace in (1, 2, 3):
+            found.cluster.add(message_of(trace))
+        found.until(lambda: len(found.engine.accepted) == 3)
+        found.engine.export(2)
+        found.until(lambda: found.client.errors["OFFSET_METADATA_TOO_LARGE"])
+        found.engine.export(1)
+        found.until(lambda: found.cluster.committed == {0: 2})
+        assert not found.cluster.notes[0]
+
+
 @pytest.mark.slow
 def test_lost_partitions_are_not_committed() -> None:
     """Another worker may have committed more, for partitions that were lost."""

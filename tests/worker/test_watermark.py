@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.worker.watermark import Partition, Watermark
+from rag_eval_otel.worker.watermark import Finished, Partition, Watermark
 from rag_eval_otel.worker.wire import Receipt
 
 
@@ -122,7 +122,86 @@ def test_a_partition_knows_what_it_has_to_commit() -> None:
     assert (partition.to_commit, partition.uncommitted) == (None, 2)
     partition.acknowledged.append(0)
     assert partition.settle(lambda _: False) == 1
-    assert (partition.to_commit, partition.uncommitted) == (1, 2)
+    assert (partition.to_commit, partition.uncommitted) == ((1, ""), 2)
     partition.committed = 1
     assert (partition.to_commit, partition.uncommitted) == (None, 1)
     assert list(partition.receipts) == [1]
+
+
+def offsets_of(found: Finished) -> set[int]:
+    """Return the offsets that are marked."""
+    return {offset for offset in range(100) if found.has(offset, found.epoch)}
+
+
+def test_complete_messages_above_the_offset_are_finished() -> None:
+    """Those of other traces than the unfinished ones need not be read again."""
+    mark = Watermark()
+    for offset, trace in enumerate((1, 2, 1, 3, 2)):
+        mark.begin(offset, [trace], epoch=7)
+    for offset in (0, 2, 4):
+        mark.acknowledge(offset)
+    assert mark.advance() == 1
+    assert offsets_of(mark.finished()) == {2}
+    assert offsets_of(mark.finished({1}.__contains__)) == set()
+    mark.acknowledge(3)
+    assert offsets_of(mark.finished()) == {2, 3}
+
+
+def test_a_trace_is_read_again_as_a_whole() -> None:
+    """A message that shares a trace with one that is read again is read again, too."""
+    mark = Watermark()
+    for offset, traces in enumerate(([1, 2], [2, 3], [3], [4])):
+        mark.begin(offset, traces, epoch=0)
+        if offset:
+            mark.acknowledge(offset)
+    assert mark.advance() == 0
+    assert offsets_of(mark.finished({1}.__contains__)) == {3}
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_what_is_read_again_has_each_trace_whole(data: st.DataObject) -> None:
+    """Of no trace are some messages above the offset finished, and others not."""
+    mark, traces, done = Watermark(), dict[int, frozenset[int]](), set[int]()
+    for offset in range(data.draw(st.integers(0, 30))):
+        traces[offset] = data.draw(st.frozensets(st.integers(0, 9), min_size=1, max_size=2))
+        mark.begin(offset, traces[offset], epoch=0)
+        if data.draw(st.booleans()):
+            mark.acknowledge(offset)
+            done.add(offset)
+    offset = mark.advance() or 0
+    finished = offsets_of(mark.finished())
+    again = {one for one in traces if one >= offset} - finished
+    assert finished <= done
+    assert all(traces[one].isdisjoint(traces[other]) for one in finished for other in again)
+
+
+def test_a_message_without_an_epoch_is_not_finished() -> None:
+    """Old brokers do not tell it, so that a message that was replaced could not be recognised."""
+    mark = Watermark()
+    mark.begin(0, [1])
+    mark.begin(1, [2])
+    mark.acknowledge(1)
+    assert mark.finished() == Finished()
+
+
+@given(st.sets(st.integers(0, 8000), max_size=40), st.integers(0, 2**62), st.integers(0, 50))
+def test_what_is_finished_is_committed_as_a_short_text(
+    marked: set[int], start: int, passed: int
+) -> None:
+    """The text says the same from a later offset on, and fits into what brokers allow."""
+    found = Finished(start, sum(1 << one for one in marked), 5)
+    note = found.note(start + passed)
+    assert len(note) < 2000
+    again = Finished.of_note(start + passed, note)
+    for one in range(passed, 8000):
+        assert again.has(start + one, 5) == (one in marked)
+        assert not again.has(start + one, 6)
+        assert not again.has(start + one, None)
+    assert bool(note) == any(one >= passed for one in marked)
+
+
+@pytest.mark.parametrize("note", [None, "", "of another program", "finished:1:A", "finished:1:="])
+def test_a_text_of_another_form_says_nothing(note: str | None) -> None:
+    """Another program may commit texts of its own for the group."""
+    assert Finished.of_note(5, note) == Finished()
