@@ -12,16 +12,20 @@ import re
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.retrievers import BaseRetriever
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 
 from apps.fakes import ScriptedChat
@@ -31,6 +35,7 @@ from e2e.kafka_stage import PARTITIONS, TOPIC, Stage, Worker, scores_of, stage, 
 from e2e.programs import PATIENCE, eventually
 from e2e.turns import texts
 from rag_eval_otel.testing.receiver import read_spans
+from wires import request_with, turn_spans
 
 OUTAGE = float(os.environ.get("KAFKA_TEST_OUTAGE", "30"))
 TURNS = int(os.environ.get("KAFKA_TEST_TURNS", "2000"))
@@ -169,6 +174,45 @@ def test_a_killed_worker_loses_nothing(found: Stage, tmp_path: Path) -> None:
     tell(f"exported twice: {len(again)} turns; asked twice: {found.judge.asked.total() - 2000}")
     assert len(again) <= bound * PARTITIONS / 2, "messages of the killed worker's partitions"
     assert found.judge.asked.total() <= 2000 + concurrency
+
+
+def test_finished_turns_arrive_once_although_a_worker_is_killed(found: Stage) -> None:
+    """A turn under way holds back the offset; the turns after it are known to be finished.
+
+    Their retrievals are before its own, and the rest is after it, so that reading on from the
+    offset alone would divide them.
+    """
+    topic, numbers = found.broker.create("overlapping", 1), range(2, 12)
+    turns = {number: turn_spans(number) for number in (1, *numbers)}
+    spans = {span.span_id for number in numbers for span in turns[number]}
+    producer = Producer(found.broker.client())
+
+    def send(*messages: list[Span]) -> None:
+        for message in messages:
+            request = request_with(*message, scope="openinference.instrumentation.langchain")
+            producer.produce(topic, request.SerializeToString())
+        producer.flush(PATIENCE)
+
+    def copies() -> Counter[bytes]:
+        return Counter(span.span_id.to_bytes(8, "big") for span in found.spans())
+
+    aside = {"topic": topic, "group": "overlapping"}
+    with replace(found, **aside).worker("a", *QUICK) as worker:
+        worker.wait()
+        send(*(turns[number][:1] for number in numbers), turns[1][:1])
+        send(*(turns[number][1:] for number in numbers))
+        eventually(lambda: spans <= copies().keys(), "the other turns arrive")
+        eventually(lambda: found.broker.committed(**aside) == {0: 10}, "the offset is committed")
+        worker.process.send_signal(signal.SIGKILL)
+        worker.process.wait(PATIENCE)
+    with replace(found, **aside).worker("b", *QUICK) as worker:
+        send(turns[1][1:])
+        eventually(lambda: turns[1][-1].span_id in copies(), "the turn arrives")
+        eventually(lambda: found.broker.is_consumed(**aside), "all is committed")
+    assert found.statuses() == {"scored": 11}
+    assert {span: number for span, number in copies().items() if number > 1} == {
+        turns[1][0].span_id: 2
+    }
 
 
 def test_outages_lose_nothing(found: Stage) -> None:
