@@ -225,6 +225,7 @@ def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
     assert found <= ONLY_IN[library]
 
 
+@pytest.mark.slow
 def test_the_private_name_of_the_sdk_is_used_in_one_place() -> None:
     """When the SDK renames its private attribute, one module changes."""
     assert modules_where(lambda tree: mentions(tree, PRIVATE_SDK_NAME)) <= PRIVATE_SDK_NAME_IN
@@ -307,6 +308,7 @@ def asserts(test: Function) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_every_test_asserts() -> None:
     """A test asserts something, or names the helper that does."""
     assert not matching_tests(lambda test: not asserts(test))

@@ -95,6 +95,7 @@ def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPa
         asyncio.run(client.open())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transport")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # for the connections of the loops
 def test_an_event_loop_that_is_closed_early_logs_no_error(
@@ -114,6 +115,7 @@ def test_an_event_loop_that_is_closed_early_logs_no_error(
     assert [one for one in caplog.messages if "Unclosed" in one] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.usefixtures("transport")
 def test_a_forked_child_that_deletes_the_client_does_not_disturb_its_parent() -> None:

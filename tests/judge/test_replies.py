@@ -126,6 +126,7 @@ def test_the_schema_lists_the_levels(levels: tuple[float, ...], schema: dict[str
     assert json.loads(json.dumps(rating["enum"])) == schema["enum"]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5),
     st.floats(-1e6, 1e6) | st.booleans() | st.text(max_size=3),

@@ -431,6 +431,7 @@ def test_close_counts_what_a_receiver_does_not_answer(outputs: Make) -> None:
     assert output.stats.dropped == {("traces", "shutdown"): 1}
 
 
+@pytest.mark.slow
 def test_close_counts_the_parts_of_a_divided_batch(outputs: Make) -> None:
     """One half was exported; the other one, which is under way at the end, was not."""
     gate, begun = threading.Event(), threading.Event()
