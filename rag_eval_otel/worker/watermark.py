@@ -153,14 +153,26 @@ class Watermark:
                 complete[offset] = message
             else:
                 again |= message.traces
-        while shared := [n for n, one in complete.items() if not again.isdisjoint(one.traces)]:
-            for offset in shared:
-                again |= complete.pop(offset).traces
+        _leave_out(complete, again)
         marks = bytearray(_MARKED // 8)
         for offset in complete:
             marks[(offset - start) // 8] |= 1 << (offset - start) % 8
         epoch = max((one.epoch or 0 for one in complete.values()), default=-1)
         return Finished(start, int.from_bytes(marks, "little"), epoch)
+
+
+def _leave_out(messages: dict[int, _Message], traces: Iterable[int]) -> None:
+    """Remove the messages of ``traces``, those of the other traces of these messages, and so on."""
+    offsets_of: dict[int, list[int]] = {}
+    for offset, message in messages.items():
+        for trace in message.traces:
+            offsets_of.setdefault(trace, []).append(offset)
+    waiting = list(traces)
+    while waiting:
+        for offset in offsets_of.pop(waiting.pop(), ()):
+            removed = messages.pop(offset, None)
+            if removed is not None:
+                waiting += removed.traces
 
 
 @dataclass(slots=True, eq=False)

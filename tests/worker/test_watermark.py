@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,6 +178,32 @@ def test_what_is_read_again_has_each_trace_whole(data: st.DataObject) -> None:
     again = {one for one in traces if one >= offset} - finished
     assert finished <= done
     assert all(traces[one].isdisjoint(traces[other]) for one in finished for other in again)
+
+
+def calls_of(call: Callable[[], object]) -> int:
+    """Return how many functions are called, also those that are written in C."""
+    events = Counter[str]()
+    sys.setprofile(lambda _frame, event, _arg: events.update([event]))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return events["call"] + events["c_call"]
+
+
+def test_messages_that_share_traces_in_a_chain_take_little_time() -> None:
+    """In a topic that is not written by trace id, each message has traces of the one before it."""
+    calls = []
+    for number in (100, 400):
+        mark = Watermark()
+        for offset in range(number):
+            mark.begin(offset, [offset, offset + 1], epoch=0)
+            if offset:
+                mark.acknowledge(offset)
+        assert mark.advance() == 0
+        calls.append(calls_of(mark.finished))
+        assert mark.finished().bits == 0
+    assert calls[1] < 5 * calls[0]
 
 
 def test_a_message_without_an_epoch_is_not_finished() -> None:
