@@ -16,7 +16,7 @@ from typing import Final
 from rag_eval_otel.worker.wire import Receipt
 
 _MARKED: Final = 8192  # offsets after the watermark: 1,366 of the 4,096 bytes that brokers allow
-_NOTE: Final = re.compile(r"finished:(\d+):([A-Za-z0-9+/=]+)")
+_NOTE: Final = re.compile(r"finished:(\d+):(\d+):([A-Za-z0-9+/=]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,23 @@ class Finished:
         if not bits:
             return ""
         content = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-        return f"finished:{self.epoch}:{b64encode(content).decode()}"
+        return f"finished:{offset}:{self.epoch}:{b64encode(content).decode()}"
 
     @classmethod
     def of_note(cls, offset: int, note: str | None) -> Finished:
-        """Return what was committed with ``offset``; no messages if the text is of another form."""
+        """Return what was committed with ``offset``; no messages if the text is of another form.
+
+        The text names its offset: tools that copy committed offsets to another cluster translate
+        them, and copy the text as it is.
+        """
         found = _NOTE.fullmatch(note or "")
-        if found is None:
+        if found is None or int(found[1]) != offset:
             return cls()
         try:
-            content = b64decode(found[2], validate=True)
+            content = b64decode(found[3], validate=True)
         except ValueError:
             return cls()
-        return cls(offset, int.from_bytes(content, "little"), int(found[1]))
+        return cls(offset, int.from_bytes(content, "little"), int(found[2]))
 
 
 @dataclass(slots=True)

@@ -231,7 +231,17 @@ def test_what_is_finished_is_committed_as_a_short_text(
     assert bool(note) == any(one >= passed for one in marked)
 
 
-@pytest.mark.parametrize("note", [None, "", "of another program", "finished:1:A", "finished:1:="])
+def test_a_text_that_was_committed_with_another_offset_says_nothing() -> None:
+    """MirrorMaker copies the text to another cluster, with the offset that is right there."""
+    note = Finished(5, 0b100, 0).note(5)
+    assert Finished.of_note(5, note).has(7, 0)
+    for offset in (0, 4, 6):
+        assert Finished.of_note(offset, note) == Finished()
+
+
+@pytest.mark.parametrize(
+    "note", [None, "", "of another program", "finished:1:BA==", "finished:5:1:A", "finished:5:1:="]
+)
 def test_a_text_of_another_form_says_nothing(note: str | None) -> None:
     """Another program may commit texts of its own for the group."""
     assert Finished.of_note(5, note) == Finished()
