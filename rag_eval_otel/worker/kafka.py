@@ -393,7 +393,7 @@ class KafkaSource:
     def _mark(self, partitions: Iterable[Partition]) -> None:
         """Note what is finished: the next owner reads each trace as a whole or not at all."""
         for one in partitions if self._notes is not None else ():
-            one.finished = one.watermark.finished(self._engine.is_collecting)
+            one.mark(self._engine.is_collecting)
 
     def _offsets_of(self, partitions: Iterable[Partition]) -> list[Any]:
         found = {one.number: to for one in partitions if (to := one.to_commit) is not None}

@@ -36,6 +36,14 @@ class Finished:
         is_marked = offset >= self.start and bool(self.bits >> (offset - self.start) & 1)
         return is_marked and epoch is not None and epoch <= self.epoch
 
+    def with_rest(self, other: Finished, offset: int) -> Finished:
+        """Return these messages, and those of ``other`` from ``offset`` on."""
+        rest = other.bits >> max(0, offset - other.start)
+        if not rest:
+            return self
+        bits = self.bits | rest << max(offset, other.start) - self.start
+        return Finished(self.start, bits, max(self.epoch, other.epoch))
+
     def note(self, offset: int) -> str:
         """Return a text to commit with ``offset``; it is empty if no message above is complete."""
         bits = self.bits >> max(0, offset - self.start)
@@ -187,8 +195,9 @@ class Partition:
     engine was not given, because the worker ends. Once another worker has the partition,
     ``is_revoked`` is True. ``before`` is set if the log has gone back to an earlier offset: it has
     the messages that were received before that, until they are complete. ``known`` are the messages
-    that a worker before this one has finished, or None as long as it was not asked for them. The
-    poll thread alone changes a partition, but for ``acknowledged`` and ``unread``.
+    that a worker before this one has finished, or None as long as it was not asked for them;
+    ``finished`` are those to commit. The poll thread alone changes a partition, but for
+    ``acknowledged`` and ``unread``.
     """
 
     number: int
@@ -216,6 +225,9 @@ class Partition:
         if self.watermark.offset is None and self.before is None:
             self.committed = offset
         self.watermark.begin(offset, traces, size=size, epoch=epoch)
+        known = self.known
+        if known and (offset < known.start or (epoch is not None and epoch > known.epoch)):
+            self.known = Finished()  # the log begins anew, or all that follows was written later
 
     def is_known(self, offset: int, epoch: int | None) -> bool:
         """Return True if a worker before this one has finished the message at ``offset``."""
@@ -235,6 +247,12 @@ class Partition:
         while self.receipts and next(iter(self.receipts)) < (below or 0):
             self.receipts.popitem(last=False)
         return number
+
+    def mark(self, is_collecting: Callable[[int], bool]) -> None:
+        """Find out what is finished, also of the known messages that were not received again."""
+        self.finished = self.watermark.finished(is_collecting)
+        if self.known is not None:
+            self.finished = self.finished.with_rest(self.known, self.watermark.end)
 
     @property
     def is_complete(self) -> bool:

@@ -19,6 +19,7 @@ from rag_eval_otel.environment import kafka_options
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.worker.kafka import KafkaSource
 from rag_eval_otel.worker.kafka_client import Client, KafkaOptions, KafkaOutput
+from rag_eval_otel.worker.watermark import Finished
 from rag_eval_otel.worker.wire import OverloadedError, Receipt, spans_in
 from worker.fake_kafka import PATIENCE, Cluster, KafkaError, KafkaException
 
@@ -444,6 +445,22 @@ def test_the_next_worker_does_not_export_what_is_finished() -> None:
         found.until(lambda: found.cluster.committed == {0: 2})
         assert found.engine.accepted.keys() == {1}
         assert found.client.messages["finished_before"] == 1
+
+
+@pytest.mark.slow
+def test_a_worker_that_reads_little_forgets_nothing_of_what_is_finished() -> None:
+    """Its commit keeps the marks of messages that it has not received."""
+    with running(max_messages=2) as found:
+        export_the_second(found)
+        found.take(0, how="on_lost")
+        note = Finished(0, 0b1010, 0).note(0)
+        found.cluster.notes[0] = note
+        found.engine.accepted.clear()
+        found.give(0)
+        found.until(lambda: 1 in found.engine.accepted)
+        found.engine.export(1)
+        found.until(lambda: found.cluster.committed[0] == 2)
+        assert Finished.of_note(2, found.cluster.notes[0]).has(3, 0)
 
 
 @pytest.mark.slow

@@ -206,6 +206,41 @@ def test_messages_that_share_traces_in_a_chain_take_little_time() -> None:
     assert calls[1] < 5 * calls[0]
 
 
+def next_owner(note: str, **received: int) -> Partition:
+    """Return a partition whose owner has committed offset 0 with ``note``, and read messages."""
+    found = Partition(0, known=Finished.of_note(0, note))
+    for name, epoch in received.items():
+        found.begin(int(name.removeprefix("offset_")), [9], epoch=epoch)
+    found.settle(lambda _: False)
+    found.mark(lambda _: False)
+    return found
+
+
+def test_what_was_finished_stays_so_until_it_is_received() -> None:
+    """A worker may lose a partition before it has received all that the one before has finished."""
+    note = Finished(0, 0b1010_0000, 3).note(0)
+    for received in ({}, {"offset_0": 2}, {"offset_0": 0, "offset_4": 3}):
+        assert offsets_of(next_owner(note, **received).finished) == {5, 7}
+    found = next_owner(note, offset_0=2, offset_6=3)
+    assert offsets_of(found.finished) == {7}
+    assert found.finished.epoch == 3
+
+
+@pytest.mark.parametrize("received", [{"offset_0": 4}, {"offset_0": 3, "offset_4": 5}])
+def test_what_was_finished_before_a_later_epoch_is_forgotten(received: dict[str, int]) -> None:
+    """If a message has a later epoch, all messages after it were written later, too."""
+    found = next_owner(Finished(0, 0b1010_0000, 3).note(0), **received)
+    assert offsets_of(found.finished) == set()
+    assert not found.is_known(5, 3)
+
+
+def test_what_was_finished_is_forgotten_if_the_log_begins_below_it() -> None:
+    """A topic that was created again counts its epochs anew, too."""
+    found = Partition(0, known=Finished(5, 0b10, 3))
+    found.begin(0, epoch=0)
+    assert not found.is_known(6, 0)
+
+
 def test_a_message_without_an_epoch_is_not_finished() -> None:
     """Old brokers do not tell it, so that a message that was replaced could not be recognised."""
     mark = Watermark()
