@@ -298,9 +298,12 @@ class KafkaSource:
         new = [one for one in self._partitions.values() if one.known is None]
         places = [self._client.partition(one.number) for one in new]
         found = self._client.attempt(self._consumer.committed, places, timeout=_PATIENCE) or ()
-        known = {one.partition: Finished.of_note(one.offset, one.metadata) for one in found}
         for one in new:
-            one.known = known.get(one.number, Finished())
+            one.known, one.committed_note = Finished(), None
+        of = {one.number: one for one in new}
+        for told in (one for one in found if one.error is None):
+            with self._edge:  # another program may have committed bytes that are no text
+                of[told.partition].learn(told.offset, told.metadata or "")
 
     def _begin_anew(self, old: Partition) -> Partition:
         """Return a partition without messages in place of ``old``, whose log begins anew.

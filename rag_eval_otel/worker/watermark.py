@@ -196,22 +196,22 @@ class Partition:
     ``is_revoked`` is True. ``before`` is set if the log has gone back to an earlier offset: it has
     the messages that were received before that, until they are complete. ``known`` are the messages
     that a worker before this one has finished, or None as long as it was not asked for them;
-    ``finished`` are those to commit. The poll thread alone changes a partition, but for
-    ``acknowledged`` and ``unread``.
+    ``finished`` are those to commit. ``committed_note`` is None if it is not known. The poll thread
+    alone changes a partition, but for ``acknowledged`` and ``unread``.
     """
 
     number: int
     watermark: Watermark = field(default_factory=Watermark)
     acknowledged: deque[int] = field(default_factory=deque)
     receipts: OrderedDict[int, Receipt] = field(default_factory=OrderedDict)
-    committed: int = 0
+    committed: int = -1
     unread: int = 0
     is_paused: bool = False
     is_revoked: bool = False
     before: Partition | None = None
     known: Finished | None = None
     finished: Finished = Finished()
-    committed_note: str = ""
+    committed_note: str | None = ""
 
     def begin(
         self,
@@ -223,11 +223,18 @@ class Partition:
     ) -> None:
         """Add a message that was received."""
         if self.watermark.offset is None and self.before is None:
+            if 0 <= self.committed != offset:
+                self.committed_note = None  # the log does not have the committed offset any more
             self.committed = offset
         self.watermark.begin(offset, traces, size=size, epoch=epoch)
         known = self.known
         if known and (offset < known.start or (epoch is not None and epoch > known.epoch)):
             self.known = Finished()  # the log begins anew, or all that follows was written later
+
+    def learn(self, offset: int, note: str) -> None:
+        """Record what is committed for the partition; ``offset`` is negative if nothing is."""
+        self.committed, self.committed_note = offset, note
+        self.known = Finished.of_note(offset, note)
 
     def is_known(self, offset: int, epoch: int | None) -> bool:
         """Return True if a worker before this one has finished the message at ``offset``."""

@@ -505,6 +505,38 @@ def test_brokers_that_refuse_texts_get_offsets_alone() -> None:
 
 
 @pytest.mark.slow
+def test_a_committed_offset_that_is_not_in_the_log_any_more_is_replaced() -> None:
+    """Otherwise a new owner might pass over messages once the log is long enough again."""
+    found = Running()
+    found.cluster.committed = {0: 5}
+    found.source.start()
+    found.until(lambda: found.source._partitions)  # noqa: SLF001
+    found.go_back(0)
+    found.cluster.add(message_of(1))
+    found.until(lambda: found.cluster.committed == {0: 0})
+    found.source.close(0)
+
+
+@pytest.mark.slow
+def test_bytes_that_another_program_has_committed_lose_no_message() -> None:
+    """The client raises an exception if what was committed is no text."""
+
+    class Bytes:
+        partition, offset, error = 0, 0, None
+
+        @property
+        def metadata(self) -> str:
+            return bytes([255]).decode()
+
+    found = Running()
+    found.cluster.add(message_of(1))
+    found.source._consumer.committed = lambda *_, **__: [Bytes()]  # noqa: SLF001
+    found.source.start()
+    found.until(lambda: 1 in found.engine.accepted)
+    found.source.close(0)
+
+
+@pytest.mark.slow
 def test_lost_partitions_are_not_committed() -> None:
     """Another worker may have committed more, for partitions that were lost."""
     with running() as found:
