@@ -395,8 +395,11 @@ class KafkaSource:
 
     def _mark(self, partitions: Iterable[Partition]) -> None:
         """Note what is finished: the next owner reads each trace as a whole or not at all."""
-        for one in partitions if self._notes is not None else ():
-            one.mark(self._engine.is_collecting)
+        for one in partitions:
+            if self._notes is None:
+                one.finished = Finished()
+            else:
+                one.mark(self._engine.is_collecting)
 
     def _offsets_of(self, partitions: Iterable[Partition]) -> list[Any]:
         found = {one.number: to for one in partitions if (to := one.to_commit) is not None}
@@ -421,8 +424,6 @@ class KafkaSource:
         self._client.failed(error)
         if error.name() == "OFFSET_METADATA_TOO_LARGE":
             self._notes = None
-            for one in self._partitions.values():
-                one.finished = Finished()
 
     # --- changes of the group ---------------------------------------------------------------------
 
@@ -435,10 +436,25 @@ class KafkaSource:
     def _on_revoke(self, _: Any, revoked: Iterable[Any]) -> None:
         """Commit what is done, and drop the rest: the new owner reads from the committed offset."""
         gone = self._take_away(revoked)
-        offsets = self._offsets_of(gone)
-        if offsets and "broker" not in self._client.troubles:
-            self._client.attempt(self._consumer.commit, offsets=offsets, asynchronous=False)
+        has_notes = self._notes is not None
+        self._commit_now(gone)
+        if has_notes and self._notes is None:
+            self._mark(gone)
+            self._commit_now(gone)
         self._drop(gone)
+
+    def _commit_now(self, partitions: Iterable[Partition]) -> None:
+        offsets = self._offsets_of(partitions)
+        if not offsets or "broker" in self._client.troubles:
+            return
+        try:
+            found = self._consumer.commit(offsets=offsets, asynchronous=False)
+        except self._client.package.KafkaException as error:
+            self._commit_failed(error.args[0])
+            return
+        for one in found:
+            if one.error is not None:
+                self._commit_failed(one.error)
 
     def _on_lost(self, _: Any, lost: Iterable[Any]) -> None:
         """Drop all work of partitions that other workers may have had for a while."""

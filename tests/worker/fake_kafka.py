@@ -168,7 +168,9 @@ class Consumer:
     def resume(self, parts: Iterable[TopicPartition]) -> None:
         self.cluster.paused -= {one.partition for one in parts}
 
-    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+    def commit(
+        self, offsets: list[TopicPartition], *, asynchronous: bool
+    ) -> list[TopicPartition] | None:
         self.cluster.commits["asynchronous" if asynchronous else "synchronous"] += 1
         error = self.cluster.commit_errors.pop() if self.cluster.commit_errors else None
         if error is None and any(
@@ -183,6 +185,7 @@ class Consumer:
             self.cluster.notes |= {one.partition: one.metadata for one in offsets}
         if asynchronous:
             self.replies.append(lambda: self.config["on_commit"](error, offsets))
+        return None if asynchronous else offsets
 
     def committed(self, parts: Iterable[TopicPartition], timeout: float) -> list[TopicPartition]:
         if self.cluster.is_away:

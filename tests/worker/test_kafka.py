@@ -505,6 +505,27 @@ def test_brokers_that_refuse_texts_get_offsets_alone() -> None:
 
 
 @pytest.mark.slow
+def test_a_revoked_partition_is_committed_without_a_text_that_brokers_refuse() -> None:
+    """The new owner need not read again what is below the offset."""
+    with running() as found:
+        found.cluster.max_note = 0
+        found.cluster.commit_errors = [KafkaError("_WAIT_COORD")] * 1000
+        for trace in (1, 2, 3):
+            found.cluster.add(message_of(trace))
+        found.until(lambda: len(found.engine.accepted) == 3)
+        found.engine.export(1, 3)
+        found.until(lambda: found.client.messages["exported"] == 2)
+
+        def take(consumer: Any) -> None:
+            found.cluster.commit_errors.clear()
+            consumer.take(0)
+
+        found.cluster.events.append(take)
+        found.until(lambda: found.cluster.commits["synchronous"])
+        found.until(lambda: found.cluster.committed == {0: 1})
+
+
+@pytest.mark.slow
 def test_a_committed_offset_that_is_not_in_the_log_any_more_is_replaced() -> None:
     """Otherwise a new owner might pass over messages once the log is long enough again."""
     found = Running()
