@@ -521,8 +521,8 @@ def test_a_revoked_partition_is_committed_without_a_text_that_brokers_refuse() -
             consumer.take(0)
 
         found.cluster.events.append(take)
-        found.until(lambda: found.cluster.commits["synchronous"])
         found.until(lambda: found.cluster.committed == {0: 1})
+        assert found.cluster.commits["synchronous"]
 
 
 @pytest.mark.slow
@@ -536,6 +536,7 @@ def test_a_committed_offset_that_is_not_in_the_log_any_more_is_replaced() -> Non
     found.cluster.add(message_of(1))
     found.until(lambda: found.cluster.committed == {0: 0})
     found.source.close(0)
+    assert found.client.messages["exported"] == 0
 
 
 @pytest.mark.slow
@@ -555,6 +556,7 @@ def test_bytes_that_another_program_has_committed_lose_no_message() -> None:
     found.source.start()
     found.until(lambda: 1 in found.engine.accepted)
     found.source.close(0)
+    assert found.client.errors["kafka"] == 1
 
 
 @pytest.mark.slow
