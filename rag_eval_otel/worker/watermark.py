@@ -16,7 +16,7 @@ from typing import Final
 from rag_eval_otel.worker.wire import Receipt
 
 _MARKED: Final = 8192  # offsets after the watermark: 1,366 of the 4,096 bytes that brokers allow
-_NOTE: Final = re.compile(r"finished:(\d+):(\d+):([A-Za-z0-9+/=]+)")
+_NOTE: Final = re.compile(r"finished:(\d+):(\d+):([A-Za-z0-9+/]+={0,2})")
 
 
 @dataclass(frozen=True, slots=True)
