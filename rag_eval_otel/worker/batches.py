@@ -23,8 +23,7 @@ class BatchLimits:
     """When a batch is sent, and how many batches are sent at the same time.
 
     A batch is sent at ``spans`` spans or log records, at ``size`` bytes, or ``delay`` seconds after
-    its first one, whichever is first. ``in_flight`` is the number of requests at the
-    same time.
+    its first one, whichever is first. ``in_flight`` is the number of requests at the same time.
     """
 
     spans: int = 512

@@ -291,7 +291,7 @@ class KafkaSource:
         self._pause_or_resume(partition)
 
     def _learn_known(self) -> None:
-        """Find out which messages the workers before this one have finished, of new partitions.
+        """Ask the brokers which messages of new partitions other workers have finished.
 
         If the brokers do not answer, these messages are exported again.
         """

@@ -44,7 +44,7 @@ class Retries:
     Each wait is multiplied by a random factor from 0.5 to 1. A time that the receiver names counts
     instead, but at least ``first`` and at most five minutes. After ``limit`` seconds a batch is
     dropped. With ``limit=None``, for sources that keep their data until it is acknowledged, a
-    request is repeated until it succeeds or its content turns out to be invalid.
+    request is repeated until it succeeds, or its content turns out to be invalid.
     """
 
     first: float = 0.5

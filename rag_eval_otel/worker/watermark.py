@@ -37,7 +37,7 @@ class Finished:
         return is_marked and epoch is not None and epoch <= self.epoch
 
     def with_rest(self, other: Finished, offset: int) -> Finished:
-        """Return these messages, and those of ``other`` from ``offset`` on."""
+        """Return these messages and those of ``other`` at ``offset`` and above."""
         rest = other.bits >> max(0, offset - other.start)
         if not rest:
             return self
@@ -229,7 +229,7 @@ class Partition:
         self.watermark.begin(offset, traces, size=size, epoch=epoch)
         known = self.known
         if known and (offset < known.start or (epoch is not None and epoch > known.epoch)):
-            self.known = Finished()  # the log begins anew, or all that follows was written later
+            self.known = Finished()  # the log begins anew, or further messages have later epochs
 
     def learn(self, offset: int, note: str) -> None:
         """Record what is committed for the partition; ``offset`` is negative if nothing is."""
@@ -256,7 +256,7 @@ class Partition:
         return number
 
     def mark(self, is_collecting: Callable[[int], bool]) -> None:
-        """Find out what is finished, also of the known messages that were not received again."""
+        """Set ``finished``, with the known messages that this worker has not received yet."""
         self.finished = self.watermark.finished(is_collecting)
         if self.known is not None:
             self.finished = self.finished.with_rest(self.known, self.watermark.end)
@@ -279,9 +279,10 @@ class Partition:
 
     @property
     def to_commit(self) -> tuple[int, str] | None:
-        """The offset to commit and its note; None if they are, or if ``before`` is not complete.
+        """The offset to commit and its note; None if there is nothing to commit.
 
-        The offset is below the committed one if the log has gone back.
+        That is so if both are committed, or if the offset is above the committed one and ``before``
+        is not complete. The offset is below the committed one if the log has gone back.
         """
         offset = self.watermark.offset
         if offset is None or (self.before is not None and offset > self.committed):
