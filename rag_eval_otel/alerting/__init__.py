@@ -1,1 +1,0 @@
-"""Generate Prometheus rules that alert on evaluation scores."""

@@ -1,1 +1,0 @@
-"""Run a small RAG app over the handbook of an invented company, and score it offline."""

@@ -1,0 +1,173 @@
+"""Keep the scores of a dataset run in an SQLite file, so that an interrupted run can be continued.
+
+The scores of a row are written when the row is scored.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.evaluation import Measurement, is_final
+from rag_eval_otel.log import log
+from rag_eval_otel.metrics.base import label_of
+from rag_eval_otel.metrics.custom import FunctionMetric
+from rag_eval_otel.tools.rows import digest
+from rag_eval_otel.types import Sample, Score, Usage
+
+_OURS = 0x52414745  # "RAGE": the application id in the header of the file
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS scores"
+    " (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL) WITHOUT ROWID"
+)
+_SETTINGS = (
+    "PRAGMA journal_mode = WAL",  # a commit survives the process without waiting for the disk
+    "PRAGMA synchronous = NORMAL",
+    f"PRAGMA application_id = {_OURS}",
+    _CREATE,
+)
+_PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
+_GET = "SELECT judge, score FROM scores WHERE key = ?"
+
+
+class ScoreCache:
+    """Keep scores in an SQLite file and find them by sample and metric.
+
+    The key of a score is a digest of the content of the sample and of the definition of the metric
+    (see `Measurement.definitions`). A failed score is not kept, and a score without a usable judge
+    reply is not kept either. A later run asks the judge for such scores again.
+
+    The scores of a row are committed when all metrics of the row are scored. A killed process
+    therefore loses only the rows that it had not finished.
+    """
+
+    def __init__(
+        self, path: Path, database: sqlite3.Connection, *, measurement: Measurement
+    ) -> None:
+        self._path = path
+        self._database = database
+        self._is_writable = True
+        self._definitions = measurement.definitions()
+        self._thresholds: dict[str, float | None] = {
+            metric.name: metric.threshold
+            for metric in measurement.metrics
+            if hasattr(metric, "threshold") and not isinstance(metric, FunctionMetric)
+        }
+
+    def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
+        """Return the cached scores of ``sample``, as a dict by metric name.
+
+        Each entry is a score and the name of the judge model that answered (None if no judge was
+        asked).
+        """
+        scores: dict[str, tuple[Score, str | None]] = {}
+        with _cache_errors(self._path):
+            for name, key in self._keys(sample).items():
+                row = self._database.execute(_GET, (key,)).fetchone()
+                if row is not None:
+                    score = Score(name=name, **{**json.loads(row[1]), "usage": Usage()})
+                    scores[name] = self._labelled(score), row[0]
+        return scores
+
+    def _labelled(self, score: Score) -> Score:
+        """Return ``score`` with the label (pass or fail) at the current threshold of its metric.
+
+        If a score has a label but no threshold, the metric set the label itself, and the label
+        stays.
+        """
+        has_own_label = score.label is not None and score.threshold is None
+        if has_own_label or score.value is None or score.name not in self._thresholds:
+            return score
+        threshold = self._thresholds[score.name]
+        return replace(score, threshold=threshold, label=label_of(score.value, threshold))
+
+    def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
+        """Write those ``scores`` of ``sample`` to the file that a second run would not change.
+
+        Failed scores and scores without a usable judge reply are left out. ``judge`` is the name of
+        the judge model that answered. If the file cannot be written, for example because the disk
+        is full, a warning is logged, and no more scores are written.
+        """
+        if not self._is_writable:
+            return
+        keys = self._keys(sample)
+        rows = [
+            (keys[s.name], judge, json.dumps(_unpaid(s).as_dict(), default=str))
+            for s in scores
+            if is_final(s)
+        ]
+        try:
+            with _cache_errors(self._path), self._database:
+                self._database.executemany(_PUT, rows)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, sqlite3.OperationalError):
+                raise
+            self._is_writable = False
+            log.warning(
+                "the cache %s cannot be written (%s): no more scores are kept for later runs",
+                self._path,
+                error.__cause__,
+            )
+
+    def _keys(self, sample: Sample) -> dict[str, str]:
+        content = digest(sample)
+        return {name: digest(content, defined) for name, defined in self._definitions.items()}
+
+
+def _unpaid(score: Score) -> Score:
+    """Return ``score`` without requests and cost, because a score from the cache needs none."""
+    return replace(score, usage=Usage(), cost=None)
+
+
+@contextmanager
+def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[ScoreCache | None]:
+    """Return a context manager that opens or creates the score cache at ``path``.
+
+    The context manager gives the `ScoreCache`, or None if ``path`` is None. Raises `ConfigError` if
+    the file is damaged or is not a score cache.
+    """
+    if path is None:
+        yield None
+        return
+    with _cache_errors(path):
+        database = _connect(path)
+    with closing(database):
+        yield ScoreCache(path, database, measurement=measurement)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path)
+    try:
+        _require_ours(database)
+        for statement in _SETTINGS:
+            database.execute(statement)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _require_ours(database: sqlite3.Connection) -> None:
+    (mark,) = database.execute("PRAGMA application_id").fetchone()
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and mark != _OURS:
+        msg = "it is the database of another program"
+        raise sqlite3.DatabaseError(msg)
+
+
+@contextmanager
+def _cache_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of damaged content at ``path`` into a `ConfigError`."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        msg = (
+            f"{path} cannot be used as a cache: {error}."
+            " Remove it to start anew, or name another file"
+        )
+        raise ConfigError(msg) from error

@@ -1,0 +1,152 @@
+"""Write the samples in recorded traces to a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rag_eval_otel.capture.otlp_files import Message, messages_in
+from rag_eval_otel.config import Config
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.tools.cli.options import require_another_file
+from rag_eval_otel.tools.collect import Collected, Selection, collect
+from rag_eval_otel.tools.files import check_samples_output, writing_samples
+from rag_eval_otel.tools.stored import langfuse_messages, mlflow_messages, phoenix_messages
+
+DESCRIPTION = """\
+Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
+`rag-eval-otel evaluate OUTPUT` reads them. FILE is what the file exporter of an OpenTelemetry
+Collector wrote: OTLP JSON or protobuf, of spans and log records, also compressed by gzip. The spans
+of a trace may be in several files. With --phoenix, --mlflow or --langfuse, spans are read from one
+of these backends. Turns are read by the code that reads live traces; a turn that cannot be
+reconstructed with certainty is skipped and counted with its reason.
+
+Exit status: 0 written, 1 no sample was found, 2 misuse.
+"""
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        msg = f"must be a time such as 2026-11-22 or 2026-11-22T09:00Z, not {text!r}"
+        raise argparse.ArgumentTypeError(msg) from None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", type=Path, nargs="*")
+    parser.add_argument(
+        "--phoenix",
+        metavar="PROJECT",
+        help="read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
+    )
+    parser.add_argument(
+        "--mlflow",
+        metavar="EXPERIMENT",
+        help="read the traces of an experiment in MLflow (MLFLOW_TRACKING_URI)",
+    )
+    parser.add_argument(
+        "--langfuse",
+        action="store_true",
+        help="read the observations of the project to which the keys belong (LANGFUSE_BASE_URL,"
+        " LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY, LANGFUSE_TRACING_ENVIRONMENT)",
+    )
+    for name, told in (("--since", "at or after"), ("--until", "before")):
+        parser.add_argument(
+            name,
+            type=_moment,
+            metavar="TIME",
+            help=f"of a backend, only spans that started {told} this time: 2026-11-22T09:00Z",
+        )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUTPUT", help=".jsonl")
+    parser.add_argument(
+        "--failed",
+        action="store_const",
+        const="fail",
+        default="any",
+        dest="label",
+        help="only turns whose span has the label fail (rag.evaluation.label)",
+    )
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="only this share of the traces, drawn at random (default: 1, all)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="draw other traces (default: 0)"
+    )
+    parser.add_argument(
+        "--contexts-from-prompt",
+        choices=("on", "off"),
+        help="read contexts in prompts, if a trace has no retrieval (default: off)",
+    )
+    parser.add_argument(
+        "--value-limit",
+        type=int,
+        metavar="N",
+        help="length to which the application cut texts (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the samples, print their number to stderr, and return the exit status."""
+    check_samples_output(options.output)
+    require_another_file(options.output, *options.files, option="--output")
+    _check_sources(options)
+    prompts = options.contexts_from_prompt
+    config = Config.from_env(**({} if prompts is None else {"contexts_from_prompt": prompts}))
+    selection = Selection.of_config(
+        config,
+        share=options.share,
+        seed=options.seed,
+        label=options.label,
+        value_limit=options.value_limit,
+    )
+    counts = Collected()
+    with writing_samples(options.output) as write:
+        for turn in collect(_messages(options, counts), selection, counts):
+            write(turn.to_dict())
+    sys.stderr.write(f"rag-eval-otel: {options.output}: {counts}\n")
+    if not counts.samples:
+        sys.stderr.write(
+            "rag-eval-otel: no sample was found; spans have texts only if the instrumentation"
+            " captures content (docs/doctor.md says what the reasons mean)\n"
+        )
+    return 0 if counts.samples else 1
+
+
+def _check_sources(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` if nothing is read, or if the period or the length selects nothing."""
+    backends = (options.phoenix, options.mlflow, options.langfuse or None)
+    has_backend = backends.count(None) < len(backends)
+    msg = ""
+    if not (options.files or has_backend):
+        msg = (
+            "name a FILE or a backend: rag-eval-otel collect FILE, --phoenix PROJECT,"
+            " --mlflow EXPERIMENT or --langfuse"
+        )
+    elif (options.since or options.until) and not has_backend:
+        msg = "--since and --until are for a backend: all traces of a FILE are read"
+    elif options.since and options.until and options.since >= options.until:
+        msg = f"--since {options.since} must be before --until {options.until}"
+    elif options.value_limit is not None and options.value_limit < 1:
+        msg = f"--value-limit must be 1 or more, not {options.value_limit}"
+    if msg:
+        raise ConfigError(msg)
+
+
+def _messages(options: argparse.Namespace, counts: Collected) -> Iterator[Message]:
+    yield from messages_in(options.files)
+    period = {"since": options.since, "until": options.until}
+    if options.phoenix is not None:
+        yield from phoenix_messages(options.phoenix, **period)
+    if options.mlflow is not None:
+        yield from mlflow_messages(options.mlflow, **period)
+    if options.langfuse:
+        yield from langfuse_messages(counts, **period)

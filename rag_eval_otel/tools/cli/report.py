@@ -1,0 +1,116 @@
+"""Show the scores of a file, or how those of two files differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rag_eval_otel.arguments import count_up_to
+from rag_eval_otel.config import Config
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.tools.cli.options import AS_JSON, check_page
+from rag_eval_otel.tools.compare import compare_files
+from rag_eval_otel.tools.files import write_whole
+from rag_eval_otel.tools.report import Shown, collect_scores, comparison_page, scores_page
+from rag_eval_otel.tools.scores import read_scores
+
+DESCRIPTION = """\
+Prints the scores of FILE, and with --output writes one HTML page about them: distributions, time
+lines with drift, worst turns, coverage, judges and versions. If a judge has scored a sample
+of the turns, the mean of all turns is estimated: each score is weighted by the inverse of its
+turn's probability, and offline scores of all turns, as in a cascade, make the interval narrower.
+
+With B, compares FILE (A, the earlier run) and B, two runs over the same questions: means, paired
+differences with their intervals, and the turns that got worse or better. A difference is B minus A.
+For a status that says whether B is worse, see --baseline and --no-worse of `evaluate`.
+
+A page needs no network and no server; its only script sorts and filters tables. FILE is what
+`rag-eval-otel evaluate --output` wrote, what `rag-eval-otel drift` reads, or spans and log records
+as OTLP JSON (.json or .jsonl), as a collector's file exporter writes them.
+
+Exit status: 0 written, 2 misuse.
+"""
+_WORST, _MOST_WORST = 10, 1000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("other", metavar="B", type=Path, nargs="?", help="compare FILE with B")
+    parser.add_argument("-o", "--output", type=Path, metavar="PAGE", help="write a page: .html")
+    parser.add_argument("--metric", metavar="NAME", help="only this metric")
+    parser.add_argument(
+        "--worst",
+        type=count_up_to(_MOST_WORST),
+        default=_WORST,
+        metavar="N",
+        help="show the N lowest scores of each metric, or with B the N turns that changed the most,"
+        f" each way (default: {_WORST})",
+    )
+    parser.add_argument(
+        "--explanations",
+        action="store_const",
+        const="on",
+        default="off",
+        help="show explanations and questions where FILE has them; they quote user data",
+    )
+    parser.add_argument(
+        "--texts",
+        choices=("on", "off"),
+        help="show question, contexts and answer of turns, where FILE has them (default: on if"
+        " content capture is on, else off; with B on)",
+    )
+    parser.add_argument(
+        "--trace-url",
+        metavar="URL",
+        help="link turns to their traces: 'http://localhost:16686/trace/{trace_id}'",
+    )
+    parser.add_argument(
+        "--versions",
+        choices=("same", "any"),
+        help="with B, any: compare also scores of other judges, metrics or prompts",
+    )
+    parser.add_argument("--json", **AS_JSON)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.output is not None:
+        for file in filter(None, (options.file, options.other)):
+            check_page(options.output, file, option="--output")
+    if options.other is not None:
+        return _compare(options)
+    if options.versions is not None or options.form == "json":
+        msg = "--versions and --json need a second file: rag-eval-otel report A B"
+        raise ConfigError(msg)
+    has_content = Config.from_env().capture_content != "off"
+    shown = Shown(
+        texts=options.texts or ("on" if has_content else "off"),
+        explanations=options.explanations,
+        trace_url=options.trace_url,
+    )
+    records = read_scores(options.file, metric=options.metric)
+    scores = collect_scores(records, worst=options.worst)
+    sys.stdout.write(f"{options.file}: {scores.turns} turns, {len(scores.series)} metrics\n")
+    sys.stdout.write(f"{scores}\n")
+    if options.output is not None:
+        page = scores_page(scores, name=options.file.name, shown=shown)
+        write_whole(options.output, page, option="--output")
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    comparison = compare_files(
+        options.file,
+        options.other,
+        metric=options.metric,
+        versions=options.versions or "same",
+        turns=options.worst,
+        texts=options.texts or "on",
+    )
+    as_json = options.form == "json"
+    text = json.dumps(comparison.to_dict(), indent=2) if as_json else repr(comparison)
+    sys.stdout.write(f"{text}\n")
+    if options.output is not None:
+        write_whole(options.output, comparison_page(comparison), option="--output")
+    return 0

@@ -1,0 +1,552 @@
+"""Compare the scores of two runs over the same questions, row by row.
+
+A *run* is one evaluation of a dataset, in memory or in a score file. *A* is the earlier run, or the
+baseline, and *B* the later run. A difference is the score in B minus the score in A for the same
+question, so a negative number says that B is worse. Intervals of the mean difference are by
+Student's t on these differences: they are much narrower than the interval of each mean, because a
+hard question is hard in both runs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.tools.rows import Row
+from rag_eval_otel.tools.scores import read_scores
+from rag_eval_otel.tools.stats import (
+    Range,
+    aligned,
+    interval,
+    mean_interval,
+    mean_of,
+    number,
+    scale_of,
+    score_interval,
+    signed,
+)
+from rag_eval_otel.types import Label
+
+Versions = Literal["same", "any"]
+"""Whether only scores of the same version are compared, or scores of any versions."""
+
+Texts = Literal["on", "off"]
+"""Whether the questions, answers and explanations in the files are shown."""
+
+COLUMNS = ("metric", "A", "B", "B - A", "95 % interval", "pairs", "lower", "higher", "pass A", "pass B")  # fmt: skip  # noqa: E501
+"""The columns of the table of metrics, as `MetricChange.cells` fills them."""
+
+_VERSIONS = 3  # versions in a message
+_LINE = 90  # characters of a text in a line of the terminal
+
+
+# --- the scores of a run --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One score of a run, with the number of its row from 0 and the id of its question."""
+
+    index: int
+    question: str
+    value: float | None
+    label: Label | None
+    version: str
+
+
+Pair: TypeAlias = tuple[Entry, Entry]
+"""The scores in B and in A of one question."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ScoredRun:
+    """The scores of one run by metric, without texts: about 300 bytes a score.
+
+    ``name`` names the run in messages, such as the path of its file. ``rows`` is the number of
+    rows.
+    """
+
+    name: str
+    rows: int = 0
+    metrics: dict[str, list[Entry]] = field(default_factory=dict)
+
+    def add(self, row: Row, question_id: str) -> None:
+        """Add the scores of ``row``, whose question has the id ``question_id``."""
+        self.rows = max(self.rows, row.index + 1)
+        for score in row.scores:
+            entry = Entry(row.index, question_id, score.value, score.label, score.version)
+            self.metrics.setdefault(score.name, []).append(entry)
+
+
+def run_of(rows: Iterable[Row], *, name: str) -> ScoredRun:
+    """Return the scores of ``rows``, which have the texts of their questions."""
+    run = ScoredRun(name=name)
+    for row in rows:
+        run.add(row, row.own_question_id)
+    return run
+
+
+def read_run(path: Path, *, metric: str | None = None) -> ScoredRun:
+    """Read the scores in the file ``path``; only those of ``metric`` if it is given.
+
+    Raises `ConfigError` for a file that cannot be read or has no scores.
+    """
+    run = ScoredRun(name=str(path))
+    for record in read_scores(path, metric=metric):
+        if isinstance(record, Row):
+            run.add(record, record.question_id)
+    return run
+
+
+# --- pairs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """The scores of one metric in two runs, paired by question.
+
+    ``pairs`` has the scores in B and in A of each question that is in both runs, in the order of B.
+    ``only_b`` is the number of rows that are in B alone, ``only_a`` the number of rows that
+    are in A alone.
+    """
+
+    name: str
+    pairs: Sequence[Pair]
+    only_b: int = 0
+    only_a: int = 0
+
+    def changes(self) -> list[tuple[float, Entry, Entry]]:
+        """Return the differences with the scores in B and in A, where both have a number."""
+        return [
+            (b.value - a.value, b, a)
+            for b, a in self.pairs
+            if b.value is not None and a.value is not None
+        ]
+
+    @property
+    def differences(self) -> list[float]:
+        """The score in B minus the score in A, where both have a number."""
+        return [difference for difference, _, _ in self.changes()]
+
+    @property
+    def lost(self) -> int:
+        """The number of questions with a number in A and none in B."""
+        return sum(b.value is None and a.value is not None for b, a in self.pairs)
+
+    @property
+    def gained(self) -> int:
+        """The number of questions with a number in B and none in A."""
+        return sum(b.value is not None and a.value is None for b, a in self.pairs)
+
+    def interval(self, confidence: float = 0.95) -> Range | None:
+        """Return the confidence interval of the mean difference; None for fewer than two pairs.
+
+        If all scores are in [0, 1], the ends of the interval are in [-1, 1].
+        """
+        ends = mean_interval(self.differences, confidence=confidence)
+        values = [entry.value for pair in self.pairs for entry in pair if entry.value is not None]
+        if ends is None or scale_of(values, ()) is None:
+            return ends
+        low, high = np.clip(ends, -1, 1).tolist()
+        return low, high
+
+    def require_one_version(self, versions: Versions) -> None:
+        """Raise `ConfigError` if the scores of a pair have different versions.
+
+        The version of a score changes with metric, prompts, fusion and judge. If ``versions`` is
+        "any", nothing is required. Raises `ConfigError` also if ``versions`` has another value.
+        """
+        if versions not in ("same", "any"):
+            msg = f"versions must be 'same' or 'any', not {versions!r}"
+            raise ConfigError(msg)
+        mixed = Counter(
+            (b.version or "no version", a.version or "no version")
+            for _, b, a in self.changes()
+            if b.version != a.version
+        )
+        if mixed and versions == "same":
+            counts = "; ".join(
+                f"{b} and {a} ({count} rows)" for (b, a), count in mixed.most_common(_VERSIONS)
+            )
+            msg = (
+                f"{self.name} was measured in different ways: {counts}."
+                f" Evaluate both with the same metric, fusion and judge, or pass"
+                " versions='any' (--versions any)"
+            )
+            raise ConfigError(msg)
+
+
+def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
+    """Pair the scores of ``metric`` in two runs that both have it.
+
+    Rows are paired by question and reference; if a question is repeated, in their order. Raises
+    `ConfigError` if the runs have no row in common, and for rows that do not say their question, as
+    those of live traces.
+    """
+    in_b, in_a = (_keyed(run, metric) for run in (b, a))
+    pairs = [(entry, in_a[key]) for key, entry in in_b.items() if key in in_a]
+    if not pairs:
+        msg = (
+            f"no row of {a.name} is in {b.name}: they have other questions or references."
+            " Evaluate the same questions to compare them"
+        )
+        raise ConfigError(msg)
+    return Pairs(
+        name=metric,
+        pairs=pairs,
+        only_b=len(in_b) - len(pairs),
+        only_a=len(in_a) - len(pairs),
+    )
+
+
+def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
+    """Return the scores of ``metric`` by question and the number of earlier equal questions."""
+    counts: Counter[str] = Counter()
+    keyed: dict[tuple[str, int], Entry] = {}
+    for entry in run.metrics[metric]:
+        if not entry.question:
+            msg = (
+                f"{run.name}: row {entry.index} does not say its question (column question_id,"
+                " question or id), so that it cannot be paired. Evaluate the same questions with"
+                " `rag-eval-otel evaluate --output`"
+            )
+            raise ConfigError(msg)
+        keyed[entry.question, counts[entry.question]] = entry
+        counts[entry.question] += 1
+    return keyed
+
+
+# --- the comparison -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The scores of one metric in one run, over all its rows."""
+
+    values: Sequence[float]
+    mean: float | None
+    interval: Range | None
+    passed: int
+    labelled: int
+
+    @property
+    def passes(self) -> str:
+        """The number of scores with the label pass among those with a label, as text."""
+        return f"{self.passed}/{self.labelled}" if self.labelled else "-"
+
+
+def _side(entries: Sequence[Entry]) -> Side:
+    values = [entry.value for entry in entries if entry.value is not None]
+    return Side(
+        values=values,
+        mean=mean_of(values),
+        interval=score_interval(values, scale_of(values, ())),
+        passed=sum(entry.label == "pass" for entry in entries),
+        labelled=sum(entry.label is not None for entry in entries),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A turn whose score differs: its rows in both runs, its scores, and texts of the files.
+
+    A text is empty if its file does not have it, or if texts are not shown. ``explanation`` is the
+    explanation of the judge in B.
+    """
+
+    row_a: int
+    row_b: int
+    a: float
+    b: float
+    question: str = ""
+    answer_a: str = ""
+    answer_b: str = ""
+    explanation: str = ""
+
+    @property
+    def place(self) -> str:
+        """The row of the turn, or both rows if they differ."""
+        return f"row {self.row_b}" + ("" if self.row_a == self.row_b else f" (A: row {self.row_a})")
+
+    def __str__(self) -> str:
+        """Return the turn as a line of text."""
+        text = f"  {shorten(self.question, _LINE, placeholder='...')}" if self.question else ""
+        return f"{self.place}  {self.a:.3f} -> {self.b:.3f}  {signed(self.b - self.a)}{text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricChange:
+    """How one metric differs between the runs, with the turns that fell and rose the most.
+
+    ``mean`` is the mean difference B minus A over the ``pairs`` with a score in both runs, and
+    ``interval`` its 95 % confidence interval by Student's t, None for fewer than two pairs.
+    ``unpaired`` is the number of other rows. ``higher`` is the number of pairs with a higher score
+    in B, ``lower`` the number with a lower score.
+    """
+
+    name: str
+    mean: float | None
+    interval: Range | None
+    pairs: int
+    unpaired: int
+    higher: int
+    lower: int
+    a: Side
+    b: Side
+    differences: Sequence[float]
+    remarks: Sequence[str] = ()
+    worse: Sequence[Turn] = ()
+    better: Sequence[Turn] = ()
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the line of the metric in the table with `COLUMNS`."""
+        return (
+            self.name,
+            number(self.a.mean),
+            number(self.b.mean),
+            signed(self.mean),
+            interval(self.interval),
+            *map(str, (self.pairs, self.lower, self.higher)),
+            self.a.passes,
+            self.b.passes,
+        )
+
+    def turns(self) -> Iterator[tuple[str, Sequence[Turn]]]:
+        """Yield the turns that got worse and those that got better, with a title; none if empty."""
+        for word, turns in (("worse", self.worse), ("better", self.better)):
+            if turns:
+                yield f"turns that got {word}", turns
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, without the single scores and without empty texts."""
+        fields = asdict(self)
+        del fields["differences"], fields["a"]["values"], fields["b"]["values"]
+        for side in ("worse", "better"):
+            fields[side] = [{k: v for k, v in turn.items() if v != ""} for turn in fields[side]]
+        return fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison:
+    """The comparison of two runs: what `compare_files` and `DatasetResult.compare` return.
+
+    ``name_a`` and ``name_b`` are the names of the runs, ``rows_a`` and ``rows_b`` their numbers of
+    rows. ``only_a`` and ``only_b`` name the metrics that only one run has.
+    """
+
+    name_a: str
+    name_b: str
+    rows_a: int
+    rows_b: int
+    metrics: tuple[MetricChange, ...]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> MetricChange:
+        """Return the change of the metric ``name``; a `KeyError` lists the known names."""
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        msg = f"no metric {name!r} in both; there are {[m.name for m in self.metrics]}"
+        raise KeyError(msg)
+
+    def __repr__(self) -> str:
+        """Return the differences as a table, with the turns that changed the most below."""
+        lines = [
+            f"A: {self.name_a}, {self.rows_a} rows",
+            f"B: {self.name_b}, {self.rows_b} rows",
+            aligned([COLUMNS, *(metric.cells() for metric in self.metrics)]),
+            *(f"  {metric.name}: {text}" for metric in self.metrics for text in metric.remarks),
+            *(f"  {name}: only in A" for name in self.only_a),
+            *(f"  {name}: only in B" for name in self.only_b),
+        ]
+        for metric in self.metrics:
+            for title, turns in metric.turns():
+                lines += ["", f"{metric.name}, {title}:", *(f"  {turn}" for turn in turns)]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, without the single scores."""
+        return {
+            "a": {"file": self.name_a, "rows": self.rows_a},
+            "b": {"file": self.name_b, "rows": self.rows_b},
+            "metrics": {metric.name: metric.to_dict() for metric in self.metrics},
+            "only_a": list(self.only_a),
+            "only_b": list(self.only_b),
+        }
+
+
+def compare_files(
+    a: str | Path,
+    b: str | Path,
+    *,
+    metric: str | None = None,
+    versions: Versions = "same",
+    turns: int = 5,
+    texts: Texts = "on",
+) -> Comparison:
+    """Compare the score files ``a`` and ``b``, which have scores of the same questions.
+
+    Rows are paired as `pair_scores` says. With ``metric``, only this metric is compared. ``turns``
+    is the highest number of turns that are listed as worse, and as better, for each metric. Raises
+    `ConfigError` for files that cannot be read or paired, and, unless ``versions`` is "any", for a
+    metric that was measured in different versions.
+    """
+    run_a, run_b = (read_run(Path(file), metric=metric) for file in (a, b))
+    paired = paired_metrics(run_b, run_a, versions=versions)
+    most = {pairs.name: _most_changed(pairs, turns) for pairs in paired}
+    changed = [pair for sides in most.values() for pairs in sides for pair in pairs]
+    rows_a: dict[int, list[Row]] = {}
+    rows_b: dict[int, list[Row]] = {}
+    if texts == "on":
+        rows_a = _rows(Path(a), {in_a.index for _, in_a in changed})
+        rows_b = _rows(Path(b), {in_b.index for in_b, _ in changed})
+
+    def turns_of(name: str, pairs: Iterable[Pair]) -> list[Turn]:
+        return [
+            _turn(name, pair, rows_a.get(pair[1].index, ()), rows_b.get(pair[0].index, ()))
+            for pair in pairs
+        ]
+
+    return _comparison(
+        run_b,
+        run_a,
+        [
+            change_of(
+                pairs,
+                run_b,
+                run_a,
+                worse=turns_of(pairs.name, most[pairs.name][0]),
+                better=turns_of(pairs.name, most[pairs.name][1]),
+            )
+            for pairs in paired
+        ],
+    )
+
+
+def compare_rows(b: Iterable[Row], a: Iterable[Row], *, versions: Versions) -> Comparison:
+    """Compare the scored rows of two datasets, as `compare_files` compares those of files."""
+    run_b, run_a = run_of(b, name="this result"), run_of(a, name="the other")
+    if not (run_b.rows or run_a.rows):
+        return _comparison(run_b, run_a, ())
+    paired = paired_metrics(run_b, run_a, versions=versions)
+    return _comparison(run_b, run_a, [change_of(pairs, run_b, run_a) for pairs in paired])
+
+
+def _comparison(b: ScoredRun, a: ScoredRun, metrics: Iterable[MetricChange]) -> Comparison:
+    return Comparison(
+        name_a=a.name,
+        name_b=b.name,
+        rows_a=a.rows,
+        rows_b=b.rows,
+        metrics=tuple(metrics),
+        only_a=tuple(name for name in a.metrics if name not in b.metrics),
+        only_b=tuple(name for name in b.metrics if name not in a.metrics),
+    )
+
+
+def paired_metrics(b: ScoredRun, a: ScoredRun, *, versions: Versions) -> list[Pairs]:
+    """Return the pairs of each metric that both runs have.
+
+    Raises `ConfigError` if there is no such metric, if rows cannot be paired, and, unless
+    ``versions`` is "any", if a metric was measured in different versions.
+    """
+    common = [name for name in b.metrics if name in a.metrics]
+    if not common:
+        msg = (
+            f"no metric in common: {', '.join(b.metrics)} in {b.name},"
+            f" {', '.join(a.metrics)} in {a.name}"
+        )
+        raise ConfigError(msg)
+    paired = [pair_scores(b, a, metric=name) for name in common]
+    for pairs in paired:
+        pairs.require_one_version(versions)
+    return paired
+
+
+def change_of(
+    pairs: Pairs,
+    b: ScoredRun,
+    a: ScoredRun,
+    *,
+    worse: Sequence[Turn] = (),
+    better: Sequence[Turn] = (),
+) -> MetricChange:
+    """Return the change of the metric of ``pairs``, which are pairs of the runs ``b`` and ``a``."""
+    differences = pairs.differences
+    return MetricChange(
+        name=pairs.name,
+        mean=mean_of(differences),
+        interval=pairs.interval(),
+        pairs=len(differences),
+        unpaired=len(pairs.pairs) - len(differences) + pairs.only_b + pairs.only_a,
+        higher=sum(d > 0 for d in differences),
+        lower=sum(d < 0 for d in differences),
+        a=_side(a.metrics[pairs.name]),
+        b=_side(b.metrics[pairs.name]),
+        differences=differences,
+        remarks=tuple(_remarks(pairs)),
+        worse=worse,
+        better=better,
+    )
+
+
+def _remarks(pairs: Pairs) -> Iterator[str]:
+    """Yield sentences on rows that are not in the difference, and on versions."""
+    if pairs.only_b or pairs.only_a:
+        yield f"rows only in A: {pairs.only_a}, only in B: {pairs.only_b}"
+    if pairs.lost or pairs.gained:
+        yield f"rows with a score only in A: {pairs.lost}, only in B: {pairs.gained}"
+    changes = pairs.changes()
+    versions = [{a.version for _, _, a in changes}, {b.version for _, b, _ in changes}]
+    if versions[0] != versions[1]:
+        yield "A and B were measured in different ways: " + " and ".join(
+            ", ".join(sorted(version or "no version" for version in side)) for side in versions
+        )
+
+
+def _most_changed(pairs: Pairs, count: int) -> tuple[list[Pair], list[Pair]]:
+    """Return the pairs that fell the most and the pairs that rose the most, the largest first."""
+
+    def order(change: tuple[float, Entry, Entry]) -> tuple[float, int]:
+        return -abs(change[0]), change[1].index
+
+    worse = heapq.nsmallest(count, (c for c in pairs.changes() if c[0] < 0), key=order)
+    better = heapq.nsmallest(count, (c for c in pairs.changes() if c[0] > 0), key=order)
+    return [(b, a) for _, b, a in worse], [(b, a) for _, b, a in better]
+
+
+def _rows(path: Path, numbers: set[int]) -> dict[int, list[Row]]:
+    """Return the rows of a file with these ``numbers``, for their texts."""
+    rows: dict[int, list[Row]] = {}
+    for record in read_scores(path) if numbers else ():
+        if isinstance(record, Row) and record.index in numbers:
+            rows.setdefault(record.index, []).append(record)
+    return rows
+
+
+def _turn(metric: str, pair: Pair, rows_a: Sequence[Row], rows_b: Sequence[Row]) -> Turn:
+    b, a = pair
+    explanations = (s.explanation for row in rows_b for s in row.scores if s.name == metric)
+    return Turn(
+        row_a=a.index,
+        row_b=b.index,
+        a=a.value or 0.0,
+        b=b.value or 0.0,
+        question=_text(row.sample.question for row in (*rows_b, *rows_a)),
+        answer_a=_text(row.sample.answer for row in rows_a),
+        answer_b=_text(row.sample.answer for row in rows_b),
+        explanation=_text(explanations),
+    )
+
+
+def _text(texts: Iterable[str | None]) -> str:
+    return next(filter(None, texts), "")

@@ -1,0 +1,501 @@
+"""Score every row of a dataset with the metrics that the caller chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
+
+from rag_eval_otel.errors import ConfigError, FailedRowError, RedactionError
+from rag_eval_otel.evaluation import (
+    Measurement,
+    MeasurementOptions,
+    failed_evaluation,
+    measurement_of,
+    run_now,
+)
+from rag_eval_otel.judge.budget import Budget as RunBudget
+from rag_eval_otel.judge.shortening import clipped
+from rag_eval_otel.limits import Limit
+from rag_eval_otel.log import log
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
+from rag_eval_otel.metrics.base import Metric
+from rag_eval_otel.runtime.guard import silence
+from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.thresholds import thresholds_of
+from rag_eval_otel.tools.cache import ScoreCache, open_cache
+from rag_eval_otel.tools.compare import Comparison, Versions, compare_rows
+from rag_eval_otel.tools.gate import ANY_RANGE, Gate, GateCheck, GateResult
+from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset
+from rag_eval_otel.tools.rows import Row, flat_columns
+from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals
+from rag_eval_otel.types import Evaluation, Sample, Score, Usage
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+Progress = Literal["auto", "on", "off"]
+"""When to show the progress: always, never, or, by ``auto``, if stderr is a terminal."""
+
+Advance: TypeAlias = Callable[[bool], object]
+
+_LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
+_UNREACHED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+_PANDAS = {int: "int64", float: "float64", str: "object"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DatasetResult:
+    """The result of `evaluate_dataset`: the scored ``rows`` and their summary ``totals``.
+
+    ``rows`` has the order of the dataset. ``result["faithfulness"]`` is the summary of the metric
+    ``faithfulness``. The repr is a table. If a dataset has no rows, the means are None.
+    """
+
+    rows: tuple[Row, ...]
+    totals: Totals
+
+    @property
+    def metrics(self) -> tuple[MetricSummary, ...]:
+        """The summaries of the metrics, in the order in which the caller named the metrics."""
+        return self.totals.metrics
+
+    @property
+    def usage(self) -> Usage:
+        """The model requests and tokens of this run. Scores from the cache need none."""
+        return self.totals.usage
+
+    @property
+    def judge(self) -> str | None:
+        """The names of the judge models that answered; None if no judge was asked."""
+        return self.totals.judge
+
+    def __getitem__(self, name: str) -> MetricSummary:
+        """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
+        return self.totals[name]
+
+    def __repr__(self) -> str:
+        """Return the summaries as a table."""
+        return repr(self.totals)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as a dict for JSON, without the texts of the samples."""
+        return {**self.totals.to_dict(), "rows": [row.to_dict() for row in self.rows]}
+
+    def to_pandas(self) -> Any:
+        """Return the scored rows as a pandas ``DataFrame``, one line for each row.
+
+        The columns are the same as in CSV and Parquet files. The column ``<metric>`` has the score,
+        or NaN if there is no score. Further columns of a metric are ``<metric>.status``,
+        ``<metric>.reason``, ``<metric>.label``, ``<metric>.normalized``, ``<metric>.explanation``
+        and ``<metric>.version``. Raises `MissingDependencyError` if pandas is not installed.
+        """
+        pandas = require("pandas")
+        columns = flat_columns([metric.name for metric in self.metrics])
+        cells = [row.to_flat() for row in self.rows]
+        return pandas.DataFrame(
+            {
+                name: pandas.Series([row[name] for row in cells], dtype=_PANDAS[kind])
+                for name, kind in columns.items()
+            }
+        )
+
+    def compare(self, other: DatasetResult, *, versions: Versions = "same") -> Comparison:
+        """Return the change of each metric from ``other`` (A) to this result (B).
+
+        Rows are paired by question and reference; answers and contexts may differ. Raises
+        `ConfigError` if the results have no row or no metric in common, or if the versions of a
+        metric's scores differ.
+
+        With ``versions="any"``, scores of different versions are compared too. Then a difference
+        may come from other prompts, shared requests or another judge.
+        """
+        return compare_rows(self.rows, other.rows, versions=versions)
+
+    def check(self, gate: Gate) -> GateResult:
+        """Return whether this result meets each condition of ``gate``, with the reasons.
+
+        Raises `ConfigError` if the gate names a metric that was not measured, or if its baseline
+        cannot be read or compared.
+        """
+        check = GateCheck(gate, dict.fromkeys((metric.name for metric in self.metrics), ANY_RANGE))
+        for row in self.rows:
+            check.add(row)
+        return check.result(self.totals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limit the judge requests and the tokens (prompt and completion together) of one run.
+
+    A request that is sent again counts again. No request is sent after a limit is reached. Requests
+    that were already sent are finished, so the number of tokens may exceed the limit. Scores that
+    need further requests are errors with the reason ``budget``.
+    """
+
+    requests: int | None = None
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "tokens"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (is_number and value >= 0):
+                msg = f"Budget.{name} must be a whole number, 0 or more, not {value!r}"
+                raise ConfigError(msg)
+
+    def counted(self) -> RunBudget | None:
+        """Return an object that counts the requests and tokens of one run, or None for no limit."""
+        amounts = {"judge requests": self.requests, "tokens": self.tokens}
+        limits = [
+            Limit(amount=amount, unit=unit, seconds=math.inf)
+            for unit, amount in amounts.items()
+            if amount is not None
+        ]
+        return RunBudget(limits, estimates="off") if limits else None
+
+
+# --- the public functions -------------------------------------------------------------------------
+
+
+async def aevaluate_dataset(
+    samples: object,
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
+    *,
+    thresholds: Mapping[str, float] | str | PathLike[str] | None = None,
+    concurrency: int = 16,
+    progress: Progress = "auto",
+    raise_on_failure: bool = False,
+    cache: str | PathLike[str] | None = None,
+    budget: Budget | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    **options: Unpack[MeasurementOptions],
+) -> DatasetResult:
+    """Score every row of ``samples`` with ``metrics`` and return a `DatasetResult`.
+
+    `evaluate_dataset` blocks until all rows are scored. It may be called while an event loop is
+    running, as in a notebook. `aevaluate_dataset` does the same and must be awaited.
+
+    ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, a dict of columns,
+    or the path of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
+    LlamaIndex and Haystack are recognised. ``columns`` maps a field of `Sample` to a column with
+    another name. Texts in further columns become ``Sample.extra``. ``limit`` is the number of rows
+    to read, from the first.
+
+    ``metrics`` and ``options`` (``judge``, ``embedder``, ``share_requests``, ``repairs``,
+    ``timeout``, ``label_metrics``, ``explanations``, ``prompts``, ``prices``, ``max_text_chars``)
+    have the same meaning as for `evaluate`.
+
+    ``thresholds`` maps the name of a metric to the lowest score that passes. The mapping is a dict,
+    or the path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names
+    the metrics that decide the label of a row. By default these are the metrics by which the judge
+    can tell good answers from bad ones, if that is known of the judge, else all metrics.
+
+    At most ``concurrency`` rows are scored at the same time. If a row takes more than ``timeout``
+    seconds, its finished scores are kept, and its other scores are errors.
+
+    ``cache`` is the path of a file for scores. If a run was interrupted or killed, call the
+    function again with the same file. The judge is then asked only for scores that are missing or
+    failed. A score is found by the content of the sample, the metric, the prompts, the judge, the
+    embedder and ``share_requests``, so one file may serve many runs. The cache knows your own
+    metric by the name of its class and its dataclass fields. Use another file after a change of the
+    metric's code.
+
+    ``budget`` limits the requests to the judge and their tokens. Scores beyond the budget are
+    errors with the reason ``budget``.
+
+    The run stops at the first 401 of the judge or the embedder, at a 403 while nothing has
+    succeeded, and after ten rows in a row without a response of the server. The result then has the
+    rows that are done, ``result.totals.stopped`` says why, and a warning says how to go on.
+
+    ``progress`` shows on stderr how many rows are done. ``auto`` shows it if stderr is a terminal.
+    If ``raise_on_failure`` is set, the first row with a score that is an error raises
+    `FailedRowError`.
+
+    Raises `ConfigError`, before a model is asked, if a row or column cannot be used, or if a metric
+    needs a field that no row has.
+    """
+    chosen = with_thresholds(
+        resolve_metrics(metrics), thresholds_of(thresholds or {}, where="thresholds")
+    )
+    measurement = measurement_of(chosen, **options)
+    run = Run(
+        measurement=replace(measurement, budget=budget.counted() if budget else None),
+        concurrency=concurrency,
+        cache=None if cache is None else Path(cache),
+        raise_on_failure=raise_on_failure,
+        progress=progress,
+    )
+    rows, summary = list[Row](), Summary(run.names)
+    async with aclosing(run.rows(open_dataset(samples, columns, limit=limit))) as scored:
+        async for row in scored:
+            summary.add(row.evaluation)
+            rows.append(row)
+    if run.stopped is not None:
+        log.warning(
+            "the evaluation stopped after %d rows (%s): check the judge, its key and its address,"
+            " then call again; %s",
+            len(rows),
+            run.stopped,
+            f"{cache} keeps the scores" if cache else "with cache=FILE, no row is scored twice",
+        )
+    return DatasetResult(rows=tuple(rows), totals=summary.totals(stopped=run.stopped))
+
+
+def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
+    """Return a blocking version of the coroutine function ``function``, called ``name``."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_now(lambda: function(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+evaluate_dataset = _blocking(aevaluate_dataset, "evaluate_dataset")
+
+
+# --- scoring rows ---------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One run over a dataset: what is measured, and the limits of the run.
+
+    ``measurement`` scores each row. The other settings have the same meaning as the arguments of
+    `evaluate_dataset`. ``stopped`` says why the run stopped before the last row; None if it did
+    not.
+    """
+
+    measurement: Measurement
+    concurrency: int = 16
+    cache: Path | None = None
+    raise_on_failure: bool = False
+    progress: Progress = "auto"
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.concurrency, bool) or self.concurrency < 1:
+            msg = f"concurrency must be 1 or more, not {self.concurrency!r}"
+            raise ConfigError(msg)
+        if self.progress not in get_args(Progress):
+            choices = ", ".join(get_args(Progress))
+            msg = f"progress must be one of {choices}, not {self.progress!r}"
+            raise ConfigError(msg)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics, in their order."""
+        return tuple(metric.name for metric in self.measurement.metrics)
+
+    async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
+        """Score the rows of ``dataset``, and yield them in their order.
+
+        If the run is stopped, the rows that are done are yielded, and the others are left out.
+        Raises `ConfigError`, before a model is asked, if a metric needs a field that no row has. If
+        ``raise_on_failure`` is set, the first row with a failed score raises `FailedRowError`.
+        """
+        check_needs(self.measurement.metrics, dataset)
+        stop = _Stop(self)
+        with (
+            open_cache(self.cache, measurement=self.measurement) as cache,
+            progress_line(dataset.count, self.progress) as advance,
+        ):
+            score = _RowScorer(self.measurement, cache, stop)
+            results = in_order(dataset.rows(), score, at_once=self.concurrency, stopped=stop.end)
+            async with aclosing(results) as rows:
+                async for row in rows:
+                    if self.raise_on_failure and row.failed:
+                        raise _failure(dataset, row)
+                    yield row
+                    advance(bool(row.failed))
+
+
+def _failure(dataset: Dataset, row: Row) -> FailedRowError:
+    score = row.failed[0]
+    details = score.detail.get("error", "no details")
+    return FailedRowError(
+        f"{dataset.name}, row {row.index}: {score.name} failed ({score.reason}): {details}"
+    )
+
+
+class _RowScorer:
+    """Score one row at each call. Scores that are in the cache are not computed again."""
+
+    def __init__(self, measurement: Measurement, cache: ScoreCache | None, stop: _Stop) -> None:
+        self._measurement = measurement
+        self._cache = cache
+        self._stop = stop
+
+    async def __call__(self, row: Row) -> Row:
+        metrics = self._measurement.metrics
+        try:
+            whole = self._measurement.redactor.sample(row.sample)
+        except RedactionError:
+            failed = failed_evaluation(metrics, "redaction_error")
+            return replace(row, sample=Sample(), evaluation=failed)
+        sample, cut = clipped(whole, self._measurement.max_text_chars)
+        silence()  # each row has its own task, and so its own context
+        cached = self._cache.get(sample) if self._cache else {}
+        missing = tuple(metric for metric in metrics if metric.name not in cached)
+        fresh = Evaluation(scores=())
+        if missing:
+            measurement = self._measurement
+            if cached:
+                measurement = replace(measurement, metrics=missing, label_metrics=None)
+            fresh = await measurement.of_prepared(sample, cut)
+        if self._cache and missing:
+            self._cache.put(sample, fresh.scores, judge=fresh.judge)
+        self._stop.count(fresh)
+        scores = {name: score for name, (score, _) in cached.items()}
+        scores |= {score.name: score for score in fresh.scores}
+        judges = [fresh.judge, *(judge for _, judge in cached.values())]
+        evaluation = replace(
+            fresh,
+            scores=tuple(scores[metric.name] for metric in metrics),
+            judge=next((judge for judge in judges if judge is not None), None),
+            label_metrics=self._measurement.labelling,
+        )
+        return replace(row, sample=whole, evaluation=evaluation)
+
+
+class _Stop:
+    """Stops a run at the first 401, or if the server cannot be reached.
+
+    A 403 stops the run while no request has succeeded. A server is out of reach if ten rows in a
+    row failed without a response: by refused or broken connections, unknown hosts or timeouts. A
+    server that answers with an error such as 500 is not, and the run goes on. ``end`` is done, and
+    ``run.stopped`` says why, when the run stops.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._run = run
+        self._has_succeeded = False
+        self._unreached = 0  # rows in a row
+
+    def count(self, evaluation: Evaluation) -> None:
+        """Count a row with its ``evaluation``, without scores from the cache."""
+        # Without a request to a model, the exception is that of a metric of the user.
+        has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
+        errors = [score for score in evaluation.scores if score.status == "error"]
+        unreached = [score for score in errors if has_asked and _is_unreached(score)]
+        has_embedded = not errors and evaluation.usage.embedding_requests
+        if evaluation.judge is not None or has_embedded:
+            self._has_succeeded, self._unreached = True, 0
+        elif unreached:
+            self._unreached += 1
+        refusals = {_UNAUTHORIZED} if self._has_succeeded else {_UNAUTHORIZED, _FORBIDDEN}
+        for score in errors:
+            if score.detail.get("http_status") in refusals:
+                self._stop(score, "")
+        if self._unreached >= _UNREACHED and unreached:
+            self._stop(unreached[0], f"{_UNREACHED} rows in a row had no response: ")
+
+    def _stop(self, score: Score, reason: str) -> None:
+        if not self.end.done():
+            cause = score.detail.get("error") or score.reason
+            self._run.stopped = f"{reason}{score.name}: {cause}"
+            self.end.set_result(None)
+
+
+def _is_unreached(score: Score) -> bool:
+    return score.reason in {"transport", "timeout"} and "http_status" not in score.detail
+
+
+async def in_order(
+    items: Iterable[T],
+    work: Callable[[T], Awaitable[R]],
+    *,
+    at_once: int,
+    stopped: asyncio.Future[None] | None = None,
+) -> AsyncGenerator[R, None]:
+    """Call ``work`` for each of ``items`` and yield the results in the order of ``items``.
+
+    At most ``at_once`` calls run at the same time. Memory does not grow with the number of items,
+    because at most four times ``at_once`` calls are started ahead. When the generator is closed or
+    a call fails, the running calls are cancelled. When ``stopped`` is done, they are cancelled as
+    well, and the results of calls that have ended are yielded.
+    """
+    running: deque[asyncio.Task[R]] = deque()
+    semaphore = asyncio.Semaphore(at_once)
+    end = stopped or asyncio.get_running_loop().create_future()
+
+    async def limited(item: T) -> R:
+        async with semaphore:
+            if end.done():
+                raise asyncio.CancelledError
+            return await work(item)
+
+    async def first() -> bool:
+        await asyncio.wait((running[0], end), return_when=asyncio.FIRST_COMPLETED)
+        return not end.done()
+
+    try:
+        for item in items:
+            running.append(asyncio.create_task(limited(item)))
+            await asyncio.sleep(0)  # the calls that have begun go on: the first requests leave
+            if len(running) >= at_once * _LOOKAHEAD:
+                if not await first():
+                    break
+                yield running.popleft().result()
+        while running and await first():
+            yield running.popleft().result()
+        await _cancel(running)
+        for task in running:
+            if not task.cancelled():
+                yield task.result()
+    finally:
+        await _cancel(running)
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[R]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
+    """Return a context manager that shows on stderr how many of ``total`` rows are done.
+
+    It gives a function that counts a row, with an argument that says if the row has failed.
+    """
+    if mode == "off" or (mode == "auto" and not sys.stderr.isatty()):
+        yield lambda _: None
+        return
+    done = failed = 0
+
+    def advance(has_failed: bool) -> None:  # noqa: FBT001  # the argument of a callback
+        nonlocal done, failed
+        done, failed = done + 1, failed + has_failed
+        sys.stderr.write(f"\revaluating: {done}/{total} rows, {failed} with errors")
+        sys.stderr.flush()
+
+    try:
+        yield advance
+    finally:
+        sys.stderr.write("\n")

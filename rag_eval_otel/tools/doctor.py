@@ -1,0 +1,633 @@
+"""Check the set-up, and say what to do.
+
+Judge, embedder and endpoints each get one small request with a time limit. An OTLP endpoint gets
+an export request without content, which adds nothing to the backend. What a program has captured
+and scored, it says itself (`rag_eval_otel.live.doctor`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from http.client import HTTPException
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, cast, get_args
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import grpc  # type: ignore[import-untyped]
+from opentelemetry.util.re import parse_env_headers
+
+from rag_eval_otel.config import Config
+from rag_eval_otel.environment import Signal, exporter_names
+from rag_eval_otel.errors import (
+    ConfigError,
+    JudgeAuthError,
+    JudgeError,
+    JudgeRateLimitError,
+    JudgeRequestError,
+    JudgeTimeoutError,
+    UnparsableReplyError,
+)
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge
+from rag_eval_otel.judge.tasks import STATEMENTS, Judge
+from rag_eval_otel.live.causes import Finding, Level, finding
+from rag_eval_otel.runtime.installed import OURS, versions
+from rag_eval_otel.runtime.providers import answers_http
+from rag_eval_otel.runtime.workers import DaemonExecutor
+from rag_eval_otel.tools.cli.options import AS_JSON
+from rag_eval_otel.types import Embedder
+
+DESCRIPTION = """\
+Prints the installed versions, checks whether judge, embedder and OTLP endpoints answer, and says
+what to do about each problem. What a program captures, scores and skips, and why, it says itself
+when it ends:
+
+  RAG_EVAL_DOCTOR=1 python app.py
+
+Exit status: 0 no problem, 1 problems, 2 misuse.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", **AS_JSON)
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="time limit for judge, embedder and each endpoint (default: 10)",
+    )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:  # noqa: PLR2004  # an hour
+        msg = f"must be more than 0 and at most 3600, not {text}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report, and return 1 if there are problems, else 0."""
+    diagnosis = diagnose(os.environ, timeout=options.timeout)
+    if options.form == "json":
+        sys.stdout.write(json.dumps(diagnosis.to_dict(), indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(f"{diagnosis}\n")
+    return diagnosis.status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The installed versions, the replies to test requests, and the findings, the worst first."""
+
+    versions: Mapping[str, str]
+    replies: Sequence[Reply] = ()
+    answers: Sequence[Answer] = ()
+    findings: Sequence[Finding] = ()
+
+    @property
+    def status(self) -> Literal[0, 1]:
+        """The exit status of the doctor: 0 no problem, 1 problems."""
+        return 1 if any(one.level == "problem" for one in self.findings) else 0
+
+    def __str__(self) -> str:
+        ours = [name for name in ("python", *OURS) if name in self.versions]
+        others = [f"{name} {v}" for name, v in self.versions.items() if name not in ours]
+        lines = [
+            "installed   " + ", ".join(f"{name} {self.versions[name]}" for name in ours),
+            "beside it   " + (", ".join(others) or "no known instrumentation"),
+        ]
+        lines += [
+            f"{reply.part:<12}{reply.name}: {reply.text} ({reply.seconds:.1f} s)"
+            for reply in self.replies
+        ]
+        for answer in self.answers:
+            endpoint = answer.endpoint
+            where = f"{endpoint.url} over {endpoint.protocol}"
+            lines.append(f"{endpoint.signal:<12}{where}: {answer.text}")
+        levels = [one.level for one in self.findings]
+        total = f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}"
+        return "\n\n".join(["\n".join(lines), *map(str, self.findings), total])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as a dict for JSON. It contains no API key and no header."""
+        return {
+            "status": self.status,
+            "versions": dict(self.versions),
+            "judge_and_embedder": [
+                {
+                    "part": reply.part,
+                    "name": reply.name,
+                    "ok": reply.error is None,
+                    "text": reply.text,
+                    "seconds": round(reply.seconds, 3),
+                }
+                for reply in self.replies
+            ],
+            "otlp": [
+                {
+                    "signal": answer.endpoint.signal,
+                    "protocol": answer.endpoint.protocol,
+                    "endpoint": answer.endpoint.url,
+                    "source": answer.endpoint.source,
+                    "verdict": answer.verdict,
+                    "text": answer.text,
+                }
+                for answer in self.answers
+            ],
+            "findings": [asdict(one) for one in self.findings],
+        }
+
+
+def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
+    """Check the settings in the variables ``environ``, and the connections that they name.
+
+    ``timeout`` is the time limit of each connection in seconds.
+    """
+    findings = [*from_variables(environ)]
+    config: Config | None = None
+    try:
+        config = Config.from_env(environ)
+    except ConfigError as error:
+        findings.append(finding("config-invalid", str(error)))
+    if config is not None:
+        findings += from_config(config)
+    replies, answers = check_connections(config, otlp_endpoints(environ), timeout=timeout)
+    findings += [*from_replies(replies), *from_answers(answers)]
+    levels = get_args(Level)
+    findings.sort(key=lambda one: levels.index(one.level))
+    return Diagnosis(versions=versions(), replies=replies, answers=answers, findings=findings)
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+Part = Literal["judge", "embedder"]
+_QUESTION, _ANSWER = "What is the capital of France?", "Paris is the capital of France."
+
+Protocol = Literal["grpc", "http"]
+Verdict = Literal[
+    "ok", "refused", "unknown_host", "protocol", "path", "key", "timeout", "tls", "address", "error"
+]
+_SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")
+_PORTS: Final[Mapping[Protocol, int]] = {"grpc": 4317, "http": 4318}
+_OTLP: Final[Mapping[str, Protocol]] = {"otlp_proto_grpc": "grpc", "otlp_proto_http": "http"}
+_SERVICES: Final[Mapping[Signal, str]] = {
+    "traces": "trace.v1.TraceService",
+    "metrics": "metrics.v1.MetricsService",
+    "logs": "logs.v1.LogsService",
+}
+_HTTP: Final = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+_MAX_TEXT: Final = 200  # characters of an error's text in a report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The reply of the judge or the embedder to a test request.
+
+    ``part`` is ``judge`` or ``embedder``. ``name`` is the name of the model. If the reply is not
+    usable, ``error`` is the error.
+    """
+
+    part: Part
+    name: str
+    text: str
+    seconds: float
+    error: JudgeError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """The OTLP endpoint to which one signal (traces, metrics or logs) is exported.
+
+    ``source`` is the environment variable that sets the endpoint, or an empty string if no variable
+    sets it.
+    """
+
+    signal: Signal
+    protocol: Protocol
+    url: str
+    source: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain keys
+    is_secure: bool = False
+    certificate: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = None
+
+    @property
+    def server(self) -> str:
+        """The host and port of the endpoint, ``host:port``."""
+        return urlsplit(self.url if "://" in self.url else f"//{self.url}").netloc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The result of a test export to an OTLP endpoint.
+
+    ``text`` is the status or the error message of the server.
+    """
+
+    endpoint: Endpoint
+    verdict: Verdict
+    text: str = ""
+
+
+def check_connections(
+    config: Config | None, endpoints: Sequence[Endpoint], *, timeout: float
+) -> tuple[Sequence[Reply], Sequence[Answer]]:
+    """Send a test request to the judge, the embedder and ``endpoints``, all at the same time.
+
+    ``config`` names the judge and the embedder; they get no request if it is None. ``timeout`` is
+    the time limit of each request in seconds.
+    """
+    questions = [] if config is None else _questions(config, timeout=timeout)
+    return asyncio.run(_check(questions, endpoints, timeout=timeout))
+
+
+async def _check(
+    questions: Sequence[Awaitable[Reply]], endpoints: Sequence[Endpoint], *, timeout: float
+) -> tuple[Sequence[Reply], Sequence[Answer]]:
+    # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
+    asyncio.get_running_loop().set_default_executor(DaemonExecutor())
+    return await asyncio.gather(
+        asyncio.gather(*questions), asyncio.gather(*(_answer(e, timeout) for e in endpoints))
+    )
+
+
+# --- judge and embedder ---------------------------------------------------------------------------
+
+
+def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Reply]]:
+    judge = _ask_judge(_without_retries(build_plain_judge(config)))
+    embedder = _ask_embedder(_without_retries(build_embedder(config)))
+    return [
+        _reply("judge", str(config.judge), judge, timeout=timeout),
+        _reply("embedder", str(config.embedder), embedder, timeout=timeout),
+    ]
+
+
+def _without_retries(model: T) -> T:
+    """Return ``model``, a judge or an embedder, so that it sends each request once."""
+    endpoint, copied = getattr(model, "endpoint", None), getattr(model, "with_endpoint", None)
+    if endpoint is None or copied is None:
+        return model
+    return cast("T", copied(endpoint.with_limits({"retries": 0})))
+
+
+async def _reply(part: Part, name: str, question: Awaitable[str], *, timeout: float) -> Reply:
+    start = time.monotonic()
+    error: JudgeError | None = None
+    try:
+        text = await asyncio.wait_for(question, timeout)
+    except asyncio.TimeoutError:
+        error = JudgeTimeoutError(f"no reply within {timeout:g} s")
+        text = str(error)
+    except JudgeError as refusal:
+        error, text = refusal, str(refusal)
+    return Reply(part=part, name=name, text=text, seconds=time.monotonic() - start, error=error)
+
+
+async def _ask_judge(judge: Judge) -> str:
+    replies = await judge.reply([STATEMENTS.task({"question": _QUESTION, "answer": _ANSWER})])
+    first = replies.parts[0]
+    if isinstance(first, JudgeError):
+        raise first
+    return f"{replies.model} answers"
+
+
+async def _ask_embedder(embedder: Embedder) -> str:
+    rows = await embedder.embed([_ANSWER])
+    return f"vectors of {rows.shape[1]}"
+
+
+# --- OTLP endpoints of the OTEL_* variables -------------------------------------------------------
+
+
+def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
+    """Return the OTLP endpoint of each signal (traces, metrics, logs) that is exported over OTLP.
+
+    ``environ`` has the environment variables, which name the exporters and endpoints.
+    """
+    return [
+        endpoint_of(signal, _OTLP[name], environ)
+        for signal in _SIGNALS
+        for name in exporter_names(signal, environ)
+        if name in _OTLP
+    ]
+
+
+def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
+    """Return the exporters that ``OTEL_*`` variables name but that are not installed.
+
+    ``environ`` has the environment variables. Each result is a pair of the signal (traces, metrics
+    or logs) and the name of the exporter.
+    """
+    return [
+        (signal, name)
+        for signal in _SIGNALS
+        for name in exporter_names(signal, environ)
+        if not entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
+    ]
+
+
+def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
+    """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set.
+
+    A variable for one signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, has precedence over
+    ``OTEL_EXPORTER_OTLP_ENDPOINT``, which is for all signals. Over HTTP, a path such as
+    ``/v1/traces`` is added to an endpoint for all signals, and not to an endpoint for one signal.
+    """
+    path = f"/v1/{signal}" if protocol == "http" else ""
+
+    def variable(suffix: str) -> tuple[str, str]:
+        own, common = (
+            f"OTEL_EXPORTER_OTLP_{signal.upper()}_{suffix}",
+            f"OTEL_EXPORTER_OTLP_{suffix}",
+        )
+        name = own if environ.get(own) else common
+        return name, environ.get(name, "")
+
+    source, url = variable("ENDPOINT")
+    if not url:
+        source, url = "", f"http://localhost:{_PORTS[protocol]}{path}"
+    elif source == "OTEL_EXPORTER_OTLP_ENDPOINT":
+        url = url.rstrip("/") + path
+    scheme = url.partition("://")[0] if "://" in url else ""
+    insecure = variable("INSECURE")[1].lower()
+    return Endpoint(
+        signal=signal,
+        protocol=protocol,
+        url=url,
+        source=source,
+        headers=parse_env_headers(variable("HEADERS")[1], liberal=True),
+        is_secure=scheme == "https" or (insecure != "true" if insecure else scheme != "http"),
+        certificate=variable("CERTIFICATE")[1] or None,
+        client_certificate=variable("CLIENT_CERTIFICATE")[1] or None,
+        client_key=variable("CLIENT_KEY")[1] or None,
+    )
+
+
+# --- export requests ------------------------------------------------------------------------------
+
+
+async def _answer(endpoint: Endpoint, timeout: float) -> Answer:
+    request = asyncio.get_running_loop().run_in_executor(None, export_nothing, endpoint, timeout)
+    try:
+        return await asyncio.wait_for(request, 2 * timeout)  # a DNS look-up has no limit
+    except asyncio.TimeoutError:
+        return Answer(endpoint=endpoint, verdict="timeout", text="no answer in time")
+
+
+def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
+    """Send an export request without content to ``endpoint``, and return the result."""
+    export = _export_over_http if endpoint.protocol == "http" else _export_over_grpc
+    try:
+        verdict, text = export(endpoint, timeout)
+    except URLError as error:
+        reason = error.reason if isinstance(error.reason, OSError) else OSError(error.reason)
+        verdict, text = _verdict_of_error(reason), str(reason)
+    except HTTPException as error:
+        verdict, text = "protocol", f"the server does not speak HTTP ({type(error).__name__})"
+    except (OSError, ValueError) as error:
+        verdict, text = _verdict_of_error(error), str(error)
+    return Answer(endpoint=endpoint, verdict=verdict, text=text.replace("\n", " ")[:_MAX_TEXT])
+
+
+_ERRORS: Final[Sequence[tuple[type[Exception], Verdict]]] = (
+    (ConnectionRefusedError, "refused"),
+    (socket.gaierror, "unknown_host"),
+    (TimeoutError, "timeout"),
+    (ssl.SSLError, "tls"),
+    (ConnectionError, "protocol"),  # closed by the server
+    (FileNotFoundError, "tls"),  # a certificate file is missing
+    (ValueError, "address"),
+)
+_STATUSES: Final[Mapping[int, Verdict]] = {
+    400: "ok",  # some servers refuse a request without content
+    401: "key",
+    403: "key",
+    404: "path",
+    405: "path",
+    415: "protocol",
+}
+_CODES: Final[Mapping[str, Verdict]] = {
+    "INVALID_ARGUMENT": "ok",  # like HTTP 400
+    "UNAUTHENTICATED": "key",
+    "PERMISSION_DENIED": "key",
+    "UNIMPLEMENTED": "path",
+    "DEADLINE_EXCEEDED": "timeout",
+}
+_DETAILS: Final[Sequence[tuple[str, Verdict]]] = (
+    ("connection refused", "refused"),
+    ("resol", "unknown_host"),
+    ("http/2", "protocol"),
+    ("http1", "protocol"),
+    ("socket closed", "protocol"),
+    ("handshak", "tls"),
+    ("ssl", "tls"),
+    ("certificate", "tls"),
+)
+"""Verdicts by words in the details that gRPC gives on a failed connection."""
+
+
+def _verdict_of_error(error: Exception) -> Verdict:
+    return next((verdict for kind, verdict in _ERRORS if isinstance(error, kind)), "error")
+
+
+def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]:
+    if not endpoint.url.startswith(("http://", "https://")):
+        return "address", "the URL does not begin with http:// or https://"
+    headers = {"Content-Type": "application/x-protobuf", **endpoint.headers}
+    request = Request(endpoint.url, data=b"", headers=headers)  # noqa: S310  # http or https
+    tls = None
+    if endpoint.url.startswith("https:"):
+        tls = ssl.create_default_context(cafile=endpoint.certificate)
+        if endpoint.client_certificate:
+            tls.load_cert_chain(endpoint.client_certificate, endpoint.client_key)
+    try:
+        with urlopen(request, timeout=timeout, context=tls) as reply:  # noqa: S310
+            status = int(reply.status)
+    except HTTPError as error:
+        with closing(error):
+            status = error.code
+    return _STATUSES.get(status, "ok" if status < 300 else "error"), f"HTTP {status}"  # noqa: PLR2004
+
+
+def _export_over_grpc(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]:
+    method = f"/opentelemetry.proto.collector.{_SERVICES[endpoint.signal]}/Export"
+    try:
+        with _channel(endpoint) as channel:
+            export = channel.unary_unary(method)
+            export(b"", timeout=timeout, metadata=tuple(endpoint.headers.items()))
+    except grpc.RpcError as error:
+        code, details = error.code().name, error.details() or ""
+        found = [_CODES[code]] if code in _CODES else []
+        found += [verdict for words, verdict in _DETAILS if words in details.lower()]
+        if answers_http(endpoint.url, timeout=timeout):
+            return "protocol", f"the server speaks HTTP; {_HTTP}"
+        last = details.rpartition("last error: ")[2]
+        return next(iter(found), "error"), f"{code}: {last}"
+    return "ok", "OK"
+
+
+def _channel(endpoint: Endpoint) -> Any:
+    if not endpoint.is_secure:
+        return grpc.insecure_channel(endpoint.server)
+    files = (endpoint.certificate, endpoint.client_key, endpoint.client_certificate)
+    contents = [None if name is None else Path(name).read_bytes() for name in files]
+    return grpc.secure_channel(endpoint.server, grpc.ssl_channel_credentials(*contents))
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+_TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
+_SWITCHES: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "sdk-disabled": {"OTEL_SDK_DISABLED": frozenset({"true"})},
+    "traces-not-exported": {"OTEL_TRACES_EXPORTER": frozenset({"none"})},
+    "content-hidden": {
+        "OPENINFERENCE_HIDE_INPUTS": _TRUE,
+        "OPENINFERENCE_HIDE_OUTPUTS": _TRUE,
+        "OPENINFERENCE_HIDE_INPUT_MESSAGES": _TRUE,
+        "OPENINFERENCE_HIDE_OUTPUT_MESSAGES": _TRUE,
+        "OPENINFERENCE_HIDE_INPUT_TEXT": _TRUE,
+        "OPENINFERENCE_HIDE_OUTPUT_TEXT": _TRUE,
+        "TRACELOOP_TRACE_CONTENT": _FALSE,
+        "HAYSTACK_CONTENT_TRACING_ENABLED": _FALSE,
+        "LANGSMITH_HIDE_INPUTS": _TRUE,
+        "LANGSMITH_HIDE_OUTPUTS": _TRUE,
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": frozenset({"false", "no_content"}),
+    },
+}
+"""For the id of a cause, the variables and values that switch something off."""
+
+_LIMITS: Final[Mapping[str, int]] = {
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": 100_000,
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": 100_000,
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": 128,
+    "OTEL_ATTRIBUTE_COUNT_LIMIT": 128,
+}
+"""For each variable with a limit, the lowest value that is high enough."""
+
+
+def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the problems that the environment variables in ``environ`` show."""
+    for cause, switches in _SWITCHES.items():
+        off = [n for n, values in switches.items() if environ.get(n, "").strip().lower() in values]
+        if off:
+            yield finding(cause, _assignments(off, environ))
+    low = [name for name, enough in _LIMITS.items() if _is_below(environ.get(name, ""), enough)]
+    if low:
+        yield finding("attribute-limit", _assignments(low, environ))
+    disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
+    if {"*", "rag_eval_otel"} & {name.strip() for name in disabled.split(",")}:
+        yield finding("instrumentor-disabled", f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS={disabled}")
+    yield from _from_sampler_variables(environ)
+    for signal, name in missing_exporters(environ):
+        seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
+        yield finding("exporter-missing", seen)
+
+
+def _assignments(names: Iterable[str], environ: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={environ[name]}" for name in names)
+
+
+def _is_below(value: str, enough: int) -> bool:
+    return value.isdigit() and int(value) < enough
+
+
+def _from_sampler_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+    name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
+    seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
+    if name.endswith("always_off"):
+        yield finding("sampler-off", seen)
+    elif name.endswith("traceidratio") and _number(ratio or "1") != 1:
+        yield finding("sampler-off" if _number(ratio) == 0 else "sampler-ratio", seen)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def from_config(config: Config) -> Iterator[Finding]:
+    """Yield the problems that the settings in ``config`` show."""
+    if config.judge == "lexical":
+        yield finding("judge-lexical", "the judge is lexical")
+    if config.sample_rate == 0 and not config.chosen_rules:
+        yield finding("turns-sample-rate", "sample_rate is 0: nothing is scored", level="problem")
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+_JUDGE_ERRORS: Final[Sequence[tuple[type[JudgeError], str]]] = (
+    (JudgeAuthError, "key-refused"),
+    (JudgeRateLimitError, "rate-limited"),
+    (JudgeTimeoutError, "server-slow"),
+    (JudgeRequestError, "model-refused"),
+    (UnparsableReplyError, "reply-unusable"),
+)
+
+
+def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
+    """Yield the problems that the test replies of judge and embedder show.
+
+    If judge and embedder fail for the same cause, only one problem is yielded.
+    """
+    seen: set[str] = set()
+    for reply in replies:
+        if reply.error is None:
+            if reply.part == "judge" and reply.name != "lexical":
+                yield finding("judge-unchecked", f"the judge is {reply.name}")
+            continue
+        cause = _cause_of_error(reply.error)
+        if reply.part == "embedder" and cause in {"model-refused", "reply-unusable"}:
+            cause = "embedder-missing"
+        if cause not in seen:
+            seen.add(cause)
+            yield finding(cause, f"the {reply.part}, {reply.name}: {reply.text}")
+
+
+def _cause_of_error(error: JudgeError) -> str:
+    if isinstance(error, JudgeAuthError) and "HTTP" not in str(error):
+        return "key-missing"  # the client refused to send the request
+    causes = (cause for kind, cause in _JUDGE_ERRORS if isinstance(error, kind))
+    return next(causes, "server-unreachable")
+
+
+def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
+    """Yield the problems that the test exports to OTLP endpoints show.
+
+    If several signals fail at one server for the same cause, only one problem is yielded. If traces
+    arrive, the failure of another signal is only a warning.
+    """
+    traces_arrive = any(a.verdict == "ok" and a.endpoint.signal == "traces" for a in answers)
+    seen: set[tuple[str, str]] = set()
+    for answer in answers:
+        endpoint, verdict = answer.endpoint, answer.verdict
+        cause = "otlp-refused" if verdict == "unknown_host" else f"otlp-{verdict}"
+        if cause == "otlp-refused" and not endpoint.source:
+            cause = "otlp-unset"
+        elif cause == "otlp-path" and traces_arrive:
+            cause = "otlp-signal"
+        if verdict != "ok" and (cause, endpoint.server) not in seen:
+            seen.add((cause, endpoint.server))
+            source = f" ({endpoint.source})" if endpoint.source else ""
+            text = f"{endpoint.url}{source} over {endpoint.protocol}: {answer.text}"
+            level: Level | None = "warning" if traces_arrive else None
+            yield finding(cause, f"{endpoint.signal} to {text}", level=level)

@@ -1,0 +1,291 @@
+"""Score the rows of a dataset, and write each row to a file or send it over OTLP.
+
+Scored rows are not kept in memory, so that memory does not grow with the dataset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.conventions import openinference
+from rag_eval_otel.config import ScoreEvents
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.backends.delivery import BackendSink, Limits
+from rag_eval_otel.export.events import EventSink, SpanScores
+from rag_eval_otel.export.metrics import InstrumentSink
+from rag_eval_otel.metrics.base import Metric, kinds_of
+from rag_eval_otel.runtime.providers import Providers, exporters
+from rag_eval_otel.tools.dataset import Run
+from rag_eval_otel.tools.files import writing
+from rag_eval_otel.tools.gate import GateCheck
+from rag_eval_otel.tools.read import Dataset, check_needs, require_spans
+from rag_eval_otel.tools.rows import TEXTS, Row, span_of
+from rag_eval_otel.tools.stats import Summary, Totals
+from rag_eval_otel.types import Ending, SpanRef
+
+_EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops events if it is full
+_SPAN = "evaluate row"
+_MAX_WAIT = 120.0  # seconds for backends to take scores
+
+
+class TraceSender:
+    """Send each scored row of a dataset over OTLP: one span, events and metrics of its scores.
+
+    Rows are sent in batches. The sender waits until the exporters have taken a batch, so that no
+    export queue overflows. ``failed`` is the number of rows that an exporter did not accept.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        *,
+        traces: Sequence[Any],
+        providers: Providers,
+        scores: SpanScores,
+    ) -> None:
+        self.failed = 0
+        self._dataset = dataset
+        self._exporters = traces
+        self._providers = providers
+        self._scores = scores
+        self._instruments = InstrumentSink(providers.meter_provider)
+        self._events = EventSink(providers.logger_provider, explanations=scores.explanations)
+        self._resource = Resource.create()
+        self._ids = RandomIdGenerator()
+        self._spans: list[ReadableSpan] = []
+        self._waiting = 0
+
+    async def send(self, row: Row) -> SpanRef:
+        """Add a span with the scores of ``row`` to the batch, and send the batch if it is full.
+
+        Return the identity of the span.
+        """
+        context = self._context()
+        self._spans.append(self._span(row, context))
+        ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
+        evaluation = replace(row.evaluation, span=ref)
+        # Turns are not counted: `RagEvaluatorLost` would fire when the job has ended.
+        self._instruments.record(evaluation)
+        if self._scores.events != "span":
+            self._events(evaluation)
+        self._waiting += len(row.scores)
+        if self._waiting >= _EVENTS:
+            await self.flush()
+        return ref
+
+    async def flush(self) -> None:
+        """Send the spans and events that are waiting, and wait until the exporters have taken them.
+
+        The export runs in a thread, because the event loop is busy with judge requests.
+        """
+        spans, self._spans, self._waiting = self._spans, [], 0
+        await asyncio.to_thread(self._export, spans)
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> None:
+        if spans:
+            results = [exporter.export(spans) for exporter in self._exporters]
+            self.failed += len(spans) * any(result.name != "SUCCESS" for result in results)
+        self._providers.logger_provider.force_flush()
+
+    def close(self) -> None:
+        for exporter in self._exporters:
+            exporter.shutdown()
+        self._providers.shutdown()
+
+    def _context(self) -> SpanContext:
+        return SpanContext(
+            self._ids.generate_trace_id(),
+            self._ids.generate_span_id(),
+            is_remote=False,
+            trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        )
+
+    def _span(self, row: Row, context: SpanContext) -> ReadableSpan:
+        end = time.time_ns()
+        scored = row.evaluation
+        span = ReadableSpan(
+            name=_SPAN,
+            context=context,
+            resource=self._resource,
+            attributes={
+                openinference.SPAN_KIND: "EVALUATOR",
+                semconv.DATASET_NAME: self._dataset,
+                semconv.DATASET_ROW: row.index,
+            },
+            start_time=end - int(scored.duration * 1e9),
+            end_time=end,
+            instrumentation_scope=InstrumentationScope(
+                semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+            ),
+        )
+        return self._scores.copy(span, Ending(scored.status, evaluation=scored))
+
+
+@asynccontextmanager
+async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSender]:
+    """Return a context manager that gives a `TraceSender` for the configured exporters.
+
+    The ``OTEL_*`` environment variables configure the OpenTelemetry exporters. When the context
+    ends, the remaining rows are sent. ``dataset`` is the name of the dataset, an attribute of each
+    span. ``scores`` writes the scores on the spans, and says whether they are also log records.
+    Raises `ConfigError` if no trace exporter is configured.
+    """
+    traces = list(exporters("traces"))
+    if not traces:
+        msg = "OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to"
+        raise ConfigError(msg)
+    # Metrics and spans have the same service name: dashboards show each score once.
+    providers = Providers.exporting(traces=(), metrics=exporters("metrics"), logs=exporters("logs"))
+    sender = TraceSender(dataset, traces=traces, providers=providers, scores=scores)
+    try:
+        yield sender
+    finally:
+        await sender.flush()
+        await asyncio.to_thread(sender.close)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Say where scored rows are written or sent.
+
+    ``output`` is the path of the file for the rows. If ``texts`` is on, the file has the question,
+    the contexts, the answer and the reference of each row. If ``otlp`` is on, each row is also sent
+    over OTLP. If ``explanations`` is on, rows are sent with the judge's explanations of the scores.
+    ``check`` reads each scored row for the conditions of a gate.
+    ``score_events`` says whether each score is sent as a log record, as an event of the span of its
+    row, or as both. ``backends`` are names of backends that get each score as their own object, on
+    the span that the row names or that ``otlp`` sends.
+    """
+
+    output: Path | None = None
+    texts: Literal["off", "on"] = "off"
+    otlp: Literal["off", "on"] = "off"
+    explanations: Literal["off", "on"] = "off"
+    score_events: ScoreEvents = "log"
+    backends: Sequence[str] = ()
+    check: GateCheck | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The result of `export`: a summary of all rows, and the number of rows not sent by OTLP.
+
+    ``undelivered`` says how many scores each backend did not get, by its name and the reason.
+    """
+
+    totals: Totals
+    unsent: int = 0
+    undelivered: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+class Annotator:
+    """Send the scores of rows to backends, which annotate spans with them.
+
+    ``limits`` are those of the queues. ``max_wait`` is the most seconds of a wait for backends.
+    """
+
+    def __init__(
+        self,
+        metrics: Iterable[Metric],
+        targets: Targets,
+        *,
+        limits: Limits | None = None,
+        max_wait: float = _MAX_WAIT,
+    ) -> None:
+        asking = frozenset(metric.name for metric in metrics if kinds_of(metric))
+        self._sink = BackendSink(
+            targets.backends, asking=asking, explanations=targets.explanations, limits=limits
+        )
+        self._max_wait = max_wait
+        self._in_vain: dict[str, int] = {}
+        """The backends that took nothing in a wait, with the scores that they had taken before."""
+
+    async def send(self, row: Row, sent: SpanRef | None) -> None:
+        """Queue the scores of ``row`` for the span that the row names, or else for ``sent``.
+
+        If a queue is half full, wait until all queues are empty, but at most ``max_wait`` seconds.
+        A backend that takes nothing meanwhile is not waited for again until it takes scores. What
+        its queue has no room for is dropped and counted.
+        """
+        span = span_of(row.trace, row.span) or sent
+        self._sink(replace(row.evaluation, span=span))
+        taken = {
+            one.name: self._sink.ended[one.name, "delivered"]
+            for one in self._sink.deliveries
+            if one.is_half_full
+        }
+        if taken.items() - self._in_vain.items():
+            await asyncio.to_thread(self._sink.flush, self._max_wait)
+            self._in_vain = {
+                name: number
+                for name, number in taken.items()
+                if self._sink.ended[name, "delivered"] == number
+            }
+
+    async def finish(self) -> Mapping[tuple[str, str], int]:
+        """Wait for the backends, and return how many scores they did not get, by name and reason.
+
+        The wait takes at most ``max_wait`` seconds.
+        """
+        await asyncio.to_thread(self._sink.flush, self._max_wait)
+        self.close()
+        ended = self._sink.ended.items()
+        return {key: number for key, number in ended if key[1] != "delivered" and number}
+
+    def close(self) -> None:
+        """Drop the scores that wait, and end the threads."""
+        self._sink.close()
+
+
+async def export(dataset: Dataset, run: Run, targets: Targets) -> Exported:
+    """Score each row of ``dataset`` by ``run``, and write or send it as ``targets`` says.
+
+    Scored rows are not kept in memory, so that memory does not grow with the dataset. Raises
+    `ConfigError`, before a model is asked, for a metric without its fields, an output that cannot
+    be written, and scores for backends without a span that they can annotate.
+    """
+    check_needs(run.measurement.metrics, dataset)
+    if targets.backends and targets.otlp == "off":
+        require_spans(dataset)
+    async with AsyncExitStack() as stack:
+        summary = Summary(run.names)
+        write = None
+        if targets.output is not None:
+            further = (*(TEXTS if targets.texts == "on" else ()), *dataset.origin)
+            write = stack.enter_context(writing(targets.output, run.names, further=further))
+        sender = None
+        if targets.otlp == "on":
+            scores = SpanScores(explanations=targets.explanations, events=targets.score_events)
+            sender = await stack.enter_async_context(sending(dataset.name, scores=scores))
+        annotator = None
+        if targets.backends:
+            annotator = stack.enter_context(closing(Annotator(run.measurement.metrics, targets)))
+        async for row in await stack.enter_async_context(aclosing(run.rows(dataset))):
+            summary.add(row.evaluation)
+            if targets.check is not None:
+                targets.check.add(row)
+            if write is not None:
+                write(row)
+            sent = None if sender is None else await sender.send(row)
+            if annotator is not None:
+                await annotator.send(row, sent)
+        if sender is not None:
+            await sender.flush()
+        return Exported(
+            totals=summary.totals(stopped=run.stopped),
+            unsent=sender.failed if sender else 0,
+            undelivered={} if annotator is None else await annotator.finish(),
+        )

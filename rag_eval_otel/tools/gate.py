@@ -1,0 +1,405 @@
+"""Decide whether the scores of a run are good enough for a release.
+
+A `Gate` has conditions of three kinds:
+
+- The mean of a metric, or the share of rows with the label pass, is at least a bound. The number
+  that was measured decides.
+- A metric is no worse than in a baseline, an earlier run over the same questions. The condition is
+  not met if a drop cannot be chance: a one-sided t test on the differences of the pairs of rows. So
+  the noise of a judge does not fail a run that is no worse, except in a share ``level`` of all
+  runs, however many metrics are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import stdev
+from typing import Any, Literal
+from xml.etree import ElementTree as ET
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.tools.agreement import wilson
+from rag_eval_otel.tools.compare import (
+    Pairs,
+    ScoredRun,
+    Versions,
+    pair_scores,
+    read_run,
+)
+from rag_eval_otel.tools.rows import Row
+from rag_eval_otel.tools.stats import (
+    MetricSummary,
+    Range,
+    Totals,
+    aligned,
+    interval,
+    mean_of,
+    number,
+    signed,
+    t_quantile,
+)
+from rag_eval_otel.types import Label
+from rag_eval_otel.untrusted import visible
+
+Kind = Literal["mean", "pass rate", "difference"]
+
+LEVEL = 0.01
+"""The share of runs that are no worse and fail nevertheless."""
+
+ANY_RANGE: Range = (-math.inf, math.inf)
+"""The range of a metric whose lowest and highest score are not known."""
+
+_POWER = 0.95  # with which a drop is found that a remark names
+_LOST = 0.1  # part of the level for the test on rows that lost their score
+_MOST_LEVEL = 0.5
+_ROUNDING = 1e-9  # of a mean that is the bound itself
+_COLUMNS = ("condition", "found", "interval", "rows", "result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The conditions of a release.
+
+    - ``means``: the lowest mean by metric, on the metric's own scale.
+    - ``pass_rate``: the lowest share of rows with the label pass, in [0, 1].
+    - ``no_worse``: for each metric that is compared with the baseline, the drop of the mean that is
+      tolerated, 0 or more.
+    - ``baseline``: the score file of the earlier run. ``versions``: whether scores of other
+      versions (other metric, prompts or judge) may be compared.
+    - ``level``: the share of runs, above 0 and below 0.5, in which chance alone fails a comparison.
+
+    Raises `ConfigError` for values out of range, and for a baseline without a metric to compare or
+    the other way around.
+    """
+
+    means: Mapping[str, float] = field(default_factory=dict)
+    pass_rate: float | None = None
+    no_worse: Mapping[str, float] = field(default_factory=dict)
+    baseline: Path | None = None
+    versions: Versions = "same"
+    level: float = LEVEL
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < _MOST_LEVEL:
+            self._refuse(f"the level must be above 0 and below {_MOST_LEVEL}, not {self.level}")
+        if self.pass_rate is not None and not 0 <= self.pass_rate <= 1:
+            self._refuse(f"a pass rate must be from 0 to 1, not {self.pass_rate}")
+        if (drop := min(self.no_worse.values(), default=0)) < 0:
+            self._refuse(f"a drop that is tolerated must be 0 or more, not {drop}")
+        if (self.baseline is None) != (not self.no_worse):
+            self._refuse("a baseline and a metric that is no worse (no_worse) need each other")
+
+    @staticmethod
+    def _refuse(reason: str) -> None:
+        raise ConfigError(reason)
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether there is a condition."""
+        return bool(self.means or self.no_worse) or self.pass_rate is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether one condition is met (``passed``), and why.
+
+    ``kind`` says what the condition is about: the mean of ``metric``, the share of rows that pass,
+    or the mean difference of ``metric`` from the baseline. ``found`` is the number that was
+    measured, None if there is no score. ``interval`` is its confidence interval at ``confidence``.
+    ``rows`` is the number of rows from which it was computed. ``why`` explains the result, and
+    says how many rows were left out.
+    """
+
+    condition: str
+    kind: Kind
+    passed: bool
+    metric: str | None = None
+    found: float | None = None
+    interval: Range | None = None
+    confidence: float = 0.95
+    rows: int
+    why: tuple[str, ...] = ()
+
+    def cells(self) -> tuple[str, ...]:
+        found = signed(self.found) if self.kind == "difference" else number(self.found)
+        shown = interval(self.interval)
+        if self.interval is not None:
+            shown += f" {100 * self.confidence:.4g} %"
+        return (self.condition, found, shown, str(self.rows), "pass" if self.passed else "FAIL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class GateResult:
+    """The verdicts on all conditions of a gate."""
+
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether each condition is met."""
+        return all(verdict.passed for verdict in self.verdicts)
+
+    def __repr__(self) -> str:
+        """Return the verdicts as a table, with remarks below."""
+        table = aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)])
+        return "\n".join([self._head(), table, *self._remarks()])
+
+    def _head(self) -> str:
+        missed = sum(not verdict.passed for verdict in self.verdicts)
+        outcome = "failed" if missed else "passed"
+        return f"gate: {outcome}, {missed} of {len(self.verdicts)} conditions not met"
+
+    def _remarks(self) -> list[str]:
+        return [f"  {each.condition}: {text}" for each in self.verdicts for text in each.why]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {"passed": self.passed, "conditions": [asdict(verdict) for verdict in self.verdicts]}
+
+
+class GateCheck:
+    """Check the conditions of ``gate`` on the rows of one run.
+
+    The baseline is read at once, so that a baseline that cannot be used costs no judge request.
+    ``metrics`` maps the metrics that are measured to their lowest and highest scores, or to
+    `ANY_RANGE`. Raises `ConfigError` for a metric that is not measured or not in the baseline, for
+    a lowest mean that the metric cannot have, and for a baseline that cannot be read.
+    """
+
+    def __init__(self, gate: Gate, metrics: Mapping[str, Range]) -> None:
+        self._gate = gate
+        self._labels: Counter[Label | None] = Counter()
+        self._run = ScoredRun(name="this run")
+        self._baseline: ScoredRun | None = None
+        _check_metrics(gate, metrics)
+        if gate.baseline is not None:
+            self._baseline = _read_baseline(gate.baseline, gate.no_worse)
+
+    def add(self, row: Row) -> None:
+        self._labels[row.evaluation.label] += 1
+        if self._baseline is not None:
+            self._run.add(row, row.own_question_id)
+
+    def result(self, totals: Totals) -> GateResult:
+        """Return the verdicts on the rows added so far. ``totals`` is the summary of these rows.
+
+        Raises `ConfigError` if the run and the baseline have no row in common, or if their scores
+        have different versions and ``versions`` is "same".
+        """
+        return GateResult(verdicts=tuple(self._verdicts(totals)))
+
+    def _verdicts(self, totals: Totals) -> Iterator[Verdict]:
+        for name, bound in self._gate.means.items():
+            yield _mean_verdict(totals[name], bound)
+        if self._gate.pass_rate is not None:
+            yield _rate_verdict(self._labels, self._gate.pass_rate)
+        for name, drop in self._gate.no_worse.items():
+            yield self._compare(name, drop)
+
+    def _compare(self, name: str, drop: float) -> Verdict:
+        if self._baseline is None or name not in self._run.metrics:
+            return Verdict(
+                condition=f"{name} no worse",
+                kind="difference",
+                passed=False,
+                metric=name,
+                rows=0,
+                why=("there are no rows",),
+            )
+        pairs = pair_scores(self._run, self._baseline, metric=name)
+        pairs.require_one_version(self._gate.versions)
+        level = self._gate.level / len(self._gate.no_worse)
+        return difference_verdict(pairs, drop=drop, level=level)
+
+
+def _check_metrics(gate: Gate, metrics: Mapping[str, Range]) -> None:
+    for name in (*gate.means, *gate.no_worse):
+        if name not in metrics:
+            msg = (
+                f"the gate names {name}, which is not among the metrics that are measured:"
+                f" {', '.join(metrics)}"
+            )
+            raise ConfigError(msg)
+    for name, mean in gate.means.items():
+        low, high = metrics[name]
+        if not low <= mean <= high:
+            msg = f"the lowest mean of {name} must be from {low:g} to {high:g}, not {mean:g}"
+            raise ConfigError(msg)
+
+
+def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
+    if not path.is_file():
+        msg = (
+            f"there is no baseline {path}. Write it once with"
+            f" `rag-eval-otel evaluate --output {path}`, and keep it with the questions"
+        )
+        raise ConfigError(msg)
+    baseline = read_run(path)
+    missing = [name for name in metrics if name not in baseline.metrics]
+    if missing:
+        has = ", ".join(baseline.metrics)
+        msg = f"the baseline {path} has no scores of {missing[0]}; it has {has}"
+        raise ConfigError(msg)
+    return baseline
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def _mean_verdict(metric: MetricSummary, bound: float) -> Verdict:
+    """Return whether the mean of ``metric`` is at least ``bound``; without a score it is not."""
+    return Verdict(
+        condition=f"{metric.name} >= {bound:g}",
+        kind="mean",
+        metric=metric.name,
+        passed=metric.mean is not None and metric.mean >= bound - _ROUNDING,
+        found=metric.mean,
+        interval=metric.interval,
+        rows=metric.ok,
+        why=(*_unscored(metric), *_near(metric.interval, bound)),
+    )
+
+
+def _unscored(metric: MetricSummary) -> Iterator[str]:
+    if without := metric.undefined + metric.error:
+        yield f"{_rows(without)} without a score: not counted"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _near(ends: Range | None, bound: float) -> Iterator[str]:
+    if ends is not None and ends[0] < bound <= ends[1]:
+        yield f"the interval contains {bound:g}: other rows may give the other result"
+
+
+def _rate_verdict(labels: Counter[Label | None], bound: float) -> Verdict:
+    """Return whether the share of labelled rows that pass is at least ``bound``."""
+    passed, without = labels["pass"], labels[None]
+    rows = passed + labels["fail"]
+    ends = wilson(passed, rows) if rows else None
+    why = [f"{_rows(without)} without a label: not counted"] if without else []
+    return Verdict(
+        condition=f"pass rate >= {bound:g}",
+        kind="pass rate",
+        passed=rows > 0 and passed / rows >= bound - _ROUNDING,
+        found=passed / rows if rows else None,
+        interval=ends,
+        rows=rows,
+        why=(*why, *_near(ends, bound)),
+    )
+
+
+def least_drop(deviation: float, rows: int, *, level: float) -> float:
+    """Return the drop that `difference_verdict` finds in 95 of 100 runs, if none is tolerated.
+
+    ``deviation`` is the standard deviation of the differences in ``rows`` pairs, at least two.
+    ``level`` is the level of `difference_verdict`.
+    """
+    share, freedom = level * (1 - _LOST), rows - 1
+    quantiles = t_quantile(1 - share, freedom) + t_quantile(_POWER, freedom)
+    return deviation / math.sqrt(rows) * quantiles
+
+
+def difference_verdict(pairs: Pairs, *, drop: float, level: float) -> Verdict:
+    """Return the verdict on the condition that a metric has not dropped by more than ``drop``.
+
+    ``level`` is the highest probability with which the condition is not met although nothing has
+    changed. A tenth of it is for a second test: that no more questions have lost their score than
+    have gained one.
+
+    - The mean difference: a one-sided t test. The upper end of the interval must be below
+      ``-drop``. As few rows are easily alike, so many rows must differ that not all of them would
+      be lower by chance alone (seven rows at a level of 1 %).
+    - Lost scores: the sign test.
+    """
+    share = level * (1 - _LOST)
+    confidence = 1 - 2 * share
+    differences, ends = pairs.differences, pairs.interval(confidence)
+    differing = sum(difference != 0 for difference in differences)
+    is_lower = ends is not None and ends[1] < -drop and 0.5**differing <= share
+    is_lost = _sign_test(pairs.lost, pairs.gained) <= level * _LOST
+    tolerated = f" by more than {drop:g}" if drop else ""
+    return Verdict(
+        condition=f"{pairs.name} no worse{tolerated}",
+        kind="difference",
+        metric=pairs.name,
+        passed=len(differences) > 0 and not (is_lower or is_lost),
+        found=mean_of(differences),
+        interval=ends,
+        confidence=confidence,
+        rows=len(differences),
+        why=tuple(_reasons(pairs, drop=drop, level=level)),
+    )
+
+
+def _reasons(pairs: Pairs, *, drop: float, level: float) -> Iterator[str]:
+    differences = pairs.differences
+    lower, higher = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
+    yield f"lower in {_rows(lower)}, higher in {higher}"
+    if len(set(differences)) > 1:
+        least = drop + least_drop(stdev(differences), len(differences), level=level)
+        yield f"a drop of {least:.2g} is found in {100 * _POWER:.0f} of 100 runs"
+    if pairs.lost or pairs.gained:
+        yield (
+            f"{_rows(pairs.lost)} without a score that the baseline has, and {pairs.gained} the"
+            " other way"
+        )
+    if pairs.only_b or pairs.only_a:
+        yield (
+            f"{_rows(pairs.only_b)} of this run not in the baseline, and {pairs.only_a} of"
+            " the baseline not in this run: not counted"
+        )
+
+
+def _sign_test(lost: int, gained: int) -> float:
+    """Return the probability of ``lost`` or more of all changes if both ways are as likely."""
+    return float(require("scipy.special").bdtrc(lost - 1, lost + gained, 0.5))
+
+
+# --- JUnit ----------------------------------------------------------------------------------------
+
+
+def junit(result: GateResult, totals: Totals) -> str:
+    """Return ``result`` as JUnit XML: a test case for each condition, and one for missing scores.
+
+    The means of all metrics are properties of the test suite.
+    """
+    errors = totals.failed + totals.unscored
+    failures = sum(not verdict.passed for verdict in result.verdicts)
+    counts = {
+        "tests": str(len(result.verdicts) + 1),
+        "failures": str(failures),
+        "errors": str(int(errors > 0)),
+    }
+    suites = ET.Element("testsuites", counts)
+    suite = ET.SubElement(suites, "testsuite", {"name": "rag-eval-otel", **counts})
+    properties = ET.SubElement(suite, "properties")
+    for metric in totals.metrics:
+        attributes = {"name": visible(f"{metric.name}.mean"), "value": number(metric.mean)}
+        ET.SubElement(properties, "property", attributes)
+    scored = _test_case(suite, "every row is scored")
+    if errors:
+        attributes = {
+            "message": f"{totals.failed} rows have errors instead of scores,"
+            f" {totals.unscored} have no usable reply"
+        }
+        ET.SubElement(scored, "error", attributes)
+    for verdict in result.verdicts:
+        case = _test_case(suite, verdict.condition)
+        if not verdict.passed:
+            message = "; ".join((" ".join(verdict.cells()), *verdict.why))
+            ET.SubElement(case, "failure", {"message": visible(message)})
+    ET.indent(suites)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suites, encoding='unicode')}\n"
+
+
+def _test_case(suite: ET.Element, name: str) -> ET.Element:
+    attributes = {"classname": "rag-eval-otel.gate", "name": visible(name)}
+    return ET.SubElement(suite, "testcase", attributes)

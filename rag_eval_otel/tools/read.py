@@ -1,0 +1,440 @@
+"""Read the rows of a file, a data frame or a list, and convert each row to a `Sample`.
+
+All rows are checked before the judge is asked, so that an unusable row costs no judge requests.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from typing import Any
+
+from rag_eval_otel.capture.otlp_files import check_size
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics.base import Metric
+from rag_eval_otel.tools.files import Record, Source, source_of
+from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, span_of
+from rag_eval_otel.tools.scores import moment
+from rag_eval_otel.types import Evaluation, Passage, Sample
+
+_TEXT_KEYS = ("text", "page_content", "content")
+_PANDAS_MISSING = frozenset({"NAType", "NaTType"})  # not equal to themselves
+_COLLECTED = "trace_id"  # a column that rows of `rag-eval-otel collect` have
+_ABOUT_TURNS = (*ORIGIN, "live_label")  # its columns about a turn, which are no texts of the sample
+_SAMPLE_FIELDS = tuple(each.name for each in fields(Sample))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A source of samples that can be read repeatedly, one sample at a time.
+
+    ``columns`` are the names of all columns in the data. ``fields`` maps fields of `Sample` to
+    columns. ``filled`` has the names of the fields that have a value in at least one row, and the
+    names of further texts (``Sample.extra``). ``count`` is the number of rows. ``spanless`` is the
+    number of the first row that names no span by ``trace_id`` and ``span_id``, None if each row
+    names one. If ``limit`` is set, only so many rows are read.
+    """
+
+    source: Source
+    count: int
+    columns: tuple[str, ...]
+    fields: Mapping[str, str]
+    filled: frozenset[str]
+    spanless: int | None
+    limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The path of the file, or the type of the data, for error messages."""
+        return self.source.name
+
+    def samples(self) -> Iterator[Sample]:
+        return (row.sample for row in self.rows())
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows without scores, with the origin of the turns that were collected."""
+        for index, record in enumerate(islice(self.source.records(), self.limit)):
+            sample = _sample(record, self.fields, where=_row_name(self.source, index, record))
+            origin = {} if isinstance(record.cells, Sample) else _origin(record.cells)
+            yield Row(index=index, sample=sample, evaluation=Evaluation(scores=()), **origin)
+
+    @property
+    def origin(self) -> tuple[FurtherColumn, ...]:
+        """The columns that say where turns come from, if the rows were collected from traces."""
+        is_collected = _COLLECTED in self.columns
+        return tuple(name for name in ORIGIN if name in self.columns) if is_collected else ()
+
+
+def open_dataset(
+    data: object, columns: Mapping[str, str] | None = None, *, limit: int | None = None
+) -> Dataset:
+    """Check the rows of ``data`` and return them as a `Dataset`.
+
+    ``data`` is a path, a table, a dict of columns or a list of rows. ``columns`` maps fields of
+    `Sample` to columns that are not recognised by name. If ``limit`` is set, only the first
+    ``limit`` rows are read. Memory does not grow with the number of rows. If a cell cannot be used,
+    `ConfigError` names the file, the row (from 0) and the column.
+    """
+    if isinstance(data, Dataset):
+        return data
+    check_chosen(columns or {})
+    source = source_of(data)
+    survey = _Survey(columns or {})
+    for index, record in enumerate(islice(source.records(), limit)):
+        survey.add(record, where=_row_name(source, index, record))
+    survey.require_chosen(source.name)
+    return Dataset(
+        source=source,
+        count=survey.count,
+        columns=tuple(survey.columns),
+        fields=survey.fields,
+        filled=frozenset(survey.filled),
+        spanless=survey.spanless,
+        limit=limit,
+    )
+
+
+def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
+    """Raise `ConfigError` if a metric needs a field that is empty in every row of ``dataset``."""
+    if not dataset.count:
+        return
+    missing = {metric.name: sorted(metric.needs - dataset.filled) for metric in metrics}
+    needs = [f"{name} needs {', '.join(lacks)}" for name, lacks in missing.items() if lacks]
+    if needs:
+        lacking = sorted({name for lacks in missing.values() for name in lacks})
+        names = [f"{name} ({' or '.join(COLUMNS.get(name, (name,)))})" for name in lacking]
+        msg = (
+            f"{dataset.name} has no values for what is needed: {'; '.join(needs)}."
+            f" Columns found: {', '.join(dataset.columns) or 'none'}."
+            f" Add {', '.join(names)}, name the column with columns={{field: column}}"
+            " (in a shell --columns field=column), or leave these metrics out"
+        )
+        raise ConfigError(msg)
+
+
+def require_spans(dataset: Dataset) -> None:
+    """Raise `ConfigError` if a row of ``dataset`` names no span that backends can annotate."""
+    if dataset.spanless is not None:
+        msg = (
+            f"{dataset.name}: row {dataset.spanless} names no span to annotate: --backend needs"
+            " --otlp, which sends a span for each row, or columns trace_id and span_id, as collect"
+            " writes them"
+        )
+        raise ConfigError(msg)
+
+
+def _row_name(source: Source, index: int, record: Record) -> str:
+    line = f" (line {record.line})" if record.line is not None else ""
+    return f"{source.name}, row {index}{line}"
+
+
+def _origin(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """Return trace, span, service and time of a collected turn, as fields of `Row`."""
+    if not cells.get(_COLLECTED):
+        return {}
+    trace, span, service = (str(cells.get(n) or "") for n in ("trace_id", "span_id", "service"))
+    return {"trace": trace, "span": span, "service": service, "time": moment(cells.get("time"))}
+
+
+def _names_span(record: Record) -> bool:
+    if isinstance(record.cells, Sample):
+        return False
+    trace, span = (str(record.cells.get(name) or "") for name in ("trace_id", "span_id"))
+    return span_of(trace, span) is not None
+
+
+def _sample(record: Record, fields: Mapping[str, str], *, where: str) -> Sample:
+    if isinstance(record.cells, Sample):
+        return record.cells
+    return sample_of(record.cells, fields, where=where)
+
+
+@dataclass(slots=True)
+class _Survey:
+    """Collect the columns of the data, and the fields of `Sample` that have values, row by row.
+
+    ``chosen`` maps fields to the columns that the user chose.
+    """
+
+    chosen: Mapping[str, str]
+    columns: dict[str, None] = field(default_factory=dict)  # in the order in which they are found
+    fields: dict[str, str] = field(default_factory=dict)
+    filled: set[str] = field(default_factory=set)
+    spanless: int | None = None
+    count: int = 0
+
+    def add(self, record: Record, *, where: str) -> None:
+        if self.spanless is None and not _names_span(record):
+            self.spanless = self.count
+        self.count += 1
+        if isinstance(record.cells, Sample):
+            sample = record.cells
+            self.filled |= {name for name in _SAMPLE_FIELDS if getattr(sample, name)}
+            self.columns |= dict.fromkeys(sorted(self.filled & set(_SAMPLE_FIELDS)))
+        else:
+            sample = self._read(record.cells, where=where)
+        self.filled |= set(sample.extra) | ({"retrieved_ids"} if sample.ranked_ids else set())
+
+    def _read(self, cells: Mapping[str, object], *, where: str) -> Sample:
+        if not cells.keys() <= self.columns.keys():
+            self.columns |= dict.fromkeys(cells)
+            self.fields = fields_of(self.columns, self.chosen)
+        self.filled |= {f for f, column in self.fields.items() if not is_missing(cells.get(column))}
+        return sample_of(cells, self.fields, where=where)
+
+    def require_chosen(self, name: str) -> None:
+        for chosen, column in self.chosen.items():
+            if self.count and column not in self.columns:
+                msg = (
+                    f"{name} has no column {column!r} for the {chosen};"
+                    f" columns found: {', '.join(self.columns) or 'none'}"
+                )
+                raise ConfigError(msg)
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "question": ("question", "questions", "query", "queries", "user_input"),
+    "contexts": ("contexts", "context", "retrieved_contexts"),
+    "answer": ("answer", "response", "responses", "predicted_answer", "predicted_answers"),
+    "reference": (
+        "reference",
+        "reference_answer",
+        "ground_truth",
+        "ground_truths",
+        "ground_truth_answer",
+        "ground_truth_answers",
+    ),
+    "retrieved_ids": ("retrieved_ids", "retrieved_context_ids"),
+    "relevant_ids": ("relevant_ids", "expected_ids", "reference_context_ids"),
+    "grades": ("grades",),
+    "rubric": ("rubric", "rubrics"),
+    "extra": ("extra",),
+}
+"""The column names that are recognised for each field of `Sample`.
+
+A name is recognised in upper and lower case, and with ``-`` or a blank instead of ``_``.
+"""
+
+_FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
+
+
+def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return a mapping of the fields of `Sample` to the ``columns`` that contain their values.
+
+    A column is recognised by its name. ``chosen`` maps fields to the columns that the user chose,
+    which has priority over the names. Raises `ConfigError` if two columns are recognised as one
+    field.
+    """
+    by_column = {column: name for name, column in chosen.items()}
+    fields: dict[str, str] = {}
+    for column in columns:
+        recognised = _FIELDS.get(column.strip().lower().replace("-", "_").replace(" ", "_"))
+        name = by_column.get(column) or recognised
+        if name is None or (column not in by_column and name in chosen):
+            continue
+        if name in fields:
+            msg = (
+                f"columns {fields[name]!r} and {column!r} both hold the {name};"
+                f" drop one, or choose with columns={{{name!r}: {column!r}}}"
+            )
+            raise ConfigError(msg)
+        fields[name] = column
+    return fields
+
+
+def check_chosen(chosen: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if ``chosen``, the user's mapping of fields to columns, is invalid.
+
+    Each key must be a field of `Sample`, and no two fields may have the same column.
+    """
+    for name in chosen:
+        if name not in COLUMNS:
+            msg = f"columns names {name!r}, which is no field; there are {', '.join(COLUMNS)}"
+            raise ConfigError(msg)
+    if len(set(chosen.values())) < len(chosen):
+        msg = f"columns gives one column to several fields: {dict(chosen)}"
+        raise ConfigError(msg)
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def sample_of(cells: Mapping[str, Any], fields: Mapping[str, str], *, where: str) -> Sample:
+    """Convert ``cells``, the cells of one row by column name, to a `Sample`.
+
+    ``fields`` maps fields of `Sample` to column names. Texts in other columns become
+    ``Sample.extra``. If a cell cannot be used, `ConfigError` names the column and ``where``, the
+    name of the row.
+    """
+    values: dict[str, Any] = {}
+    for name, column in fields.items():
+        cell: Any = cells.get(column)
+        cell = cell.tolist() if hasattr(cell, "tolist") else cell  # of numpy
+        if is_missing(cell):
+            continue
+        try:
+            values[name] = _CONVERT[name](cell)
+        except (TypeError, ValueError) as error:
+            msg = f"{where}, column {column!r}: {error}"
+            raise ConfigError(msg) from error
+    read = {*fields.values(), *(_ABOUT_TURNS if cells.get(_COLLECTED) else ())}
+    texts = {k: v for k, v in cells.items() if k not in read and isinstance(v, str)}
+    values["extra"] = {**texts, **values.get("extra", {})}
+    try:
+        return Sample(**values)
+    except (TypeError, ValueError) as error:
+        msg = f"{where}: {error}"
+        raise ConfigError(msg) from error
+
+
+def is_missing(value: object) -> bool:
+    """Return True if ``value`` is None, NaN, or a missing value of pandas."""
+    nan = isinstance(value, float) and math.isnan(value)
+    return value is None or nan or type(value).__name__ in _PANDAS_MISSING
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        msg = f"must be text, not {type(value).__name__}"
+        raise TypeError(msg)
+    return value
+
+
+def _reference(value: object) -> str | None:
+    """Return the reference answer in ``value``, a text or a list of at most one text.
+
+    A list of several texts raises ValueError, because a sample has only one reference answer.
+    """
+    if not isinstance(value, list):
+        return _text(value)
+    if len(value) > 1:
+        msg = f"must be one text, not {len(value)}; keep one of them"
+        raise ValueError(msg)
+    return _text(value[0]) if value else None
+
+
+def _contexts(value: object) -> list[Passage]:
+    items = _listed(value) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        msg = f"must be a list of texts, or one text, not {type(value).__name__}"
+        raise TypeError(msg)
+    return [_passage(item) for item in items]
+
+
+def _listed(text: str) -> list[Any]:
+    """Parse ``text`` as a list in JSON or Python syntax, and return the items of the list.
+
+    Text that is not a list is returned as the only item. Blank text gives an empty list.
+    """
+    bare = text.strip()
+    if not (bare.startswith("[") and bare.endswith("]")):
+        return [text] if bare else []
+    items = _decoded(bare)
+    if isinstance(items, list):
+        return items
+    if bare[1:2] in {"'", '"'}:
+        msg = f'looks like a list, but is no JSON list like ["a", "b"]: {bare[:40]!r}'
+        raise ValueError(msg)
+    return [text]
+
+
+def _decoded(value: Any) -> Any:
+    """Parse a text as JSON or as a Python literal; return None if it is neither.
+
+    Another ``value`` is returned unchanged. Raises ValueError if lists or objects are nested too
+    deeply to be parsed, or are too many.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    check_size(text)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        msg = f"is nested too deeply: {text[:40]!r}; pass a list of texts"
+        raise ValueError(msg) from None
+    except ValueError:
+        pass
+    try:
+        literal = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    # A printed numpy array has no commas: Python would join its strings into one.
+    return literal if repr(literal) == text else None
+
+
+def _passage(item: object) -> Passage:
+    if isinstance(item, Passage):
+        return item
+    if isinstance(item, Mapping):
+        key = next((key for key in _TEXT_KEYS if key in item), None)
+        if key is None:
+            msg = f"a context must have a text ({', '.join(_TEXT_KEYS)}), not {sorted(item)}"
+            raise ValueError(msg)
+        name, score = item.get("id"), item.get("score")
+        return Passage(
+            text=item[key],
+            id=None if name is None else str(name),
+            score=float(score) if isinstance(score, int | float) else None,
+        )
+    if isinstance(item, str):
+        return Passage(text=item)
+    msg = f"each context must be text, not {type(item).__name__}"
+    raise TypeError(msg)
+
+
+def _ids(value: object) -> object:
+    ids = _decoded(value)
+    if not isinstance(ids, list | tuple) or not all(isinstance(i, str | int) for i in ids):
+        msg = f'must be a list of ids, in text a JSON list like ["a", "b"], not {_named(value)}'
+        raise TypeError(msg)
+    return ids
+
+
+def _relevant_ids(value: object) -> object:
+    """Return the relevant ids in ``value``: a list of ids, or a mapping from id to grade."""
+    decoded = _decoded(value)
+    return _mapping(decoded) if isinstance(decoded, Mapping) else _ids(value)
+
+
+def _mapping(value: object) -> dict[Any, Any]:
+    """Return the mapping in ``value`` without the keys that have no value.
+
+    Columnar file formats give every row the keys of all rows, so that some keys have no value.
+    """
+    mapping = _decoded(value)
+    if not isinstance(mapping, Mapping):
+        msg = f"must be a mapping to texts, in text a JSON object, not {_named(value)}"
+        raise TypeError(msg)
+    return {key: item for key, item in mapping.items() if not is_missing(item)}
+
+
+def _grades(value: object) -> object:
+    grades = _decoded(value)
+    if not isinstance(grades, list | tuple):
+        msg = f"must be a list of numbers, not {_named(value)}"
+        raise TypeError(msg)
+    return grades
+
+
+def _named(value: object) -> str:
+    return repr(value[:40]) if isinstance(value, str) else type(value).__name__
+
+
+_CONVERT: Mapping[str, Callable[[Any], Any]] = {
+    "question": _text,
+    "contexts": _contexts,
+    "answer": _text,
+    "reference": _reference,
+    "retrieved_ids": _ids,
+    "relevant_ids": _relevant_ids,
+    "grades": _grades,
+    "rubric": _mapping,
+    "extra": _mapping,
+}

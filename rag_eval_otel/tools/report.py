@@ -1,0 +1,777 @@
+"""Report on the scores in a file, on the change between two files, and on drift, as HTML pages.
+
+A page needs no network and no server. Its content security policy allows only its own style and
+script. A *turn* is one question of a user and its answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+import re
+from array import array
+from base64 import b64encode
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import quote
+
+import numpy as np
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from rag_eval_otel import semconv
+from rag_eval_otel.drift.detector import Alarm, BettingDetector, default_learn, valid_score
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.tools import drawing
+from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, Turn
+from rag_eval_otel.tools.drawing import Bin, Curve, Drawing, Unit, Upright, place_name
+from rag_eval_otel.tools.rows import (
+    Row,
+    ScoreRecord,
+    is_offline,
+    unit_value,
+)
+from rag_eval_otel.tools.stats import (
+    Estimate,
+    MetricSummary,
+    Numbers,
+    Range,
+    Sampled,
+    Tally,
+    aligned,
+    estimate,
+    interval,
+    mean_of,
+    number,
+    scale_of,
+    score_interval,
+    signed,
+)
+from rag_eval_otel.types import Score
+
+MAX_SECTIONS: Final = 60
+"""The highest number of metrics with their own section. The tables at the top show all metrics."""
+
+MAX_VERSIONS: Final = 12
+"""The highest number of versions of one metric that a drawing shows."""
+
+_NAME = 120  # characters of a name
+_TEXT = 2000  # characters of a question, an answer, a context or an explanation
+_CONTEXTS = 50  # contexts of a turn
+_POINTS = 240  # points of a running mean: a screen shows no more
+_DOTS = 400
+_PARTS = 20  # lines of the table beside a drawing
+_PLOT_ROW = 270  # height of one drawing in a drift plot, in SVG units
+_LARGEST = 1e12  # scores beyond this are not drawn to scale
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""Control characters, surrogates and noncharacters, which HTML or UTF-8 does not allow."""
+
+
+# --- the scores of a file -------------------------------------------------------------------------
+
+Low: TypeAlias = tuple[Row, Score]
+"""A row of a score file and one of its scores, which is among the lowest of a metric."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Series:
+    """The scores of one metric of one service, in the order of the file.
+
+    Each column has an entry for each score with a value. ``rows`` has the number of the turn,
+    ``times`` the seconds since the epoch (NaN if unknown), ``units`` the score on [0, 1], and
+    ``version`` an index into ``versions``; ``tally.values`` has the scores on the metric's own
+    scale. ``worst`` is the number of lowest scores to keep.
+    """
+
+    service: str
+    name: str
+    worst: int
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    times: array[float] = field(default_factory=lambda: array("d"))
+    units: array[float] = field(default_factory=lambda: array("d"))
+    version: array[int] = field(default_factory=lambda: array("l"))
+    tally: Tally = field(default_factory=Tally)
+    failed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The number of scores without a value, by status and reason."""
+    judges: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The number of scores by version and judge; an unknown judge is an empty text."""
+    sampled: defaultdict[str, dict[str, tuple[float, float]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """Scores and the probabilities of their turns, by version and turn, for `estimated`."""
+    _traces: dict[str, str] = field(default_factory=dict)
+    _versions: dict[str, int] = field(default_factory=dict)
+    _lows: list[tuple[float, int, Low]] = field(default_factory=list)
+
+    def add(self, row: Row, score: Score) -> None:
+        self.tally.add(score)
+        unit = unit_value(score)
+        if score.value is None or unit is None:
+            self.failed[score.status, score.reason or ""] += 1
+            return
+        self.rows.append(row.index)
+        self.times.append(math.nan if row.time is None else row.time)
+        self.units.append(unit)
+        self.version.append(self._versions.setdefault(score.version, len(self._versions)))
+        self.judges[score.version, row.evaluation.judge or ""] += 1
+        self._sample(row, score.version, unit)
+        entry = (-unit, len(self.units), (row, score))
+        if len(self._lows) < self.worst:
+            heapq.heappush(self._lows, entry)
+        elif self._lows and entry[:2] > self._lows[0][:2]:
+            heapq.heapreplace(self._lows, entry)
+
+    def _sample(self, row: Row, version: str, unit: float) -> None:
+        sampling, turn = row.evaluation.sampling, row.turn or row.place
+        if is_offline(version):
+            probability = 1.0
+        elif sampling is not None:
+            probability = sampling.probability
+        else:
+            return
+        self.sampled[version].setdefault(turn, (unit, probability))
+        self._traces[turn] = row.trace or turn
+
+    @property
+    def values(self) -> array[float]:
+        """The scores on the metric's own scale."""
+        return self.tally.values
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions of the metric, in the order in which they were first read."""
+        return tuple(self._versions)
+
+    def lowest(self) -> list[Low]:
+        """Return the lowest scores with their rows; of equal scores, the latest comes first."""
+        return [low for *_, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True)]
+
+    def estimated(self) -> Estimate | None:
+        """Estimate the mean of all turns, if the judge has scored a sample of them, else None.
+
+        The judge's scores are weighted by the probabilities of their turns. If an offline judge, as
+        in a cascade, has scored the turns, its scores make the interval narrower.
+        """
+        judged = [version for version in self.sampled if not is_offline(version)]
+        if all(chance >= 1 for name in judged for _, chance in self.sampled[name].values()):
+            return None
+        if len(judged) > 1:
+            return Estimate(reason=f"scores of {len(judged)} versions: {', '.join(judged)}")
+        offline = [version for version in self.sampled if is_offline(version)]
+        scores = self.sampled[judged[0]]
+        others = self.sampled[offline[0]] if len(offline) == 1 else {}
+        turns = list(dict.fromkeys((*scores, *others)))
+        missing = (math.nan, 1.0)
+        traces = dict[str, int]()
+        return estimate(
+            Sampled(
+                scores=np.array([scores.get(turn, missing)[0] for turn in turns]),
+                probabilities=np.array([scores.get(turn, missing)[1] for turn in turns]),
+                offline=np.array([others.get(turn, missing)[0] for turn in turns]),
+                clusters=np.array([traces.setdefault(self._traces[t], len(traces)) for t in turns]),
+            )
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class FileScores:
+    """The scores in a file: one `Series` for each service and metric, and totals.
+
+    ``turns`` is the number of scored turns. ``first`` and ``last`` are the times of the earliest
+    and the latest turn. ``worst`` is the number of lowest scores to keep for each metric of each
+    service.
+    """
+
+    worst: int = 10
+    turns: int = 0
+    first: float | None = None
+    last: float | None = None
+    judges: Counter[str] = field(default_factory=Counter)
+    """The number of turns by judge."""
+    durations: array[float] = field(default_factory=lambda: array("d"))
+    series: dict[tuple[str, str], Series] = field(default_factory=dict)
+    unscored: Counter[str] = field(default_factory=Counter)
+    """The number of turns whose spans were exported without scores, by evaluation status."""
+
+    def add(self, row: Row) -> None:
+        for score in row.scores:
+            key = row.service, score.name
+            if key not in self.series:
+                self.series[key] = Series(service=key[0], name=key[1], worst=self.worst)
+            self.series[key].add(row, score)
+        if row.index < self.turns:  # turns are numbered in the order in which they are read
+            return
+        self.turns = row.index + 1
+        if row.evaluation.judge is not None:
+            self.judges[row.evaluation.judge] += 1
+        if row.time is not None:
+            self.first = row.time if self.first is None else min(self.first, row.time)
+            self.last = row.time if self.last is None else max(self.last, row.time)
+        if row.evaluation.duration:
+            self.durations.append(row.evaluation.duration)
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """The names of the services, in the order in which they were first read."""
+        return tuple(dict.fromkeys(service for service, _ in self.series))
+
+    def __str__(self) -> str:
+        """Return a table of the metrics, and the estimated means of sampled turns."""
+        columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
+        names = [" of ".join(filter(None, key[::-1])) for key in self.series]
+        cells = [
+            (name, *series.tally.summary("").cells()[1:])
+            for name, series in zip(names, self.series.values(), strict=True)
+        ]
+        lines = [aligned([columns, *cells])]
+        for name, series in zip(names, self.series.values(), strict=True):
+            mean = series.estimated()
+            if mean is not None and mean.value is None:
+                lines.append(f"  {name}: no mean of all turns: {mean.reason}")
+            elif mean is not None:
+                lines.append(
+                    f"  {name}: mean of all turns {number(mean.value)} {interval(mean.interval)},"
+                    f" {mean.judged} of {mean.turns} turns judged ({mean.method})"
+                )
+        return "\n".join(lines)
+
+
+def collect_scores(records: Iterable[ScoreRecord], *, worst: int = 10) -> FileScores:
+    """Collect ``records`` of a score file; ``worst`` lowest scores are kept for each metric."""
+    scores = FileScores(worst=worst)
+    for record in records:
+        if isinstance(record, Row):
+            scores.add(record)
+        else:
+            scores.unscored[record.status] += 1
+    return scores
+
+
+# --- time lines and drift -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The scores of one version of a metric, in the order of ``at``: row numbers or times.
+
+    ``values`` are the scores on the metric's own scale, ``units`` the scores on [0, 1].
+    """
+
+    version: str
+    at: Numbers
+    values: Numbers
+    units: Numbers
+
+    @property
+    def window(self) -> int:
+        """The number of scores that each running mean covers."""
+        return max(20, len(self.at) // 40)
+
+    def means(self, ends: Iterable[int], size: int) -> Iterator[Mean]:
+        """Yield the means of at most ``size`` scores before each of ``ends``."""
+        scale = scale_of(self.values, self.units)
+        for end in ends:
+            values = self.values[max(0, end - size) : end]
+            yield Mean(
+                since=float(self.at[end - len(values)]),
+                at=float(self.at[end - 1]),
+                n=len(values),
+                mean=mean_of(values) or 0.0,
+                interval=score_interval(values, scale),
+                lowest=float(values.min()),
+            )
+
+    def parts(self) -> Iterator[Mean]:
+        """Divide the line into at most twenty parts of equal length, and yield their means."""
+        count = len(self.at)
+        size = max(1, math.ceil(count / _PARTS))
+        whole = count - count % size
+        yield from self.means(range(size, whole + 1, size), size)
+        if whole < count:
+            yield from self.means([count], count - whole)
+
+    def curve(self) -> Curve:
+        """Return the running mean at about 240 evenly spaced scores, and some scores as dots."""
+        count = len(self.at)
+        first = min(count, self.window // 2)
+        step = max(1, math.ceil((count - first + 1) / _POINTS))
+        ends = [*range(first, count, step), count] if count else []
+        means = list(self.means(ends, self.window))
+        every = math.ceil(count / _DOTS) or 1
+        return Curve(
+            points=[(mean.at, mean.mean) for mean in means],
+            band=[(mean.at, mean.interval) for mean in means if mean.interval],
+            dots=list(zip(self.at[::every].tolist(), self.values[::every].tolist(), strict=True)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """The mean of ``n`` consecutive scores from the place ``since`` to ``at``."""
+
+    since: float
+    at: float
+    n: int
+    mean: float
+    interval: Range | None
+    lowest: float
+
+
+def unit_of(series: Series) -> Unit:
+    """Return ``time`` if every score has a time and the times are not all equal, else ``row``."""
+    is_timed = not any(map(math.isnan, series.times))
+    return "time" if is_timed and len(set(series.times)) > 1 else "row"
+
+
+def lines_of(series: Series) -> list[Line]:
+    """Return one `Line` for each version of the metric, at most those with the most scores."""
+    at = np.array(series.times if unit_of(series) == "time" else series.rows, np.float64)
+    order = np.argsort(at, kind="stable")
+    versions, values = np.array(series.version)[order], np.array(series.values)[order]
+    units, at = np.array(series.units)[order], at[order]
+    largest = np.argsort(-np.bincount(versions), kind="stable") if len(versions) else ()
+    lines = []
+    for i in largest[:MAX_VERSIONS]:
+        chosen = versions == i
+        lines.append(
+            Line(
+                version=series.versions[i],
+                at=at[chosen],
+                values=values[chosen],
+                units=units[chosen],
+            )
+        )
+    return sorted(lines, key=lambda line: float(line.at[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftMark:
+    """A change in the scores that the drift detector found.
+
+    ``onset`` is the estimated start of the change and ``at`` the position of the alarm, as a row
+    number or a time. While a change lasts, the detector raises the alarm again after each
+    cool-down: ``again`` times, the last time at ``until``.
+    """
+
+    alarm: Alarm
+    at: float
+    onset: float
+    until: float
+    again: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionDrift:
+    """The drift alarms in the scores of one version of a metric.
+
+    ``count`` is the number of scores that the detector used. The detector learned its baseline from
+    the first ``learn`` of these scores. ``outside`` is the number of scores that the detector did
+    not use, because they are not in [0, 1].
+    """
+
+    marks: tuple[DriftMark, ...]
+    count: int
+    learn: int
+    outside: int
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the version had enough scores for the detector to learn its baseline."""
+        return self.count > self.learn
+
+
+def find_drift(line: Line) -> VersionDrift:
+    """Run a `BettingDetector` over the scores in ``line``, and return its alarms.
+
+    The detector learns its baseline from the first half of the scores, at most 2,000.
+    """
+    units = line.units.tolist()
+    used = [i for i, unit in enumerate(units) if valid_score(unit) is not None]
+    learn = default_learn(len(used))
+    detector = BettingDetector(learn=learn)
+    marks: list[DriftMark] = []
+    for i in used:
+        alarm = detector.alarm if detector.update(units[i]) else None
+        if alarm is None:
+            continue
+        at, onset = float(line.at[used[alarm.index]]), float(line.at[used[alarm.onset]])
+        if marks and marks[-1].alarm.direction == alarm.direction:
+            marks[-1] = replace(marks[-1], again=marks[-1].again + 1, until=at)
+        else:
+            marks.append(DriftMark(alarm=alarm, at=at, onset=onset, until=at))
+    outside = len(units) - len(used)
+    return VersionDrift(marks=tuple(marks), count=len(used), learn=learn, outside=outside)
+
+
+def axis_of(values: Iterable[float]) -> Range:
+    """Return 0 and 1 if all ``values`` are in [0, 1], else a range a little wider than they are."""
+    scores = [max(-_LARGEST, min(_LARGEST, value)) for value in values]
+    low, high = min(scores, default=0.0), max(scores, default=1.0)
+    width = max(high - low, 1e-6 * max(1.0, abs(low)))
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (low - 0.05 * width, high + 0.05 * width)
+
+
+def _time_line(lines: Sequence[Line], marks: Sequence[DriftMark], **options: Any) -> Drawing:
+    """Draw ``lines`` with vertical lines at drift alarms, their onsets, and new versions."""
+    uprights = [Upright(at=mark.onset, kind="onset") for mark in marks]
+    uprights += [
+        Upright(at=mark.at, kind="alarm", label=f"drift: {mark.alarm.direction}") for mark in marks
+    ]
+    uprights += [
+        Upright(at=float(line.at[0]), kind="version", label=f"v{n}")
+        for n, line in enumerate(lines[1:], 2)
+    ]
+    areas = [((mark.onset, mark.at), "since") for mark in marks]
+    drawn = [line for line in lines if len(line.at)]
+    starts, ends = ([float(line.at[i]) for line in drawn] for i in (0, -1))
+    return drawing.time_line(
+        [line.curve() for line in lines],
+        ends=(min(starts, default=0.0), max(ends, default=0.0)),
+        uprights=uprights,
+        areas=[*areas, *options.pop("areas", ())],
+        **options,
+    )
+
+
+# --- templates ------------------------------------------------------------------------------------
+
+
+def _template(name: str) -> str:
+    return (files("rag_eval_otel.tools") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    """Return the hash by which the content security policy of a page knows ``content``."""
+    return b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+@cache
+def _environment() -> Environment:
+    """Return the Jinja environment of all templates. Texts are escaped as HTML."""
+    environment = Environment(
+        loader=FunctionLoader(_template),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "commas": "{:,}".format,
+        "interval": interval,
+        "number": number,
+        "place_name": place_name,
+        "signed": signed,
+    }
+    style, script = _template("style.css"), _template("tables.js")
+    environment.globals |= {
+        "style": Markup(style),  # noqa: S704  # our own file
+        "style_hash": _hash(style),
+        "script": Markup(script),  # noqa: S704  # our own file
+        "script_hash": _hash(script),
+        "release": semconv.VERSION,
+        "width": drawing.WIDTH,
+        "height": drawing.HEIGHT,
+        "left": drawing.LEFT,
+    }
+    return environment
+
+
+def _render(template: str, **values: Any) -> str:
+    """Fill ``template`` with ``values`` and return the page. Texts in ``values`` are escaped."""
+    page = _environment().get_template(template).render(values)
+    return _UNPRINTABLE.sub("\ufffd", page)
+
+
+# --- the page on a score file ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Say what the page shows of the turns with the lowest scores.
+
+    ``texts``: question, contexts, answer and reference. ``explanations``: questions, and the
+    judge's explanations. Both quote user data. ``trace_url`` is the address of a trace in a
+    backend, in which ``{trace_id}`` and ``{span_id}`` are replaced by the ids of the turn.
+    """
+
+    texts: Literal["off", "on"] = "off"
+    explanations: Literal["off", "on"] = "off"
+    trace_url: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` if ``trace_url`` is not an address with a place for the trace id."""
+        url = self.trace_url
+        if url is None:
+            return
+        rest = url.replace("{trace_id}", "").replace("{span_id}", "")
+        is_web = url.startswith(("http://", "https://"))
+        if not is_web or "{trace_id}" not in url or set(rest) & set("{}"):
+            msg = (
+                "the address of a trace must begin with http:// or https:// and have a place for"
+                " the id, as in http://localhost:16686/trace/{trace_id}; {span_id} is possible,"
+                f" too. Not {url!r}"
+            )
+            raise ConfigError(msg)
+
+    def url_of(self, row: Row) -> str | None:
+        """Return the address of the trace of ``row``; None if it is not known."""
+        if self.trace_url is None or not row.trace:
+            return None
+        ids = {"{trace_id}": row.trace, "{span_id}": row.span}
+        return re.sub(
+            r"\{(?:trace|span)_id\}", lambda m: quote(ids[m.group()], safe=""), self.trace_url
+        )
+
+
+def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str:  # frozen
+    """Return the HTML page about ``scores``, which were read from the file ``name``.
+
+    Texts of users are on the page only as ``shown`` says.
+    """
+    return _render(
+        "scores.html",
+        title=f"Scores of {name}",
+        name=name,
+        scores=scores,
+        metrics=[
+            _section(series, anchor=f"m{i}", shown=shown)
+            for i, series in enumerate(scores.series.values())
+        ],
+        durations=np.array(scores.durations),
+        duration_interval=score_interval(scores.durations, None),
+        max_sections=MAX_SECTIONS,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """A cell: ``text``, of which ``most`` characters are shown, or ``items``, a list of texts.
+
+    ``url`` is the address behind the text. ``value`` is the number by which cells are sorted.
+    """
+
+    text: str | None = None
+    most: int = 200
+    items: Sequence[str] = ()
+    url: str | None = None
+    value: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """One section of the page: the scores of one metric, and the drawings and tables about them."""
+
+    anchor: str
+    series: Series
+    summary: MetricSummary
+    estimate: Estimate | None
+    unit: Unit
+    lines: Sequence[Line]
+    drift: Sequence[VersionDrift]
+    bins: Sequence[Bin]
+    histogram: Drawing
+    time_line: Drawing
+    columns: Sequence[str]
+    lowest: Sequence[tuple[float | None, Sequence[_Cell]]]
+
+    @property
+    def marks(self) -> list[DriftMark]:
+        return [mark for each in self.drift for mark in each.marks]
+
+    @property
+    def alarms(self) -> int:
+        """The number of alarms, repeated alarms included."""
+        return sum(1 + mark.again for mark in self.marks)
+
+    @property
+    def windows(self) -> list[str]:
+        """The number of scores that each running mean covers, as text, without repetition."""
+        return [f"{n:,}" for n in sorted({line.window for line in self.lines})]
+
+    def judges(self, version: str) -> list[str]:
+        return [judge for name, judge in self.series.judges if name == version and judge]
+
+
+def _section(series: Series, *, anchor: str, shown: Shown) -> _Section:
+    summary, unit, name = series.tally.summary(series.name), unit_of(series), series.name[:_NAME]
+    lines = lines_of(series)
+    drift = [find_drift(line) for line in lines]
+    marks = [mark for each in drift for mark in each.marks]
+    own_scale = scale_of(series.values, series.units) if len(series.units) else None
+    scale = own_scale or axis_of(series.values)
+    counts = drawing.bins(series.values, scale)
+    cells = [_low_cells(low, shown) for low in series.lowest()]
+    columns = [key for key in (cells[0] if cells else ()) if any(each[key] for each in cells)]
+    return _Section(
+        anchor=anchor,
+        series=series,
+        summary=summary,
+        estimate=series.estimated(),
+        unit=unit,
+        lines=lines,
+        drift=drift,
+        bins=counts,
+        histogram=drawing.histogram(counts, mean=summary.mean, title=f"Distribution of {name}"),
+        time_line=_time_line(
+            lines,
+            marks,
+            scale=scale,
+            unit=unit,
+            title=f"Time line of {name}",
+            description=f"drift alarms: {len(marks)}, versions: {len(lines)}; in words below",
+        ),
+        columns=columns,
+        lowest=[
+            (score.value, [each[key] for key in columns])
+            for (_, score), each in zip(series.lowest(), cells, strict=True)
+        ],
+    )
+
+
+def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
+    row, score = low
+    time = None if row.time is None else place_name(row.time, "time")
+    cells = {
+        "turn": _Cell(text=row.place, url=shown.url_of(row)),
+        "time": _Cell(text=time, value=row.time),
+        "judge": _Cell(text=row.evaluation.judge),
+        "label": _Cell(text=score.label),
+    }
+    sample = row.sample
+    if "on" in {shown.texts, shown.explanations}:
+        cells["question"] = _Cell(text=sample.question, most=_TEXT)
+    if shown.texts == "on":
+        contexts = [passage.text[:_TEXT] for passage in sample.contexts]
+        cells |= {
+            "answer": _Cell(text=sample.answer, most=_TEXT),
+            "contexts": _Cell(items=contexts[:_CONTEXTS]),
+            "reference": _Cell(text=sample.reference, most=_TEXT),
+        }
+    if shown.explanations == "on":
+        cells["explanation"] = _Cell(text=score.explanation, most=_TEXT)
+    return cells
+
+
+# --- the page on two score files ------------------------------------------------------------------
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Return the HTML page on ``comparison``: distributions, paired differences, and turns."""
+    return _render(
+        "compare.html",
+        title=f"Scores of {comparison.name_a} and {comparison.name_b}",
+        found=comparison,
+        columns=COLUMNS,
+        metrics=[
+            (
+                f"m{i}",
+                metric,
+                _change_drawings(metric),
+                [(title.capitalize(), *_turn_table(turns)) for title, turns in metric.turns()],
+            )
+            for i, metric in enumerate(comparison.metrics)
+        ],
+    )
+
+
+def _change_drawings(metric: MetricChange) -> list[tuple[str, Drawing, Sequence[Bin]]]:
+    scale = axis_of([*metric.a.values, *metric.b.values])
+    differences = [difference for difference in metric.differences if difference]
+    widest = max(map(abs, differences), default=1.0)
+    drawings: list[tuple[str, Drawing, Sequence[Bin]]] = []
+    for title, values, mean, ends in (
+        ("Scores in A", metric.a.values, metric.a.mean, scale),
+        ("Scores in B", metric.b.values, metric.b.mean, scale),
+        ("Differences B - A that are not 0", differences, None, (-widest, widest)),
+    ):
+        counts = drawing.bins(values, ends)
+        histogram = drawing.histogram(counts, mean=mean, title=f"{title}: {metric.name}")
+        drawings.append((title, histogram, counts))
+    return drawings
+
+
+def _turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows of a table of ``turns``, without columns that are empty."""
+    cells = [
+        {
+            "row": turn.place,
+            "A": number(turn.a),
+            "B": number(turn.b),
+            "B - A": signed(turn.b - turn.a),
+            "question": turn.question,
+            "answer in A": turn.answer_a,
+            "answer in B": turn.answer_b,
+            "explanation in B": turn.explanation,
+        }
+        for turn in turns
+    ]
+    columns = [name for name in cells[0] if any(each[name] for each in cells)]
+    return columns, [[each[name] for name in columns] for each in cells]
+
+
+# --- the drift plot -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftPlot:
+    """The scores of one metric of one service, and the drift alarms in these scores.
+
+    ``baseline`` is the mean with which the drift detector compares scores. The detector learned the
+    baseline from the first ``learned`` scores.
+    """
+
+    title: str
+    values: Sequence[float]
+    alarms: Sequence[Alarm]
+    baseline: float | None
+    learned: int
+
+
+_LEGEND = (
+    "Line: running mean of the last scores; band: its 95 % interval; dots: scores; dashed across:",
+    "baseline. Green: learned from; red: from the estimated onset of a change to its alarm.",
+)
+
+
+def drift_page(plots: Sequence[DriftPlot], *, name: str, form: Literal["html", "svg"]) -> str:
+    """Return ``plots`` as an HTML page or an SVG picture (``form``), one plot below the other.
+
+    ``name`` is the name of the score file, for the title.
+    """
+    return _render(
+        f"drift.{form}",
+        title=f"Drift in {name}",
+        name=name,
+        charts=list(map(_drift_drawing, plots)),
+        legend=_LEGEND,
+        row=_PLOT_ROW,
+    )
+
+
+def _drift_drawing(plot: DriftPlot) -> Drawing:
+    values = np.array(plot.values, np.float64)
+    at = np.arange(len(values), dtype=np.float64)
+    normal = "" if plot.baseline is None else f"baseline {plot.baseline:.3f}; "
+    marks = [
+        DriftMark(alarm=alarm, at=alarm.index, onset=alarm.onset, until=alarm.index)
+        for alarm in plot.alarms
+    ]
+    learned = [((0.0, float(plot.learned)), "learned")] if plot.learned else []
+    return _time_line(
+        [Line(version="", at=at, values=values, units=values)],
+        marks,
+        scale=(0.0, 1.0),
+        unit="row",
+        areas=learned,
+        baseline=plot.baseline,
+        title=plot.title,
+        description=f"{len(at):,} scores; {normal}drift alarms: {len(plot.alarms)}",
+    )

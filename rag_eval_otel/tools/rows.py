@@ -1,0 +1,315 @@
+"""Define `Row`, the scores of one turn, and convert scores to and from dicts and table cells.
+
+A *turn* is one question of a user and its answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.sampling import Sampling
+from rag_eval_otel.types import (
+    Evaluation,
+    Label,
+    Reason,
+    Sample,
+    Score,
+    ScoreStatus,
+    SpanRef,
+)
+
+LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
+"""The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
+
+_OFFLINE = ("lexical", "local")  # judges that need no server
+_SPENT: Mapping[str, type] = {"tokens": int, "cost": float, "currency": str}
+FurtherColumn: TypeAlias = Literal[
+    "question", "contexts", "answer", "reference", "trace_id", "span_id", "time", "service"
+]
+"""A column that a score file may have besides the scores."""
+
+TEXTS: Final[tuple[FurtherColumn, ...]] = ("question", "contexts", "answer", "reference")
+"""The texts of a sample in a score file."""
+
+ORIGIN: Final[tuple[FurtherColumn, ...]] = ("trace_id", "span_id", "time", "service")
+"""Where a turn comes from that `rag-eval-otel collect` has read: its span, its end, its service."""
+
+_YEAR_10000 = 253402300800  # seconds since the epoch
+_LABELS = frozenset({"pass", "fail"})
+_WITHOUT_VALUE = frozenset({"undefined", "error"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The scores of one turn, which is one question of a user and its answer.
+
+    ``index`` is the number of the turn in the dataset or file, from 0. A file may have several rows
+    with one ``index``, which have different scores of the turn. ``evaluation.usage`` has the model
+    requests of this run. Scores from the cache need no requests.
+
+    ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch. ``trace``
+    and ``span`` are the ids of the trace and of the span of the turn. ``turn`` identifies the turn
+    in all files; it is empty if nothing in the file identifies the turn. ``question_id`` identifies
+    the question in all runs, also if the answer changes; it is empty if the file does not have it.
+    These and ``service`` are known only if the row was read from a score file, or from a dataset
+    that `rag-eval-otel collect` wrote. The sample of a row from a score file has the texts that the
+    file has.
+    """
+
+    index: int
+    evaluation: Evaluation
+    sample: Sample = field(default_factory=Sample)
+    place: str = ""
+    time: float | None = None
+    service: str = ""
+    trace: str = ""
+    span: str = ""
+    turn: str = ""
+    question_id: str = ""
+
+    def __getitem__(self, name: str) -> Score:
+        """Return the score called ``name``; a `KeyError` lists the known names."""
+        return self.evaluation[name]
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The scores of the row, in the order of the metrics."""
+        return self.evaluation.scores
+
+    @property
+    def own_question_id(self) -> str:
+        """The id of the question, or a digest of the texts in the sample if there is no id."""
+        return self.question_id or question_id_of(self.sample)
+
+    @property
+    def failed(self) -> tuple[Score, ...]:
+        """The scores of the row with status ``error``."""
+        return tuple(score for score in self.scores if score.status == "error")
+
+    def to_dict(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
+        """Return the row as a dict for JSON, with the columns that ``further`` names.
+
+        The entry ``sample`` is a digest of the sample, and ``question_id`` a digest of the
+        question and the reference. Equal texts have equal digests in every run.
+        """
+        return {
+            **self._head(),
+            **{name: value for name, value in self._cells(further).items() if value},
+            **self._spent(),
+            "scores": {score.name: score.as_dict() for score in self.scores},
+        }
+
+    def to_flat(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
+        """Return the row as the cells of a table, by column name.
+
+        The column ``<metric>`` has the value of a score. Columns such as ``<metric>.status`` have
+        the other fields of the score. ``further`` names more columns; contexts are a list as JSON.
+        """
+        flat = {**self._head(), "tokens": 0, "cost": None, "currency": None, **self._spent()}
+        flat |= self._cells(further)
+        if "contexts" in further:
+            flat["contexts"] = json.dumps(flat["contexts"], ensure_ascii=False)
+        for score in self.scores:
+            flat[score.name] = score.value
+            flat |= {f"{score.name}.{leaf}": getattr(score, leaf) for leaf in LEAVES}
+        return flat
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "row": self.index,
+            "sample": digest(self.sample),
+            "question_id": self.own_question_id,
+            "status": self.evaluation.status,
+            "label": self.evaluation.label,
+            "judge": self.evaluation.judge,
+        }
+
+    def _cells(self, names: Sequence[FurtherColumn]) -> dict[str, Any]:
+        """Return the values of the columns ``names``; None for a value that is not known."""
+        sample, when = self.sample, self.time
+        found = {
+            "question": sample.question,
+            "contexts": [passage.text for passage in sample.contexts],
+            "answer": sample.answer,
+            "reference": sample.reference,
+            "trace_id": self.trace or None,
+            "span_id": self.span or None,
+            "time": None if when is None else _iso(when),
+            "service": self.service or None,
+        }
+        return {name: found[name] for name in names}
+
+    def _spent(self) -> dict[str, Any]:
+        """Return the tokens of the row and their cost, if tokens were used."""
+        evaluation = self.evaluation
+        if not evaluation.usage.tokens:
+            return {}
+        spent: dict[str, Any] = {"tokens": evaluation.usage.tokens}
+        if evaluation.cost is not None:
+            spent |= {"cost": evaluation.cost, "currency": evaluation.currency}
+        return spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackRow:
+    """What a person said about one turn, as read from a file.
+
+    ``score`` is a number, or a cell of a table that is not read yet. ``turn`` and ``trace`` are the
+    same as those of `Row`; at least one of them is not empty. ``name`` says who gave the feedback.
+    ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch.
+    """
+
+    score: object
+    turn: str = ""
+    trace: str = ""
+    name: str = "user"
+    place: str = ""
+    time: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnscoredTurn:
+    """A turn whose span was exported without scores.
+
+    A turn is one question of a user and its answer. ``status`` is the ``rag.evaluation.status`` of
+    the span. ``turn`` identifies the turn as in `Row`.
+    """
+
+    service: str
+    status: str
+    turn: str = field(default="", compare=False)
+
+
+ScoreRecord: TypeAlias = "Row | UnscoredTurn"
+"""What a score file contains: scored turns, and turns without scores."""
+
+
+def _iso(seconds: float) -> str | None:
+    if not 0 <= seconds < _YEAR_10000:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
+
+
+def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> dict[str, type]:
+    """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
+    texts = ("sample", "question_id", "status", "label", "judge")
+    columns: dict[str, type] = {"row": int, **dict.fromkeys(texts, str), **_SPENT}
+    columns |= dict.fromkeys(further, str)
+    for name in metrics:
+        columns[name] = float
+        columns |= {f"{name}.{leaf}": float if leaf == "normalized" else str for leaf in LEAVES}
+    return columns
+
+
+def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
+    """Return the score of the metric ``name`` from ``cells``, a mapping of fields of `Score`.
+
+    A number that is not finite is left out. If the score has no value, its status is ``undefined``,
+    unless ``cells`` has the status ``error``.
+    """
+    value, normalized = number(cells.get("value")), number(cells.get("normalized"))
+    if normalized is not None and not 0 <= normalized <= 1:
+        normalized = None
+    value = normalized if value is None else value
+    given = cells.get("status")
+    status: ScoreStatus = "undefined" if value is None or given in _WITHOUT_VALUE else "ok"
+    if given == "error":
+        status = "error"
+    is_ok = status == "ok"
+    label, reason = cells.get("label"), text(cells.get("reason"))
+    return Score(
+        name=name,
+        value=value if is_ok else None,
+        normalized=normalized if is_ok else None,
+        status=status,
+        reason=cast("Reason | None", reason if is_ok else reason or ""),
+        label=cast("Label", label) if label in _LABELS else None,
+        explanation=text(cells.get("explanation")),
+        version=text(cells.get("version")) or "",
+    )
+
+
+def sampling_of(value: object) -> Sampling | None:
+    """Return how a turn was chosen, from the probability ``value``; None if there is no value.
+
+    Raises `ConfigError` for a value that is not a number above 0 and at most 1.
+    """
+    if value is None or value == "":
+        return None
+    probability = number(value)
+    if probability is None or not 0 < probability <= 1:
+        msg = f"a sampling probability must be a number above 0 and at most 1, not {value!r}"
+        raise ConfigError(msg)
+    return Sampling(probability=probability)
+
+
+def unit_value(score: Score) -> float | None:
+    """Return the normalized value of ``score``, which is in [0, 1], or else its value.
+
+    The result is None if ``score`` has no value.
+    """
+    return score.value if score.normalized is None else score.normalized
+
+
+def model_of(version: str) -> str:
+    """Return the name of the judge in a version, which is ``<metric>/<hash>/<way>/<model>``."""
+    return version.split("/", 3)[-1]
+
+
+def is_offline(version: str) -> bool:
+    """Return True if scores with this version are by a judge that works offline."""
+    return model_of(version).startswith(_OFFLINE)
+
+
+def measured_version(version: str, known: Collection[str]) -> str:
+    """Return the version, among those that are ``known``, of a score without a value.
+
+    A version has the name of the model that replied, such as ``gpt-5-mini-2026-08-07``. If no model
+    has replied, it has the name of the model that was asked, such as ``gpt-5-mini``. Such a score
+    belongs to the version of the scores with a value, if there is one such version of an offline
+    judge or of another judge, as for ``version``. Otherwise the result is ``version``.
+    """
+    alike = [one for one in known if is_offline(one) == is_offline(version)]
+    return alike[0] if len(alike) == 1 else version
+
+
+def span_of(trace: str, span: str) -> SpanRef | None:
+    """Return the span with these ids in hexadecimal digits; None if they are no ids, or zero."""
+    try:
+        found = SpanRef(trace_id=int(trace, 16), span_id=int(span, 16))
+    except ValueError:
+        return None
+    is_valid = 0 < found.trace_id < 2**128 and 0 < found.span_id < 2**64
+    return found if is_valid else None
+
+
+def question_id_of(sample: Sample) -> str:
+    """Return a digest of the question and the reference of ``sample``, which pairs rows of runs."""
+    return digest(sample.question, sample.reference)
+
+
+def digest(*parts: object) -> str:
+    """Return 16 hexadecimal digits of a hash that identifies the content of ``parts``."""
+    content = "\0".join(map(repr, parts)).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def number(value: object) -> float | None:
+    """Convert ``value``, a number or a text, to a finite float; return None if that fails."""
+    try:
+        found = float(cast("Any", value))
+    except (OverflowError, TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def text(value: object) -> str | None:
+    """Return ``value`` if it is a text and not empty, else None."""
+    return value if isinstance(value, str) and value else None

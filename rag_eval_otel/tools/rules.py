@@ -1,0 +1,453 @@
+"""Print Prometheus rules that alert if too many answers have a bad score.
+
+A `Target` says which fraction of the answers may be bad. The rules record the fraction of bad
+answers in several time windows, and the evidence that this fraction is above the allowed fraction.
+The rules alert on the evidence and on burn rates (multiples of the allowed fraction).
+
+The evidence of a window is a likelihood ratio: the probability of the scores in the window if more
+answers than allowed are bad, divided by their probability if exactly as many as allowed are bad.
+Such a ratio is an e-value. Each window starts a sequential test at another time. The maximum over
+the windows is never above the e-Shiryaev-Roberts statistic. So while the target is met, the maximum
+exceeds a number such as 100,000 at most once in 100,000 scores, at any traffic and for any mix of
+metrics. The option ``every`` sets this number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.resources import files
+from string import Template
+
+from rag_eval_otel.arguments import THRESHOLDS, chosen_thresholds
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.metrics import METRICS, with_thresholds
+from rag_eval_otel.metrics.base import kinds_of
+from rag_eval_otel.metrics.registry import scale_of
+from rag_eval_otel.semconv import SCORE_BOUNDS
+
+JAEGER = (
+    "http://localhost:16686/search?service={service}"
+    "&tags=%7B%22rag.evaluation.{metric}.label%22%3A%22fail%22%7D"
+)
+"""The address that finds traces with failed answers of a service in Jaeger.
+
+It is the address of the Jaeger that ``collector/docker-compose.yaml`` starts.
+"""
+
+_MIN_SLO, _MAX_SLO = 0.5, 0.9999
+_MAX_TIME_SCALE = 300
+_ADDRESS = re.compile(
+    r"(\{(service|metric)\}|[!-z|~])+"
+)  # no blanks, no line breaks, and no other braces
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A service level objective for evaluation scores, and the options of the alerts on it.
+
+    ``slo`` is the fraction of answers that should be good, 0.5 to 0.9999. An answer is bad if its
+    score is at or below ``tau``, a bucket bound of the score histogram: 0.05, 0.1, ... 0.95. If
+    ``every`` is 100,000, there is at most one false alarm in 100,000 scores while the target is
+    met. ``interval`` is the evaluation interval of the rules, such as ``1m``. ``traces`` is the
+    address of a page of the tracing backend that shows the bad answers of a service. The address
+    contains ``{service}`` and ``{metric}`` in place of the names. Other braces and blanks in the
+    address are written ``%7B``, ``%7D``, ``%20``.
+
+    ``thresholds`` maps the name of a metric to a threshold in [0, 1] that replaces ``tau``; the
+    nearest bucket bound is used. If ``label_metrics`` names metrics, only these metrics raise
+    alerts on bad answers. Otherwise all metrics do, except metrics that do not count in the overall
+    pass/fail label of the offline judge, as far as this judge made the scores. ``time_scale``,
+    1 to 300, divides all times of the rules: with 60, a window of an hour is a minute. It is for
+    looking around, for example at the demo. Names and texts stay as they are. Raises `ConfigError`
+    for values that Prometheus cannot use.
+    """
+
+    slo: float = 0.9
+    tau: float = 0.5
+    every: float = 100_000
+    interval: str = "1m"
+    traces: str = JAEGER
+    thresholds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    label_metrics: tuple[str, ...] = ()
+    time_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not _MIN_SLO <= self.slo <= _MAX_SLO:
+            msg = f"--slo must be between {_MIN_SLO} and {_MAX_SLO}, not {self.slo}"
+            raise ConfigError(msg)
+        if self.tau not in SCORE_BOUNDS:
+            bounds = ", ".join(f"{bound:g}" for bound in SCORE_BOUNDS)
+            msg = f"--tau must be a bound of the score histogram ({bounds}), not {self.tau}"
+            raise ConfigError(msg)
+        if not 1 < self.every < float("inf"):
+            msg = f"--every must be a number of scores above 1, not {self.every}"
+            raise ConfigError(msg)
+        if not _DURATION.fullmatch(self.interval):
+            msg = f"--interval must be a time such as 30s or 1m, not {self.interval!r}"
+            raise ConfigError(msg)
+        if not 1 <= self.time_scale <= _MAX_TIME_SCALE:
+            msg = f"--time-scale must be from 1 to {_MAX_TIME_SCALE}, not {self.time_scale:g}"
+            raise ConfigError(msg)
+        self._check_metrics()
+        if not _ADDRESS.fullmatch(self.traces):
+            msg = (
+                "--traces must be an address without blanks, and without braces but {service} and"
+                f" {{metric}} (write %20, %7B and %7D), not {self.traces!r}"
+            )
+            raise ConfigError(msg)
+
+    def _check_metrics(self) -> None:
+        for name, threshold in self.thresholds.items():
+            if not 0 <= threshold <= 1:
+                msg = f"the threshold of {name} must be from 0 to 1 in rules, not {threshold:g}"
+                raise ConfigError(msg)
+        for name in (*self.thresholds, *self.label_metrics):
+            if not _NAME.fullmatch(name):
+                msg = f"a metric can't be named {name!r}; use a-z, 0-9 and _"
+                raise ConfigError(msg)
+
+    @property
+    def allowed(self) -> float:
+        """The fraction of answers that may be bad, ``1 - slo``."""
+        return round(1 - self.slo, 10)
+
+    def bound(self, threshold: float) -> float:
+        """Return the bucket bound of the score histogram that is nearest to ``threshold``.
+
+        If two bounds are equally near, return the lower bound.
+        """
+        return min(SCORE_BOUNDS, key=lambda bound: (round(abs(bound - threshold), 9), bound))
+
+
+WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+"""The time windows in which the rules count bad answers.
+
+The window of 5 minutes is not used for evidence, because the Prometheus function ``increase``
+extrapolates so short a window by up to 25 %.
+"""
+
+TIMES = (1.5, 2.0, 3.0)
+"""Fractions of bad answers that the evidence tests, as multiples of the allowed fraction."""
+
+_BY = "gen_ai_evaluation_name, service_name"
+_SOURCES = ("rag_evaluation_score", "rag_evaluation_span_score")
+"""The score histograms of the application and of the collector.
+
+If a service has both histograms, the histogram of the application is used.
+"""
+_MIN_SCORES = 20  # with fewer scores in a window, its fraction of bad answers raises no alert
+_MAX_SHARE = 0.95  # the largest fraction of bad answers that the evidence tests
+
+
+class _RulesTemplate(Template):
+    """A text template with placeholders such as ``@{name}``.
+
+    ``$name`` and ``{{ name }}`` cannot be placeholders, because Prometheus templates use them.
+    """
+
+    delimiter = "@"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BurnRate:
+    """An alert that fires if the fraction of bad answers is too high in two time windows.
+
+    ``long`` and ``short`` are the windows. The limit is ``burn`` times the allowed fraction of bad
+    answers, but at most ``max_ratio``.
+    """
+
+    severity: str
+    long: str
+    short: str
+    burn: float
+    max_ratio: float  # the fraction of bad answers that raises the alert for every target
+
+
+_BURN_RATES = (
+    _BurnRate(severity="page", long="1h", short="5m", burn=14.4, max_ratio=0.5),
+    _BurnRate(severity="page", long="6h", short="30m", burn=6, max_ratio=0.4),
+    _BurnRate(severity="ticket", long="1d", short="2h", burn=3, max_ratio=0.3),
+    _BurnRate(severity="ticket", long="3d", short="6h", burn=1.5, max_ratio=0.2),
+)
+
+
+def render(target: Target) -> str:
+    """Return the Prometheus rules that alert if ``target`` is missed, as YAML."""
+    values = _values(target)
+    alerts = _fill("alerts", values, burns="".join(_burns(target, values)).rstrip("\n"))
+    parts = (
+        *_windows(target, values),
+        _thresholds(target, values),
+        *_evidence(target, values),
+        alerts,
+    )
+    return _scaled("".join((_fill("head", values), *parts)), target.time_scale)
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_TIMES = re.compile(r"(\[|offset |for: |interval: )([0-9]+)([smhd])\b")
+
+
+def _scaled(rules: str, scale: float) -> str:
+    """Return ``rules`` with all times divided by ``scale``."""
+    if scale == 1:
+        return rules
+
+    def divided(found: re.Match[str]) -> str:
+        seconds = int(found[2]) * _SECONDS[found[3]] / scale
+        return f"{found[1]}{max(1, math.ceil(seconds))}s"
+
+    return _TIMES.sub(divided, rules)
+
+
+def _windows(target: Target, values: dict[str, str]) -> Iterator[str]:
+    for window in WINDOWS:
+        bad = _bad(target, "increase", window)
+        yield _fill("window", values, window=window, bad=bad)
+    yield _fill("run", values, bad=_bad(target, "last_over_time", "1h"))
+
+
+def _bad(target: Target, function: str, window: str) -> str:
+    """Return the expression that counts bad answers by ``function`` over ``window``."""
+    return _or(
+        f"sum by ({_BY}) ({function}({source}_bucket{{{_matchers(bound, name)}}}[{window}]))"
+        for source in _SOURCES
+        for name, bound in _bounds(target)
+    )
+
+
+def _bounds(target: Target) -> Iterator[tuple[str, float]]:
+    """Yield each metric with a threshold in ``target``, and the bucket bound for its bad scores.
+
+    The last pair is ``""`` and ``tau``, the bound for all other metrics.
+    """
+    for name, threshold in sorted(target.thresholds.items()):
+        yield name, target.bound(threshold)
+    yield "", target.tau
+
+
+def _matchers(bound: float, name: str) -> str:
+    metric = f',gen_ai_evaluation_name="{name}"' if name else ""
+    return f'le="{bound:g}"{metric}'
+
+
+def _or(expressions: Iterable[str]) -> str:
+    """Join PromQL ``expressions`` by ``or``.
+
+    If several expressions have the same series, Prometheus uses the first of these expressions.
+    """
+    return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
+
+
+def _thresholds(target: Target, values: dict[str, str]) -> str:
+    thresholds = [
+        f"group by ({_BY}) ({source}_count{metric}) * {threshold:g}"
+        for name, threshold in (*sorted(target.thresholds.items()), ("", target.tau))
+        for metric in [f'{{gen_ai_evaluation_name="{name}"}}' if name else ""]
+        for source in _SOURCES
+    ]
+    named = "|".join(target.label_metrics or _metrics_without_label())
+    advisory = f'gen_ai_evaluation_name{"!~" if target.label_metrics else "=~"}"{named}"'
+    if not target.label_metrics:
+        advisory = f'rag_evaluation_judge="{LexicalJudge.model}",{advisory}'
+    return _fill("chosen", values, thresholds=_or(thresholds), advisory=advisory)
+
+
+def _metrics_without_label() -> list[str]:
+    """Return the metrics that ask a judge but have no part in the offline judge's overall label."""
+    asking = {name for name, make in METRICS.items() if kinds_of(make())}
+    return sorted(asking - LexicalJudge.label_metrics)
+
+
+def _evidence(target: Target, values: dict[str, str]) -> Iterator[str]:
+    yield "\n"
+    for times in TIMES:
+        allowed, worse = target.allowed, min(_MAX_SHARE, times * target.allowed)
+        yield _fill("evidence_head", values, times=f"{times:g}")
+        for window in WINDOWS[1:]:
+            yield _fill(
+                "evidence",
+                values,
+                window=window,
+                times=f"{times:g}",
+                if_bad=f"{math.log10(worse / allowed):.6f}",
+                if_good=f"{math.log10((1 - worse) / (1 - allowed)):.6f}",
+                alternatives=f"{math.log10(len(TIMES)):.6f}",
+            )
+
+
+def _burns(target: Target, values: dict[str, str]) -> Iterator[str]:
+    for rate in _BURN_RATES:
+        # The common rates suit targets of 99.9 %; at 90 %, the largest possible rate is 10.
+        ratio = min(rate.burn * target.allowed, rate.max_ratio)
+        yield _fill(
+            "burn",
+            values,
+            long=rate.long,
+            short=rate.short,
+            severity=rate.severity,
+            ratio=f"{ratio:g}",
+            burn=f"{ratio / target.allowed:.3g}",
+        )
+
+
+def _values(target: Target) -> dict[str, str]:
+    return {
+        "by": _BY,
+        "options": _options(target),
+        "others": "".join(f", of {name} {bound:g}" for name, bound in _bounds(target) if name),
+        "slo": f"{target.slo:g}",
+        "tau": f"{target.tau:g}",
+        "every": f"{target.every:.0f}",
+        "allowed": f"{100 * target.allowed:g}%",
+        "threshold": f"{math.log10(target.every):.4g}",
+        "interval": target.interval,
+        "minimum": str(_MIN_SCORES),
+        "traces": _link(target.traces),
+        "change": _change(),
+    }
+
+
+def _options(target: Target) -> str:
+    options = [f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())]
+    if target.label_metrics:
+        options.append(f" --label-metrics {','.join(target.label_metrics)}")
+    if target.time_scale != 1:
+        options.append(f" --time-scale {target.time_scale:g}")
+    return "".join(options)
+
+
+def _link(traces: str) -> str:
+    """Return the address ``traces`` as a Prometheus template that inserts service and metric."""
+    return traces.replace("{service}", "{{ $labels.service_name | urlquery }}").replace(
+        "{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"
+    )
+
+
+def _change() -> str:
+    ratio, mean = "rag_evaluation:bad_ratio:%s", "rag_evaluation:mean:%s"
+    return (
+        f"Bad answers: {_query(ratio % '30m', 'humanizePercentage')} in the last 30 minutes,"
+        f" {_query(ratio % '1d', 'humanizePercentage', '30m')} in the day before."
+        f" Mean score: {_query(mean % '30m', 'printf `%.2f`')},"
+        f" {_query(mean % '1d', 'printf `%.2f`', '30m')} before."
+    )
+
+
+def _query(record: str, form: str, offset: str = "") -> str:
+    """Return a Prometheus template that shows a recorded value for the metric of an alert.
+
+    ``record`` is the name of the recording rule. ``form`` is a Prometheus function that formats the
+    value. ``offset`` says how long ago the value was recorded.
+    """
+    query = f"{record}{{gen_ai_evaluation_name=%q,service_name=%q}}"
+    query += f" offset {offset}" if offset else ""
+    labels = "$labels.gen_ai_evaluation_name $labels.service_name"
+    found = f"{{{{ . | first | value | {form} }}}}"
+    return f"{{{{ with printf `{query}` {labels} | query }}}}{found}{{{{ else }}}}?{{{{ end }}}}"
+
+
+def _fill(name: str, values: dict[str, str], **more: str) -> str:
+    text = (files("rag_eval_otel.tools") / "templates" / f"{name}.yaml").read_text(encoding="utf-8")
+    return _RulesTemplate(text).substitute(values, **more)
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+DESCRIPTION = """\
+Prints Prometheus rules for the score histograms of `rag_eval_otel`: recorded ratios and means,
+alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), and alerts on
+the scoring itself: coverage, silence, errors, lag, budget, drift. An answer is bad if its score is
+at or below its metric's threshold.
+
+  rag-eval-otel rules --slo 0.95 --tau 0.4 > rules.yaml && promtool check rules rules.yaml
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    usual = Target()
+    parser.add_argument(
+        "--slo",
+        type=float,
+        default=usual.slo,
+        metavar="SHARE",
+        help=f"share of answers that should be good (default: {usual.slo:g})",
+    )
+    parser.add_argument(
+        "--tau",
+        type=float,
+        default=usual.tau,
+        metavar="SCORE",
+        help=f"an answer is bad if its score is at or below this (default: {usual.tau:g})",
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=usual.every,
+        metavar="N",
+        help=f"allow one false alarm in N scores (default: {usual.every:g})",
+    )
+    parser.add_argument(
+        "--interval",
+        default=usual.interval,
+        metavar="TIME",
+        help=f"how often the rules run (default: {usual.interval})",
+    )
+    parser.add_argument(
+        "--traces",
+        default=usual.traces,
+        metavar="URL",
+        help="link to bad turns, with {service} and {metric} (default: a local Jaeger)",
+    )
+    parser.add_argument(
+        "--time-scale",
+        type=float,
+        default=usual.time_scale,
+        metavar="N",
+        help="for a look around: divide all times of the rules by N; 60 makes an hour a minute",
+    )
+    for name, told in THRESHOLDS.items():
+        parser.add_argument(name, **told)
+
+
+def run(options: argparse.Namespace) -> int:
+    target = Target(
+        slo=options.slo,
+        tau=options.tau,
+        every=options.every,
+        interval=options.interval,
+        traces=options.traces,
+        thresholds=_on_unit_scale(chosen_thresholds(options) or {}),
+        label_metrics=tuple(options.label_metrics or ()),
+        time_scale=options.time_scale,
+    )
+    sys.stdout.write(render(target))
+    return 0
+
+
+def _on_unit_scale(thresholds: Mapping[str, float]) -> dict[str, float]:
+    """Convert each threshold from the scale of its metric to [0, 1], the scale of histograms.
+
+    ``thresholds`` maps the name of a metric to its threshold.
+    """
+    found = {}
+    for name, threshold in thresholds.items():
+        near = [] if name in METRICS else get_close_matches(name, METRICS, n=1, cutoff=0.8)
+        if near:
+            msg = f"there is no metric {name!r}; did you mean {near[0]}?"
+            raise ConfigError(msg)
+        made = METRICS[name]() if name in METRICS else None
+        low, high = (0.0, 1.0) if made is None else scale_of(made)
+        if made is not None:
+            with_thresholds([made], {name: threshold})
+        found[name] = (threshold - low) / (high - low) if high > 1 else threshold
+    return found

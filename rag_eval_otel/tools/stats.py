@@ -1,0 +1,496 @@
+"""Means of scores and their intervals: of all rows, of a sample of turns, and as text.
+
+`Summary` sums up the scores of a dataset. `estimate` returns the mean of all turns of which a judge
+has scored a sample. Intervals need the quantiles of Student's t, which SciPy computes (extra
+``tools``).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from textwrap import shorten
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rag_eval_otel.errors import MissingDependencyError
+from rag_eval_otel.runtime.installed import EXTRA, require
+from rag_eval_otel.types import Evaluation, Score, Usage
+
+Numbers: TypeAlias = NDArray[np.float64]
+Indices: TypeAlias = NDArray[np.intp]
+Range: TypeAlias = tuple[float, float]
+"""The lowest and the highest value of a scale, or the ends of an interval."""
+
+_NARROW, _LARGEST = 1e-6, 1e12  # limits of the scales that can be computed from scores
+_MESSAGE = 300  # characters of an error message
+_TWO = 2  # the fewest values with a deviation
+_any_size = np.errstate(over="ignore", invalid="ignore")  # scores of a user's metric may be huge
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+
+def t_quantile(p: float, freedom: float) -> float:
+    """Return the quantile of Student's t at the probability ``p``.
+
+    Raises `MissingDependencyError` if SciPy is not installed.
+    """
+    return float(require("scipy.special").stdtrit(freedom, p))
+
+
+@_any_size
+def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Range | None:
+    """Return the confidence interval of the mean of ``values`` by Student's t.
+
+    The ends may lie outside the range of the values, so use `score_interval` for scores. For fewer
+    than two values the result is None. If all values are equal, the interval has width 0, although
+    the true mean is not known that precisely.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    if len(numbers) < _TWO:
+        return None
+    half = float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
+    half *= t_quantile((1 + confidence) / 2, len(numbers) - 1)
+    mean = float(numbers.mean())
+    return (mean - half, mean + half) if math.isfinite(mean) and math.isfinite(half) else None
+
+
+@_any_size
+def score_interval(values: ArrayLike, scale: Range | None) -> Range | None:
+    """Return the 95 % confidence interval of the mean of scores, within their ``scale``.
+
+    The interval is Wilson's, for the number of yes-or-no scores that would have the same variance.
+    If all scores are equal, it still has a width, because a few equal scores do not prove that all
+    are equal. If ``scale`` is None, the scale is unknown, and the result is `mean_interval`. For
+    fewer than two scores, and without SciPy, the result is None.
+    """
+    scores = np.asarray(values, dtype=np.float64)
+    if len(scores) < _TWO:
+        return None
+    try:
+        if scale is None:
+            return mean_interval(scores)
+        quantile = t_quantile(0.975, len(scores) - 1)
+    except MissingDependencyError:
+        return None
+    low, width = scale[0], scale[1] - scale[0]
+    units = (scores - low) / width
+    start, end = unit_interval(
+        min(1.0, max(0.0, float(units.mean()))),
+        float(units.var(ddof=1)) / len(units),
+        quantile=quantile,
+        effective=len(units),
+    )
+    return low + width * start, low + width * end
+
+
+def unit_interval(value: float, variance: float, *, quantile: float, effective: float) -> Range:
+    """Return the interval of a mean of scores in [0, 1], by Wilson's formula.
+
+    The formula gets the number of yes-or-no scores that would have the same ``variance`` (Korn and
+    Graubard 1998). If all scores are equal, the number is ``effective``.
+    """
+    spread = value * (1 - value)
+    count = spread / variance if variance > 0 and spread > 0 else effective
+    square = quantile * quantile / count
+    middle = (value + square / 2) / (1 + square)
+    half = math.sqrt(square * (spread + square / 4)) / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:
+    """Return the ends of the scale of ``values``, such as 1 and 5; None if it is unknown.
+
+    ``units`` are the same scores on the scale 0 to 1, from which the ends are computed; two
+    different scores are enough. Without ``units``, the scale is 0 to 1 if all values are on it.
+    """
+    own, normalized = np.asarray(values, np.float64), np.asarray(units, np.float64)
+    if not len(own):
+        return None
+    low, high = float(own.min()), float(own.max())
+    if len(normalized) != len(own) or np.array_equal(own, normalized):
+        return (0.0, 1.0) if low >= 0 and high <= 1 else None
+    first, last = float(normalized.min()), float(normalized.max())
+    if last - first < _NARROW:
+        return None
+    per_unit = (high - low) / (last - first)
+    start, end = low - first * per_unit, low + (1 - first) * per_unit
+    fits = end - start > _NARROW and max(abs(start), abs(end)) < _LARGEST
+    return (round(start, 6), round(end, 6)) if fits else None
+
+
+# --- the mean of all turns, from a sample ---------------------------------------------------------
+
+MIN_POWERED: Final = 20
+"""The fewest scored turns with which offline scores are used."""
+
+_FOLDS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """Turns of which a judge has scored a sample, as arrays with one entry for each turn.
+
+    - ``scores``: the judge's score; NaN if the turn was not chosen, or has no score.
+    - ``probabilities``: the probability, in (0, 1], with which the turn was chosen for the judge.
+      It is only read where there is a score.
+    - ``offline``: the score of an offline judge; NaN if there is none.
+    - ``clusters``: a number for each turn. Turns with one number depend on each other, for example
+      because they belong to one trace and are chosen together.
+    """
+
+    scores: Numbers
+    probabilities: Numbers
+    offline: Numbers
+    clusters: Indices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The estimated mean of all turns and its 95 % interval, or the ``reason`` why there is none.
+
+    ``method`` is ``prediction-powered`` with offline scores, and ``weighted`` without. ``turns`` is
+    the number of turns with a score of either judge, ``judged`` that of the judge's scores.
+    """
+
+    value: float | None = None
+    interval: Range | None = None
+    method: Literal["weighted", "prediction-powered"] = "weighted"
+    turns: int = 0
+    judged: int = 0
+    reason: str = ""
+
+
+def estimate(sampled: Sampled) -> Estimate:
+    """Estimate the mean of all turns from a probability sample of them.
+
+    Each score is weighted by the inverse of its turn's probability (Hájek). If an offline judge has
+    scored the turns, too, and at least `MIN_POWERED` turns are scored, its scores make the interval
+    narrower:
+
+        mean = weighted mean of (score - slope * (offline score - mean of all offline scores))
+
+    This is prediction-powered inference (PPI++; Angelopoulos, Duchi and Zrnic 2023) with weights.
+    The offline scores may be biased in any way. The slope for a turn is computed from other turns
+    (cross-fitting) and is near 0 if the offline scores predict nothing.
+    """
+    has_score, has_offline = ~np.isnan(sampled.scores), ~np.isnan(sampled.offline)
+    scores, weights = sampled.scores[has_score], 1 / sampled.probabilities[has_score]
+    counts: dict[str, Any] = {"turns": len(sampled.scores), "judged": len(scores)}
+    if len(scores) < _TWO:
+        return Estimate(reason="fewer than two scored turns", **counts)
+    total = float(weights.sum())
+    centred = np.zeros(len(sampled.scores))
+    slopes = np.zeros(len(scores))
+    if has_offline.any() and len(scores) >= MIN_POWERED:
+        counts["method"] = "prediction-powered"
+        offline = sampled.offline[has_offline]
+        centred[has_offline] = offline - offline.mean()
+        slopes = _slopes(scores, weights, centred[has_score], sampled.clusters[has_score])
+    rest = scores - slopes * centred[has_score]
+    value = float(weights @ rest) / total
+    influence = float(weights @ slopes) / total * centred / len(centred)
+    influence[has_score] += weights * (rest - value) / total
+    effective = total**2 / float(weights @ weights)
+    freedom = max(1.0, effective - 1)
+    by_cluster = np.bincount(np.unique(sampled.clusters, return_inverse=True)[1], influence)
+    variance = float(by_cluster @ by_cluster) * (freedom + 1) / freedom
+    quantile = t_quantile(0.975, freedom)
+    if scores.min() >= 0 and scores.max() <= 1:
+        value = min(1.0, max(0.0, value))
+        interval = unit_interval(value, variance, quantile=quantile, effective=effective)
+        return Estimate(value=value, interval=interval, **counts)
+    half = quantile * math.sqrt(variance)
+    return Estimate(value=value, interval=(value - half, value + half) if half else None, **counts)
+
+
+def _slopes(scores: Numbers, weights: Numbers, offline: Numbers, clusters: Indices) -> Numbers:
+    """Return for each turn the slope of the scores on ``offline``, computed without its fold.
+
+    The turns of a cluster are in one fold. The slope gives the least variance of the mean. A turn
+    with the weight 1 has no part in it, because turns like it were all scored. A slope that may be
+    0 by chance is brought nearer to 0.
+    """
+    numbers = np.unique(clusters, return_inverse=True)[1]
+    folds = np.random.default_rng(0).permutation(int(numbers.max()) + 1)[numbers] % _FOLDS
+    slopes = np.zeros(len(scores))
+    for fold in np.unique(folds):
+        others = folds != fold
+        slopes[~others] = _slope(scores[others], weights[others], offline[others])
+    return slopes
+
+
+def _slope(scores: Numbers, weights: Numbers, offline: Numbers) -> float:
+    gains = weights * (weights - 1)
+    spread = float(gains @ offline**2)
+    if spread <= 0 or len(scores) < _TWO:
+        return 0.0
+    centred = scores - float(weights @ scores) / float(weights.sum())
+    slope = float(gains @ (centred * offline)) / spread
+    rest = gains * offline * (centred - slope * offline)
+    variance = float(rest @ rest) / spread**2
+    return slope * max(0.0, 1 - variance / slope**2) if slope else 0.0
+
+
+# --- the summary of a dataset ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSummary:
+    """The summary of one metric's scores over a dataset.
+
+    ``mean``, ``median`` and ``interval`` cover only the scores with status ``ok``, on the metric's
+    own scale. Scores with status ``undefined`` or ``error`` are left out, so read the counts
+    ``ok``, ``undefined`` and ``error`` with the mean. A value that cannot be computed is None,
+    never NaN. ``interval`` is the 95 % confidence interval of the mean, within the scale of the
+    metric (`score_interval`). ``normalized_mean`` is the mean on the scale 0 to 1, for metrics with
+    another scale.
+
+    ``labelled`` is the number of scores with the label pass or fail, and ``passed`` the number with
+    the label pass. ``reasons`` counts the reasons of the scores. ``first_failure`` is the first
+    error message. If there are several ``versions``, the mean mixes different measurements.
+    """
+
+    name: str
+    mean: float | None = None
+    median: float | None = None
+    interval: Range | None = None
+    normalized_mean: float | None = None
+    ok: int = 0
+    undefined: int = 0
+    error: int = 0
+    passed: int = 0
+    labelled: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    first_failure: str | None = None
+    versions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict for JSON."""
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the line of the metric in a table."""
+        return (
+            self.name,
+            number(self.mean),
+            interval(self.interval),
+            number(self.median),
+            str(self.ok),
+            str(self.undefined),
+            str(self.error),
+            f"{self.passed}/{self.labelled}" if self.labelled else "-",
+        )
+
+    def remarks(self) -> Iterator[str]:
+        """Yield lines about what the table does not say."""
+        if self.normalized_mean is not None:
+            yield f"  {self.name}: mean on the scale 0 to 1: {number(self.normalized_mean)}"
+        if self.reasons:
+            counts = ", ".join(f"{n} {reason}" for reason, n in sorted(self.reasons.items()))
+            yield f"  {self.name}: {counts}"
+        if len(self.versions) > 1:
+            yield f"  {self.name}: a mixture of versions: {', '.join(self.versions)}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """The scores of one metric: their values, eight bytes each, and counts."""
+
+    values: array[float] = field(default_factory=lambda: array("d"))
+    normalized: array[float] = field(default_factory=lambda: array("d"))
+    statuses: Counter[str] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    first_failure: str | None = None
+    versions: dict[str, None] = field(default_factory=dict)
+
+    def add(self, score: Score) -> None:
+        self.statuses[score.status] += 1
+        if score.label is not None:
+            self.labels[score.label] += 1
+        if score.reason is not None:
+            self.reasons[score.reason] += 1
+        if score.value is None:
+            self.first_failure = self.first_failure or score.detail.get("error")
+            return
+        self.values.append(score.value)
+        self.versions[score.version] = None
+        if score.normalized is not None:
+            self.normalized.append(score.normalized)
+
+    def summary(self, name: str) -> MetricSummary:
+        """Return the summary of the scores so far, with ``name`` as the name of the metric."""
+        values, normalized = np.array(self.values), np.array(self.normalized)
+        return MetricSummary(
+            name=name,
+            mean=mean_of(values),
+            median=float(np.median(values)) if len(values) else None,
+            interval=score_interval(values, scale_of(values, normalized)),
+            normalized_mean=mean_of(normalized),
+            ok=self.statuses["ok"],
+            undefined=self.statuses["undefined"],
+            error=self.statuses["error"],
+            passed=self.labels["pass"],
+            labelled=self.labels.total(),
+            reasons=dict(self.reasons),
+            first_failure=self.first_failure,
+            versions=tuple(self.versions),
+        )
+
+
+@_any_size
+def mean_of(values: ArrayLike) -> float | None:
+    """Return the mean of ``values``; None if there are none."""
+    numbers = np.asarray(values, np.float64)
+    return float(numbers.mean()) if len(numbers) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Totals:
+    """The summary of a dataset over all rows and metrics.
+
+    ``totals["faithfulness"]`` is the summary of the metric ``faithfulness``. ``rows`` is the number
+    of rows, and ``failed`` the number of rows with a score of the status ``error``. ``unscored`` is
+    the number of rows for which no metric could use the judge's replies. ``usage`` has the model
+    requests and tokens of this run, in which scores from the cache need none. ``cost`` is the money
+    for these tokens in ``currency``, without tokens of unknown price; None if no price is known.
+    ``judge`` names the judge models that answered, None if no judge was asked. ``stopped`` says why
+    the run stopped before the last row; None if it did not.
+    """
+
+    rows: int
+    failed: int
+    unscored: int
+    judge: str | None
+    usage: Usage
+    metrics: tuple[MetricSummary, ...]
+    cost: float | None = None
+    currency: str = "USD"
+    stopped: str | None = None
+
+    def __getitem__(self, name: str) -> MetricSummary:
+        """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        msg = f"no metric {name!r}; there are {[m.name for m in self.metrics]}"
+        raise KeyError(msg)
+
+    def __repr__(self) -> str:
+        """Return the summaries as a table, with remarks below."""
+        columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
+        lines = [self._head(), aligned([columns, *(metric.cells() for metric in self.metrics)])]
+        messages: set[str | None] = {None}
+        for metric in self.metrics:
+            lines += metric.remarks()
+            if metric.first_failure not in messages:
+                lines.append(f"    the first: {shorten(metric.first_failure or '', _MESSAGE)}")
+            messages.add(metric.first_failure)
+        if any(metric.ok >= _TWO and metric.interval is None for metric in self.metrics):
+            lines.append(f"  intervals need SciPy: install the extra {EXTRA!r}")
+        if self.stopped:
+            lines.append(f"stopped: {self.stopped}")
+        return "\n".join(lines)
+
+    def _head(self) -> str:
+        usage, rows = self.usage, "1 row" if self.rows == 1 else f"{self.rows} rows"
+        unscored = f", {self.unscored} without a score" if self.unscored else ""
+        head = (
+            f"{rows}, {self.failed} with errors{unscored};"
+            f" judge {self.judge or '-'},"
+            f" {usage.judge_requests} judge requests,"
+            f" {usage.prompt_tokens + usage.completion_tokens} tokens,"
+            f" {usage.embedding_requests} embedding requests"
+        )
+        return head if self.cost is None else f"{head}; tokens for {self.cost:.4f} {self.currency}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict for JSON, with the metrics by name."""
+        return {
+            "row_count": self.rows,
+            "failed_row_count": self.failed,
+            "unscored_row_count": self.unscored,
+            "judge": self.judge,
+            "usage": asdict(self.usage),
+            "cost": self.cost,
+            "currency": self.currency,
+            "stopped": self.stopped,
+            "metrics": {metric.name: metric.to_dict() for metric in self.metrics},
+        }
+
+
+class Summary:
+    """Add up the evaluations of many rows, and return counts, means and medians."""
+
+    def __init__(self, metrics: Sequence[str]) -> None:
+        self._rows = self._failed = self._unscored = 0
+        self._usage = Usage()
+        self._cost: float | None = None
+        self._currency = "USD"
+        self._judges: dict[str, None] = {}
+        self._tallies = {name: Tally() for name in metrics}
+
+    def add(self, evaluation: Evaluation) -> None:
+        self._rows += 1
+        self._failed += any(score.status == "error" for score in evaluation.scores)
+        self._unscored += evaluation.is_useless
+        self._usage += evaluation.usage
+        if evaluation.cost is not None:
+            self._cost = (self._cost or 0.0) + evaluation.cost
+            self._currency = evaluation.currency
+        if evaluation.judge is not None:
+            self._judges[evaluation.judge] = None
+        for score in evaluation.scores:
+            self._tallies[score.name].add(score)
+
+    def totals(self, *, stopped: str | None = None) -> Totals:
+        """Return the summary of all evaluations added so far; ``stopped`` is why no more came."""
+        return Totals(
+            rows=self._rows,
+            failed=self._failed,
+            unscored=self._unscored,
+            judge=", ".join(self._judges) or None,
+            usage=self._usage,
+            cost=self._cost,
+            currency=self._currency,
+            stopped=stopped,
+            metrics=tuple(tally.summary(name) for name, tally in self._tallies.items()),
+        )
+
+
+# --- numbers as text ------------------------------------------------------------------------------
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Return ``rows`` of cells as lines of text; all columns but the first ``left`` end aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        [
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    )
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def number(value: float | None) -> str:
+    """Return ``value`` as text with three decimals, or a dash for None."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def signed(value: float | None) -> str:
+    """Return the difference ``value`` as text with its sign, or a dash for None."""
+    return "-" if value is None else f"{value:+.3f}"
+
+
+def interval(value: Range | None) -> str:
+    """Return the confidence interval ``value`` as text, or a dash for None."""
+    return "-" if value is None else f"[{value[0]:.3f}, {value[1]:.3f}]"

@@ -1,0 +1,325 @@
+"""`check_judge` and `calibrate --built-in`: figures and exit status for judges of known quality."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel.errors import ConfigError, UnparsableReplyError
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.metrics.groundedness import sentences_of
+from rag_eval_otel.prices import Price, Prices, load_prices
+from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.tools.calibrate import Case, Check, built_in_cases, check_judge
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.types import Form, Usage
+from support import names_asked, text_asked
+
+CASES = built_in_cases()
+TASKS = ("faithfulness", "groundedness", "context relevance", "evasion")
+Shown = Mapping[str, Sequence[str]]
+Opinion = Callable[[Case], Case]
+"""What a judge takes a case for."""
+
+
+def right(case: Case) -> Case:
+    """Give the true verdicts of a case."""
+    return case
+
+
+def agreeing(case: Case) -> Case:
+    """Give the verdicts supported, relevant and answered for any case."""
+    return replace(case, verdicts=(1,) * len(case.verdicts), relevance=2)
+
+
+def wrong(case: Case) -> Case:
+    """Give the opposite of the true verdicts."""
+    verdict = 0 if set(case.verdicts) == {1} else 1
+    relevance = 0 if relevance_of(case) else 2
+    return replace(case, verdicts=(verdict,) * len(case.verdicts), relevance=relevance)
+
+
+def relevance_of(case: Case) -> int | None:
+    """Return the relevance of a case, or of the case with the same contexts."""
+    same = (c for c in CASES if c.sample.contexts == case.sample.contexts)
+    return next(c.relevance for c in same if c.relevance is not None)
+
+
+def alternating(case: Case) -> Case:
+    """Be right on every second case of each kind."""
+    of_kind = [c for c in CASES if (c.about, c.backed) == (case.about, case.backed)]
+    known = replace(case, relevance=relevance_of(case))
+    return known if of_kind.index(case) % 2 else wrong(case)
+
+
+# --- a judge with an opinion, as it speaks on the wire --------------------------------------------
+
+
+def shown_in(body: Mapping[str, Any]) -> Shown:
+    """Return the texts of a request, by name."""
+    parts = re.split(r"^\[\w+ (\w+)(?: \d+)?\]$", text_asked(body), flags=re.MULTILINE)
+    shown: dict[str, list[str]] = {}
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        shown.setdefault(name, []).append(text.strip("\n"))
+    return shown
+
+
+@cache
+def sentences(text: str) -> tuple[str, ...]:
+    """Return the sentences of a text, read once."""
+    return tuple(sentences_of(text))
+
+
+def cases_of(shown: Shown) -> list[Case]:
+    """Return the cases that a request may be about."""
+    found = list(CASES)
+    if "contexts" in shown:
+        found = [c for c in found if list(c.sample.context_texts) == shown["contexts"]]
+    said = shown.get("answer") or shown.get("sentences") or shown.get("statements")
+    if said:
+        found = [c for c in found if sentences(" ".join(said)) == sentences(c.sample.answer)]
+    return found
+
+
+def said(name: str, case: Case) -> object:
+    """Return the reply of one who takes the case for ``case``."""
+    levels = {"all": 2, "some": 1, "none": 0, "no claim": 0}
+    return {
+        "reverse_question": {"question": ["Q?", "R?", "S?"], "noncommittal": 0},
+        "context_relevance": case.relevance if case.relevance is not None else relevance_of(case),
+        "supported": list(case.verdicts),
+        "groundedness": levels[case.backed],
+        "statements": sentences_of(case.sample.answer) if case.backed != "no claim" else [],
+        "verdicts": [1 if verdict == 1 else 0 for verdict in case.verdicts],
+    }[name]
+
+
+def judged(body: Mapping[str, Any], opinion: Opinion) -> dict[str, object]:
+    """Answer a request with an opinion on its case."""
+    case = opinion(cases_of(shown_in(body))[0])
+    replies = {name: said(re.sub(r"_\d$", "", name), case) for name in names_asked(body)}
+    if "reverse_question" in replies:
+        evasive = 1 if case.backed == "no claim" else 0
+        replies["reverse_question"] = {"question": ["Q?", "R?", "S?"], "noncommittal": evasive}
+    return replies
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], reply: Callable[[dict[str, Any]], object], *arguments: str
+) -> tuple[int, str]:
+    """Run the command against a server; return its status and what it printed."""
+    with (
+        ScriptedOpenAI(reply, answered_model="gpt-4o-mini-2024-07-18") as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("OPENAI_BASE_URL", server.base_url)
+        status = main(["calibrate", "--built-in", "--judge", "openai/x", *arguments])
+    return status, capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a key, and use the offline embedder."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+
+
+# --- the cases ------------------------------------------------------------------------------------
+
+
+def test_cases_are_balanced() -> None:
+    """Every language has every subject, and no constant answer is right."""
+    assert len(CASES) >= 80
+    languages = {case.language for case in CASES}
+    assert len(languages) == 6
+    assert {(c.language, c.about) for c in CASES} == {
+        (language, about) for language in languages for about in {c.about for c in CASES}
+    }
+    backed = [case.backed for case in CASES]
+    assert all(0.1 <= backed.count(one) / len(CASES) <= 0.6 for one in set(backed))
+    assert {case.relevance for case in CASES} == {0, 1, 2, None}
+
+
+def test_each_sentence_has_a_verdict() -> None:
+    """Each answer has as many sentences as verdicts, in any script."""
+    assert [c for c in CASES if len(sentences_of(c.sample.answer)) != len(c.verdicts)] == []
+
+
+# --- judges of known quality ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    """All figures are 1 in both forms, tokens are priced, and the status is 0."""
+    status, out = run(capsys, lambda body: judged(body, right), "--json")
+    assert status == 0
+    short, full = json.loads(out)["checks"]
+    for check in (short, full):
+        assert {task: share["value"] for task, share in check["tasks"].items()} == dict.fromkeys(
+            TASKS, 1.0
+        )
+        assert (check["unusable"], check["errors"], check["below"]) == (0, {}, [])
+        assert check["means"] == []
+        assert check["tasks"]["faithfulness"]["low"] > 0.95
+        assert check["cost_of_1000_turns"] > 0
+    assert short["judge_requests"] == 2 * len(CASES)
+    assert full["judge_requests"] > short["judge_requests"]
+    assert full["completion_tokens"] > short["completion_tokens"]
+
+
+@pytest.mark.slow
+def test_price_is_that_of_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    """1,000 turns cost the tokens of the cases at the price of the model that answered."""
+    _, out = run(capsys, lambda body: judged(body, right), "--json", "--form", "short")
+    (check,) = json.loads(out)["checks"]
+    tokens = check["prompt_tokens"] * 0.15 + check["completion_tokens"] * 0.6
+    assert check["cost_of_1000_turns"] == pytest.approx(tokens / 1e6 / len(CASES) * 1000)
+
+
+@pytest.mark.slow
+def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is right on good answers, and the output lists the subjects it fails on."""
+    status, out = run(capsys, lambda body: judged(body, agreeing))
+    assert status == 1
+    share = sum(case.backed == "all" for case in CASES) / len(CASES)
+    assert re.search(rf"faithfulness +{share:.3f} .* {share:.3f} ", out)
+    for told in ("cannot tell unsupported numbers (0.00)", "follows instructions in the texts"):
+        assert f"short: {told}" in out
+        assert f"full: {told}" in out
+    assert "takes for unsupported" not in out
+    assert "below 0.8 in faithfulness, groundedness, context relevance" in out
+
+
+@pytest.mark.slow
+def test_half_right_judge_passes_a_lower_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its share is a half."""
+    status, out = run(capsys, lambda body: judged(body, alternating), "--json", "--form", "short")
+    (check,) = json.loads(out)["checks"]
+    assert status == 1
+    assert check["tasks"]["faithfulness"]["value"] == 0.5
+    assert check["tasks"]["groundedness"]["value"] == pytest.approx(0.5, abs=0.1)
+    assert set(check["below"]) >= {"faithfulness", "groundedness"}
+    low = [*("--json", "--form", "short"), "--bound", "0.1"]
+    assert run(capsys, lambda body: judged(body, alternating), *low)[0] == 0
+
+
+@pytest.mark.slow
+def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """All replies are unusable, nothing is right, and the output says so."""
+    status, out = run(capsys, lambda _: "Well, it depends.", "--form", "short")
+    assert status == 1
+    found = re.search(r"unusable replies +(\d+) of (\d+)", out)
+    assert found
+    assert found[1] == found[2] != "0"
+    assert "short: gives no usable reply" in out
+    assert re.search(r"faithfulness +0\.000 ", out)
+
+
+@pytest.mark.slow
+def test_offline_judge_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """It sends no request; its status follows from its figures."""
+    status = main(["calibrate", "--built-in", "--judge", "lexical", "--json", "--bound", "0.5"])
+    (short, full) = json.loads(capsys.readouterr().out)["checks"]
+    for check in (short, full):
+        assert check["model"] == "lexical"
+        assert (check["judge_requests"], check["completion_tokens"], check["unusable"]) == (0, 0, 0)
+        assert check["cost_of_1000_turns"] is None
+        assert check["tasks"]["faithfulness"]["value"] > 0.6
+    shares = [one["value"] for check in (short, full) for one in check["tasks"].values()]
+    assert status == (1 if min(shares) < 0.5 else 0)
+
+
+@pytest.mark.slow
+def test_unreachable_judge_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is right, and the reason is printed."""
+    status, out = run(capsys, lambda _: HttpReply(status=401), "--form", "short")
+    assert status == 1
+    assert "failed scores: 336 unauthorized" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["short", "full"])
+def test_check_judge_is_a_function(form: Form) -> None:
+    """`check_judge` returns the figures of any judge."""
+    check = asyncio.run(check_judge(LexicalJudge(), form=form, prices=Prices()))
+    assert isinstance(check, Check)
+    assert check.form == form
+    assert check.below(0.0) == []
+
+
+def test_single_unusable_part_is_counted() -> None:
+    """The unusable part is wrong, and the others count."""
+
+    def answer(task: Task[Any]) -> object:
+        if task.prompt == "groundedness_1":
+            return UnparsableReplyError("no")
+        return {"reverse_question": {"question": "Q?", "noncommittal": 0}}.get(
+            task.prompt, {"rating": 2, "verdicts": [{"index": 1, "verdict": 1}]}
+        )
+
+    one = [case for case in CASES if case.about == "supported" and len(case.verdicts) == 1][:1]
+    check = asyncio.run(check_judge(FakeJudge(answer), form="short", prices=Prices(), cases=one))
+    assert check.unusable == 2  # asked once more
+    shares = {task: share.value for task, share in check.tasks.items()}
+    assert shares == {"faithfulness": 1.0, "groundedness": 0.0, "context relevance": 0.0} | {
+        "evasion": 1.0
+    }
+
+
+@pytest.mark.parametrize("bound", ["1.5", "-1", "nan", "x"])
+def test_bound_outside_0_to_1_is_refused(bound: str) -> None:
+    """A bound that nothing can reach, or everything, is refused."""
+    with pytest.raises(SystemExit) as refused:
+        main(["calibrate", "--built-in", "--bound", bound])
+    assert refused.value.code == 2
+
+
+# --- prices ---------------------------------------------------------------------------------------
+
+
+def test_cached_tokens_have_their_own_price() -> None:
+    """Cached prompt tokens are cheaper, reply tokens the most expensive."""
+    usage = Usage(prompt_tokens=1_000_000, cached_tokens=600_000, completion_tokens=100_000)
+    assert Price(input=1, cached_input=0.1, output=4).of(usage) == pytest.approx(0.4 + 0.06 + 0.4)
+    assert Price(input=1, output=4).of(usage) == pytest.approx(1.4)
+    dated = Prices(models={"m": Price(input=1, output=4)})
+    assert dated.cost("m-2025-01-31", usage) == pytest.approx(1.4)
+    assert Prices().cost("m", usage) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense",
+        "[]",
+        "{}",
+        '{"models": {"m": {}}}',
+        '{"models": {"m": {"input": "1", "output": 1}}}',
+        '{"models": {"m": {"input": -1, "output": 1}}}',
+        '{"models": {"m": {"input": NaN, "output": 1}}}',
+        '{"models": {"m": {"input": 1, "output": 1, "per_day": 1}}}',
+        '{"models": {"m": 5}}',
+    ],
+)
+def test_broken_price_table_is_refused(tmp_path: Any, text: str) -> None:
+    """The error comes before any request, with the expected form."""
+    file = tmp_path / "prices.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"prices\.json must be JSON, \{\"models\""):
+        load_prices(file)
+
+
+def test_custom_price_table_replaces_list_prices(tmp_path: Any) -> None:
+    """Its currency is used too."""
+    file = tmp_path / "prices.json"
+    told = {"currency": "EUR", "models": {"my-model": {"input": 0.2, "output": 0.8}}}
+    file.write_text(json.dumps(told), encoding="utf-8")
+    prices = load_prices(file)
+    assert (prices.currency, prices.price_of("gpt-4o")) == ("EUR", None)
+    assert prices.price_of("vllm/my-model") == Price(input=0.2, output=0.8)

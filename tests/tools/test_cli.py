@@ -1,0 +1,464 @@
+"""The command line: what it prints, where it stops, and that a killed run can be taken up again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from acme import Acme, acme
+from offline import asked_rows
+from openai_server import HttpReply, ScriptedOpenAI
+from otlp_receiver import OtlpReceiver
+from rag_eval_otel import OpenAIJudge
+from rag_eval_otel.tools.cli import main, registered
+from rag_eval_otel.tools.files import source_of
+from support import names_asked
+
+__all__ = ["acme"]  # a fixture
+
+MAIN = "import sys; from rag_eval_otel.tools.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return a file with forty rows."""
+    return write(tmp_path / "data.jsonl", asked_rows(40))
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write ``rows`` as JSON Lines."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of an output."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# --- evaluate -------------------------------------------------------------------------------------
+
+
+def test_a_file_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A header alone is no error, but whoever sees a table of dashes learns why."""
+    path = tmp_path / "header.csv"
+    path.write_text("question,contexts,answer\n", encoding="utf-8")
+    assert main(["evaluate", str(path)]) == 0
+    assert "header.csv has no rows" in capsys.readouterr().err
+
+
+def test_a_file_is_evaluated_offline(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With no more than a file: the default metrics, the offline judge, a table."""
+    assert main(["evaluate", str(data)]) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("40 rows, 0 with errors; judge lexical")
+    assert "faithfulness" in out.out
+    assert not out.err
+
+
+def test_no_text_controls_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Escape sequences of a judge's name, a column or a metric are not printed."""
+    hostile = "\x1b[2J\x1b]0;owned\x07\u202e"
+    rows = [{"question": "q", hostile: "a"}]
+    data = write(tmp_path / "data.jsonl", rows)
+    assert main(["evaluate", str(data), "--metrics", "faithfulness"]) == 2
+    command = import_module("rag_eval_otel.tools.cli.evaluate")
+    monkeypatch.setattr(command, "_shown", lambda *_: f"judge {hostile}")
+    data = write(tmp_path / "data.jsonl", asked_rows(1))
+    assert main(["evaluate", str(data)]) == 0
+    out, err = capsys.readouterr()
+    assert "judge [2J]0;owned" in out
+    assert not set("\x1b\x07\u202e") & set(out + err)
+
+
+def test_options_are_heard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics, columns, limit and output, with a summary as JSON."""
+    monkeypatch.setenv("RAG_EVAL_JUDGE", "lexical")
+    rows = [{"prompt": "q", "output": "a", "truth": "a"}] * 3
+    data = write(tmp_path / "data.jsonl", rows)
+    output = tmp_path / "scores.jsonl"
+    arguments = ["--metrics", "answer_exact_match", "--limit", "2", "--output", str(output)]
+    columns = ["--columns", "question=prompt,answer=output,reference=truth"]
+    assert main(["evaluate", str(data), *arguments, *columns, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["row_count"] == 2
+    assert found["metrics"]["answer_exact_match"]["mean"] == 1.0
+    assert [row["row"] for row in rows_of(output)] == [0, 1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", "scores.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere.jsonl"], "there is no such file"),
+        (["DATA", "--metrics", "nothing"], "unknown metric 'nothing'"),
+        (["DATA", "--metrics", "mrr"], "mrr needs relevant_ids"),
+        (["DATA", "--judge", "gpt"], "openai/<model>"),
+        (["DATA", "--output", "scores.xlsx"], "cannot write .xlsx"),
+        (["DATA", "--output", "DATA"], "is the file that is read; name another"),
+        (["DATA", "--output", "FOLDER"], "folder.csv is a folder; name a file"),
+        (["DATA", "--concurrency", "0"], "concurrency"),
+        (["DATA", "--columns", "question=prompt"], "has no column 'prompt'"),
+    ],
+)
+def test_misuse_is_told(
+    arguments: list[str], told: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2 and the way out on stderr."""
+    places = {"DATA": data, "FOLDER": data.with_name("folder.csv")}
+    places["FOLDER"].mkdir()
+    assert main(["evaluate", *(str(places.get(a, a)) for a in arguments)]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--limit", "few"], ["--columns", "question"]])
+def test_options_that_do_not_read(
+    option: list[str], data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Argparse's own refusal, with what is meant."""
+    with pytest.raises(SystemExit) as caught:
+        main(["evaluate", str(data), *option])
+    assert caught.value.code == 2
+    assert "must be" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_rows_are_sent_as_traces(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--otlp`` sends one trace for each row; one that could not be sent is status 1."""
+    with OtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        assert main(["evaluate", str(data), "--otlp"]) == 0
+        spans = receiver.spans()
+        monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")  # else events may be what is refused
+        receiver.fail_next(1, status=400)
+        assert main(["evaluate", str(data), "--otlp"]) == 1
+    assert len({span.trace_id for span in spans}) == 40
+    assert all("rag.evaluation.faithfulness.score" in span.attributes for span in spans)
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Path:
+    """Return a file with two rows that name their spans, as `rag-eval-otel collect` writes them."""
+    ids = {"trace_id": f"{0xA:032x}", "span_id": f"{0xB:016x}"}
+    return write(tmp_path / "collected.jsonl", [{**row, **ids} for row in asked_rows(2)])
+
+
+@pytest.mark.parametrize(
+    ("options", "disabled", "spans"),
+    [
+        ([], "false", {0xB}),
+        (["--backend", "acme"], "true", {0xB}),
+        (["--backend", ""], "false", set()),
+        ([], "true", set()),
+    ],
+)
+def test_configured_backends_get_the_scores(
+    options: list[str], disabled: str, spans: set[int], collected: Path, acme: type[Acme]
+) -> None:
+    """``--backend`` has precedence over the environment, also if it names none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAG_EVAL_BACKENDS", "acme")
+        patch.setenv("OTEL_SDK_DISABLED", disabled)
+        assert main(["evaluate", str(collected), "--metrics", "faithfulness", *options]) == 0
+    assert {span for span, _, _ in acme.stored} == spans
+
+
+def test_configured_backends_need_no_spans(
+    data: Path,
+    acme: type[Acme],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The environment of an application does not fail `evaluate`, and ``--backend`` does."""
+    monkeypatch.setenv("RAG_EVAL_BACKENDS", "acme")
+    command = ["evaluate", str(data), "--metrics", "faithfulness"]
+    assert main(command) == 0
+    told = "acme (RAG_EVAL_BACKENDS) gets no scores, because row 0 names no span; --otlp"
+    assert told in capsys.readouterr().err
+    assert main([*command, "--backend", "acme"]) == 2
+    assert "row 0 names no span to annotate: --backend needs" in capsys.readouterr().err
+    assert not acme.stored
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def yes(body: dict[str, Any]) -> object:
+    """Say yes to all that is asked."""
+    said = {"passing": True, "reason": "so it is"}
+    names = names_asked(body)
+    return said if "passing" in names else dict.fromkeys(names, said)
+
+
+def command(data: Path, server: ScriptedOpenAI, *arguments: str) -> list[str]:
+    """Return the arguments that put one question a row to ``server``, and name its address."""
+    os.environ["OPENAI_BASE_URL"] = server.base_url
+    return [
+        *("evaluate", str(data), "--metrics", "context_agreement", "--judge", "openai/gpt-x"),
+        *("--embedder", "hashing", *arguments),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a key, which opens nothing, and no retries."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    monkeypatch.setenv("OPENAI_BASE_URL", "")  # restored after the test
+    monkeypatch.setitem(OpenAIJudge.__init__.__kwdefaults__, "retries", 0)
+
+
+@pytest.mark.slow
+def test_failed_rows_are_tried_again(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 1 and the way on; the same command again asks only for what failed."""
+    refused = iter([HttpReply(status=500)] * 3)
+    output = tmp_path / "scores.jsonl"
+    with ScriptedOpenAI(lambda body: next(refused, None) or yes(body)) as server:
+        arguments = command(data, server, "--output", str(output))
+        assert main(arguments) == 1
+        assert (
+            "3 rows have errors instead of scores; finished scores are kept in"
+            in capsys.readouterr().err
+        )
+        asked = len(server.requests)
+        assert main(arguments) == 0
+        assert len(server.requests) == asked + 3
+    assert [row["status"] for row in rows_of(output)] == ["scored"] * 40
+    assert not (tmp_path / "scores.jsonl.cache").exists()
+
+
+@pytest.mark.slow
+def test_rows_without_a_score(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A judge that says nothing usable of some rows is status 1; they are asked for again."""
+    prose = iter(["Looks fine.", "I can't.", ""] + ["Sorry, again."] * 3)
+    output = tmp_path / "scores.jsonl"
+    with ScriptedOpenAI(lambda body: next(prose, None) or yes(body)) as server:
+        arguments = command(data, server, "--output", str(output), "--repairs", "0")
+        assert main([*arguments, "--concurrency", "1"]) == 1
+        told = capsys.readouterr()
+        assert "40 rows, 0 with errors, 5 without a score; judge" in told.out
+        assert "5 rows without a score: no metric can use what the judge says" in told.err
+        assert "(unparsable)" in told.err
+        statuses = [row["status"] for row in rows_of(output)]
+        assert (statuses.count("unscored"), statuses.count("scored")) == (5, 35)
+        asked = len(server.requests)
+        assert main(arguments) == 0
+        assert len(server.requests) == asked + 5
+    assert not (tmp_path / "scores.jsonl.cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [([], "nothing was kept: name an --output or a --cache"), (["--cache", "C"], "are kept in")],
+)
+def test_the_first_failure_may_end_it(
+    kept: list[str], told: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--raise-on-failure``: status 1, naming the row, and what was kept."""
+    cache = [str(tmp_path / "c") if one == "C" else one for one in kept]
+    with ScriptedOpenAI(lambda body: HttpReply(status=500)) as server:
+        assert main(command(data, server, "--raise-on-failure", *cache)) == 1
+    err = capsys.readouterr().err
+    assert "row 0: context_agreement failed (transport)" in err
+    assert told in err
+
+
+@pytest.mark.slow
+def test_a_budget_is_kept(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows beyond it are failed for that reason; a further run goes on, the cache kept for good."""
+    cache = tmp_path / "cache"
+    with ScriptedOpenAI(yes) as server:
+        arguments = command(data, server, "--cache", str(cache), "--max-requests", "30")
+        assert main(arguments) == 1
+        assert "10 budget" in capsys.readouterr().out
+        assert main(arguments) == 0
+        assert len(server.requests) == 40
+    assert cache.exists()
+
+
+# --- killed ---------------------------------------------------------------------------------------
+
+
+class Stalling:
+    """Answers some requests, then lets all others wait until it is told to go on."""
+
+    def __init__(self, answers: int) -> None:
+        """Answer so many."""
+        self.stalled = threading.Event()
+        self.go_on = threading.Event()
+        self._left = answers
+        self._lock = threading.Lock()
+
+    def __call__(self, body: dict[str, Any]) -> object:
+        """Answer, or wait."""
+        with self._lock:
+            self._left -= 1
+            waits = self._left < 0
+        if waits:
+            self.stalled.set()
+            self.go_on.wait(60)
+        return yes(body)
+
+
+def ended_by(sign: signal.Signals, arguments: list[str], stalling: Stalling) -> tuple[int, str]:
+    """Start the command in a process of its own, and signal it when its judge has stalled.
+
+    Return its exit status and what it wrote to stderr.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert stalling.stalled.wait(60)
+        process.send_signal(sign)
+        try:
+            _, err = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()  # else it is waited for without end
+            raise
+        return process.returncode, err
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
+    """^C ends with status 130 and says how to go on; there is no half of an output."""
+    output = tmp_path / "scores.csv"
+    stalling = Stalling(answers=25)
+    with ScriptedOpenAI(stalling) as server:
+        arguments = command(data, server, "--concurrency", "4", "--output", str(output))
+        status, err = ended_by(signal.SIGINT, arguments, stalling)
+        stalling.go_on.set()
+    assert status == 130
+    assert "scores.csv.cache: run the same command again to continue" in err
+    assert "Traceback" not in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", "scores.csv.cache"]
+
+
+SPENT = ("tokens", "cost", "currency", "usage")
+
+
+def without_cost(value: Any) -> Any:
+    """Return the cells of a score file, or of one row, without tokens and money."""
+    if isinstance(value, Path):
+        return [without_cost(record.cells) for record in source_of(value).records()]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: without_cost(cell)
+        for name, cell in value.items()
+        if name.rpartition(".")[2] not in SPENT
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path) -> None:
+    """After a kill -9 the same command writes the scores of a run that was left alone.
+
+    Rows that were scored before cost nothing in the second run.
+    """
+    output, whole = tmp_path / f"scores.{suffix}", tmp_path / f"whole.{suffix}"
+    stalling = Stalling(answers=25)
+    with ScriptedOpenAI(stalling) as server:
+        arguments = command(data, server, "--concurrency", "4", "--output", str(output))
+        assert ended_by(signal.SIGKILL, arguments, stalling)[0] == -signal.SIGKILL
+        assert not output.exists()
+        assert (tmp_path / f"scores.{suffix}.cache").exists()
+        stalling.go_on.set()
+        before = len(server.requests)
+        assert main(arguments) == 0
+        asked_again = len(server.requests) - before
+    with ScriptedOpenAI(yes) as server:
+        assert main(command(data, server, "--output", str(whole))) == 0
+    assert without_cost(output) == without_cost(whole)
+    assert asked_again <= 40 - 25 + 4  # those answered as the process died may not have been kept
+    assert not list(tmp_path.glob("*.cache*")) + list(tmp_path.glob("*.part"))
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table with name, needs, requests and range of each metric; the same as JSON."""
+    assert main(["evaluate", "--list-metrics"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "needs", "requests", "range"]
+    assert main(["evaluate", "--list-metrics", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(lines) == len(found) + 1
+    assert max(Counter(metric["name"] for metric in found).values()) == 1
+    (mrr,) = [metric for metric in found if metric["name"] == "mrr"]
+    assert mrr["needs"] == ["relevant_ids", "retrieved_ids"]
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_the_command() -> None:
+    """A pipe that is closed, as by ``head``, ends the command without a traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, "evaluate", "--list-metrics"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_help_is_quick() -> None:
+    """``--help`` imports neither the SDK nor a judge nor pandas."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); " + MAIN
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert not {"opentelemetry.sdk", "numpy", "pydantic", "pandas", "openai"} & loaded
+
+
+@pytest.mark.parametrize("name", list(registered()))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``COMMAND --help`` imports the command and prints its description."""
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    description = registered()[name].load().DESCRIPTION
+    assert description.split("\n")[0] in capsys.readouterr().out
+
+
+def test_data_of_the_package_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An install that lacks its templates gets the path of the file, and no traceback."""
+    monkeypatch.setattr("rag_eval_otel.tools.rules.files", lambda _: tmp_path)
+    assert main(["rules", "--slo", ".95"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("rag-eval-otel: [Errno 2] No such file or directory: ")
+    assert told.endswith(".yaml'\n")

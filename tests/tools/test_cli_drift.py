@@ -1,0 +1,291 @@
+"""``rag-eval-otel drift``: input files, output, and invalid input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rag_eval_otel.tools.cli import main
+
+Rows = list[dict[str, Any]]
+
+
+def scores(*parts: tuple[int, float], seed: int = 0) -> list[float]:
+    """Return scores of 0 or 1: for each part a number of scores and their mean."""
+    dice = random.Random(seed)
+    return [float(dice.random() < mean) for count, mean in parts for _ in range(count)]
+
+
+FALLS = scores((1000, 0.9), (400, 0.4))
+STAYS = scores((1400, 0.9))
+
+
+def jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """Write ``rows`` as JSON Lines."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def found(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[Any]]:
+    """Return the exit status and the printed JSON."""
+    status = main(["drift", *map(str, arguments), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+FORMS: dict[str, Callable[[float], dict[str, Any]]] = {
+    "score": lambda value: {"score": value, "metric": "faithfulness"},
+    "scores": lambda value: {"scores": {"faithfulness": value}},
+    "evaluate": lambda value: {
+        "row": 1,
+        "scores": {"faithfulness": {"value": 1 + 4 * value, "normalized": value, "version": "v"}},
+    },
+    "flat": lambda value: {"faithfulness": value, "faithfulness.status": "ok"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_are_read_in_any_form(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One score a row, several by name, or the output of evaluate; drift is exit status 1."""
+    path = jsonl(tmp_path / "scores.jsonl", map(FORMS[form], FALLS))
+    status, (one,) = found(path, capsys=capsys)
+    assert status == 1
+    assert one["metric"] == "faithfulness"
+    assert one["scores"] == 1400
+    assert one["learned_from"] == 700
+    (alarm, *_) = one["alarms"]
+    assert alarm["direction"] == "down"
+    assert 950 <= alarm["onset"] <= 1030
+    assert alarm["at"] == f"row {alarm['index']}"
+    assert len(alarm["worst"]) == 5
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_are_read(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The option names a column; empty cells are not scores."""
+    path = tmp_path / f"scores{suffix}"
+    values = [None if at % 10 == 3 else value for at, value in enumerate(FALLS)]
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"quality": values}), path)
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([["quality", "n"], *([v, 1] for v in values)])
+    status, (one,) = found(path, "--metric", "quality", capsys=capsys)
+    assert status == 1
+    assert one["without_score"] == 140
+
+
+def attribute(key: str, **value: Any) -> dict[str, Any]:
+    """Return an attribute as OTLP JSON."""
+    return {"key": key, "value": value}
+
+
+RESOURCE = {"attributes": [attribute("service.name", stringValue="shop")]}
+
+
+def span_request(at: int, value: float) -> dict[str, Any]:
+    """Return an export request with one scored span."""
+    span = {
+        "traceId": f"{at:032x}",
+        "endTimeUnixNano": str(1_700_000_000_000_000_000 + at * 10**9),
+        "attributes": [
+            attribute("rag.evaluation.faithfulness.score", doubleValue=value),
+            attribute("rag.evaluation.faithfulness.version", stringValue="v1"),
+        ],
+    }
+    return {"resourceSpans": [{"resource": RESOURCE, "scopeSpans": [{"spans": [span]}]}]}
+
+
+def log_request(at: int, value: float | None) -> dict[str, Any]:
+    """Return an export request with one evaluation event."""
+    attributes = [
+        attribute("gen_ai.evaluation.name", stringValue="faithfulness"),
+        attribute("rag.evaluation.version", stringValue="v1"),
+    ]
+    if value is not None:
+        attributes.append(attribute("gen_ai.evaluation.score.value", doubleValue=value))
+    record = {
+        "eventName": "gen_ai.evaluation.result",
+        "traceId": f"{at:032x}",
+        "observedTimeUnixNano": 1_700_000_000_000_000_000 + at * 10**9,
+        "attributes": attributes,
+    }
+    return {"resourceLogs": [{"resource": RESOURCE, "scopeLogs": [{"logRecords": [record]}]}]}
+
+
+@pytest.mark.parametrize("request_of", [span_request, log_request])
+def test_otlp_files_are_read(
+    request_of: Callable[[int, float], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A collector writes one request a line; the worst turns are named by trace id."""
+    path = jsonl(tmp_path / "out.jsonl", [request_of(at, v) for at, v in enumerate(FALLS)])
+    status, (one,) = found(path, capsys=capsys)
+    assert status == 1
+    assert (one["service"], one["metric"], one["version"]) == ("shop", "faithfulness", "v1")
+    assert all(place.startswith("trace 0000") for place in one["alarms"][0]["worst"])
+
+
+def test_a_file_with_one_request_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An event without a score is counted."""
+    logs = [log_request(at, None if at == 7 else 0.5)["resourceLogs"][0] for at in range(60)]
+    path = tmp_path / "out.json"
+    path.write_text(json.dumps({"resourceLogs": logs}), encoding="utf-8")
+    status, (one,) = found(path, capsys=capsys)
+    assert status == 0
+    assert (one["scores"], one["without_score"]) == (59, 1)
+
+
+def test_the_table_describes_drift_no_drift_and_too_few_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each stream has its own lines."""
+    rows = [{"scores": {"falls": a, "stays": b}} for a, b in zip(FALLS, STAYS, strict=True)]
+    assert main(["drift", str(jsonl(tmp_path / "a.jsonl", rows))]) == 1
+    out = capsys.readouterr().out
+    assert "falls: 1400 scores, 0 without; baseline 0.8" in out
+    assert "down   at row 1007, since about row 99" in out
+    assert "worst: row 99" in out
+    assert "stays: 1400 scores, 0 without" in out
+    assert "no drift" in out
+    assert main(["drift", str(jsonl(tmp_path / "b.jsonl", rows[:20]))]) == 0
+    assert "too few scores: the baseline needs 50" in capsys.readouterr().out
+
+
+def test_with_a_target_no_baseline_is_learned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The target is the baseline."""
+    values = scores((300, 0.8), (600, 0.3))
+    path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in values])
+    status, (one,) = found(path, "--target", 0.8, capsys=capsys)
+    assert status == 1
+    assert one["learned_from"] == 0
+    assert one["baseline"] == 0.8
+
+
+def test_a_reference_file_gives_the_baseline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scores that are lower than last month's from the first one on are a drift."""
+    before = jsonl(tmp_path / "before.jsonl", [{"score": value} for value in STAYS])
+    now = jsonl(tmp_path / "now.jsonl", [{"score": v} for v in scores((400, 0.5), seed=1)])
+    status, (one,) = found(now, "--reference", before, capsys=capsys)
+    assert status == 1
+    assert one["alarms"][0]["index"] < 100
+    other = jsonl(tmp_path / "other.jsonl", [{"score": 0.5, "metric": "other"}] * 60)
+    assert main(["drift", str(other), "--reference", str(before)]) == 2
+    assert "before.jsonl has no scores of other" in capsys.readouterr().err
+
+
+def test_scores_are_sorted_by_time_and_gaps_are_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file was written by several workers, with a break at night."""
+    seconds = [*range(32400, 33100), *range(118800, 119500)]
+    moments = [datetime.fromtimestamp(at, timezone.utc).isoformat() for at in seconds]
+    rows = [{"score": v, "time": at} for v, at in zip(FALLS, moments, strict=True)]
+    stamps = [{"score": v, "timestamp": at} for v, at in zip(FALLS, seconds, strict=True)]
+    for name, ordered in (("text", rows), ("number", stamps)):
+        caplog.clear()
+        path = jsonl(tmp_path / f"{name}.jsonl", [*ordered[700:], *ordered[:700]])
+        status, (one,) = found(path, capsys=capsys)
+        assert status == 1
+        assert "run backwards; its scores are taken in order of time" in caplog.text
+        assert "no scores for 23.8 hours" in caplog.text
+        assert 900 < one["alarms"][0]["index"] < 1100
+
+
+def test_invalid_values_are_ignored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """NaN, texts and percentages are not scores; the first one is logged."""
+    odd = ["", "n/a", 85.0, -3, float("nan"), None, [1]]
+    rows = [{"score": value} for value in [*STAYS[:700], *odd * 20, *STAYS[700:]]]
+    status, (one,) = found(jsonl(tmp_path / "a.jsonl", rows), capsys=capsys)
+    assert status == 0
+    assert (one["scores"], one["without_score"]) == (1400, 140)
+    assert "ignored 85.0, which is not a score in [0, 1]" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", '{"question": "x"}\n', "has no scores; use score, scores, or a column"),
+        ("a.jsonl", "", "has no scores"),
+        ("a.json", "[1]", "must be OTLP JSON"),
+        ("a.json", "{", "has no scores"),  # the collector is writing it
+        ("a.json", '{"resourceSpans": [{"scopeSpans": 7}]}', "is not OTLP JSON"),
+        ("a.txt", "", "cannot read .txt"),
+    ],
+)
+def test_invalid_files_are_refused(
+    name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says how a file must look."""
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    assert main(["drift", str(path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_unknown_metric_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the metric."""
+    path = jsonl(tmp_path / "a.jsonl", [{"scores": {"faithfulness": 1.0}}] * 3)
+    assert main(["drift", str(path), "--metric", "fluency"]) == 2
+    assert "has no scores of fluency" in capsys.readouterr().err
+
+
+# --- the plot -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".html"])
+def test_plot_has_a_drawing_of_each_stream(suffix: str, tmp_path: Path) -> None:
+    """Each stream has its scores, running mean and baseline; drift has its onset and alarm."""
+    rows = [{"scores": {"falls<": a, "stays": b}} for a, b in zip(FALLS, STAYS, strict=True)]
+    target = tmp_path / f"drift{suffix}"
+    assert main(["drift", str(jsonl(tmp_path / "a.jsonl", rows)), "--plot", str(target)]) == 1
+    text = target.read_text(encoding="utf-8")
+    drawings = re.findall(r'<(?:svg|g) role="img".*?</(?:svg|g)>', text, flags=re.DOTALL)
+    assert len(drawings) == 2
+    for drawing in drawings:
+        assert 'class="band"' in drawing
+        assert 'class="baseline"' in drawing
+        assert 'class="learned"' in drawing
+    assert ">drift: down<" in drawings[0]
+    assert 'class="alarm"' not in drawings[1]
+    assert "falls&lt;" in text
+    assert "falls<" not in text
+    if suffix == ".svg":
+        assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314
+
+
+@pytest.mark.parametrize("name", ["drift.png", "drift.pdf", "drift"])
+def test_plot_of_another_kind_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says which suffixes can be used, before the file is read."""
+    assert main(["drift", "nowhere.jsonl", "--plot", str(tmp_path / name)]) == 2
+    assert "use .svg or .html" in capsys.readouterr().err
+
+
+def test_plot_that_cannot_be_written_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the option and the file."""
+    path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in STAYS[:200]])
+    assert main(["drift", str(path), "--plot", str(tmp_path / "no" / "drift.svg")]) == 2
+    assert "--plot" in capsys.readouterr().err

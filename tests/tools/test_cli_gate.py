@@ -1,0 +1,209 @@
+"""``rag-eval-otel evaluate`` as a gate: its exit statuses, its table and its files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel import OpenAIJudge
+from rag_eval_otel.tools.cli import _parser, main, registered
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ("--metrics", "answer_exact_match,semantic_similarity")
+Write = Callable[[str, int], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return a function that writes a data set of 20 rows, the first ``right`` of them right."""
+
+    def make(name: str, right: int) -> Path:
+        path = tmp_path / name
+        rows = [
+            {"question": f"{i}?", "reference": "yes", "answer": "yes" if i < right else "no"}
+            for i in range(20)
+        ]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        return path
+
+    return make
+
+
+def status(path: Path, *options: str) -> int:
+    """Return the exit status of ``evaluate`` with metrics that need no judge."""
+    return main(["evaluate", str(path), *MEASURED, *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--fail-under", "answer_exact_match=0.5"], 0),
+        (["--fail-under", "answer_exact_match=0.51"], 3),
+        (["--fail-under", "answer_exact_match=0.5,semantic_similarity=0.9"], 3),
+        (["--fail-under", "answer_exact_match=0.5", "--fail-under", "semantic_similarity=0.9"], 3),
+        (["--fail-under-pass-rate", "0.5"], 0),
+        (["--fail-under-pass-rate", "0.9"], 3),
+        (["--fail-under", "answer_exact_match=high"], 2),
+        (["--fail-under", "faithfulness=0.5"], 2),
+        (["--fail-under", "answer_exact_match=8"], 2),
+        (["--fail-under-pass-rate", "90"], 2),
+        (["--no-worse", "answer_exact_match"], 2),
+        (["--junit", "gate.xml"], 2),
+        (["--fail-under="], 2),
+        (["--fail-under", "answer_exact_match=0.5", "--fail-under", ","], 2),
+        (["--level", "0.05"], 2),
+        (["--fail-under", "answer_exact_match=0.5", "--versions", "any"], 2),
+    ],
+)
+def test_the_status_says_whether_the_gate_passed(
+    options: list[str], expected: int, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0: passed; 3: a condition is not met; 2: a condition that cannot be checked."""
+    assert status(write("data.jsonl", 10), *options) == expected
+    out, err = capsys.readouterr()
+    assert ("gate: failed" in out) is (expected == 3)
+    assert bool(err) is (expected == 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--no-worse", "answer_exact_match"], "--baseline FILE and --no-worse METRIC need"),
+        (["--fail-under", "answer_exact_match=8"], "must be from 0 to 1, not 8"),
+        (["--fail-under", "faithfulness=0.5"], "faithfulness, which is not among the metrics"),
+    ],
+)
+def test_a_condition_that_cannot_be_checked_is_told(
+    options: list[str], told: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the options of the command, or the range and the metrics."""
+    assert status(write("data.jsonl", 10), *options) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_baseline_is_compared_row_by_row(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table has the paired interval, the JSON its ends, and the JUnit file the failure."""
+    before, after = tmp_path / "before.csv", tmp_path / "after.jsonl"
+    assert status(write("old.jsonl", 20), "--output", str(before)) == 0
+    compared = ("--baseline", str(before), "--no-worse", "answer_exact_match")
+    junit = tmp_path / "gate.xml"
+    data = write("new.jsonl", 10)
+    assert status(data, *compared, "--output", str(after), "--junit", str(junit)) == 3
+    assert re.search(r"answer_exact_match no worse +-0.500 +\[-0\.\d+, -0\.\d+\] 98.2 % +20 +FAIL",
+                     capsys.readouterr().out)  # fmt: skip
+    assert "answer_exact_match no worse -0.500" in junit.read_text(encoding="utf-8")
+    assert status(data, *compared, "--json") == 3
+    gate = json.loads(capsys.readouterr().out)["gate"]
+    assert gate["conditions"][0]["interval"][1] < 0
+    assert status(data, "--baseline", str(after), "--no-worse", "answer_exact_match") == 0
+
+
+def test_the_baseline_is_not_replaced_by_the_output(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise a failed gate would pass at the next run."""
+    scores = str(tmp_path / "scores.jsonl")
+    data = write("data.jsonl", 20)
+    assert status(data, "--output", scores) == 0
+    compared = ("--baseline", scores, "--no-worse", "answer_exact_match")
+    assert status(data, "--output", scores, *compared) == 2
+    assert "is the file that is read; name another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["data.jsonl", "scores.csv", "nowhere/gate.xml", "."])
+def test_the_junit_file_is_checked_before_rows_are_scored(
+    name: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It replaces no other file of the command, and a run is not paid for in vain."""
+    gate = ("--fail-under", "answer_exact_match=0.5", "--output", str(tmp_path / "scores.csv"))
+    assert status(write("data.jsonl", 10), *gate, "--junit", str(tmp_path / name)) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert "--junit" in err
+
+
+def test_the_summary_is_printed_before_a_baseline_is_refused(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scores are there, whatever the baseline is."""
+    path = tmp_path / "scores.jsonl"
+    path.write_text('{"row": 0, "question": "Another?", "answer_exact_match": 1.0,'
+                    ' "answer_exact_match.status": "ok"}\n', encoding="utf-8")  # fmt: skip
+    compared = ("--baseline", str(path), "--no-worse", "answer_exact_match")
+    assert status(write("data.jsonl", 10), *compared) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("20 rows, 0 with errors")
+    assert "they have other questions" in err
+
+
+def test_scores_stay_in_the_cache_if_the_baseline_is_refused(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next run, with another baseline or --versions any, need not ask the judge again."""
+    data, output = write("data.jsonl", 10), tmp_path / "scores.jsonl"
+    baseline = tmp_path / "baseline.jsonl"
+    row = {"row": 0, "question": "0?", "reference": "yes"}
+    old = {"answer_exact_match": {"value": 1.0, "status": "ok", "version": "old"}}
+    baseline.write_text(json.dumps({**row, "scores": old}), encoding="utf-8")
+    gate = ("--baseline", str(baseline), "--no-worse", "answer_exact_match")
+    assert status(data, *gate, "--output", str(output)) == 2
+    assert "(--versions any)" in capsys.readouterr().err
+    cache = tmp_path / "scores.jsonl.cache"
+    assert cache.is_file()
+    assert status(data, *gate, "--versions", "any", "--output", str(output)) == 0
+    assert not cache.exists()
+
+
+def test_a_baseline_of_another_tool_is_paired_by_its_questions(
+    write: Write, tmp_path: Path
+) -> None:
+    """Its own ids of rows do not matter."""
+    row = {"id": "77", "question": "0?", "reference": "yes", "answer_exact_match": 1.0}
+    path = tmp_path / "other.jsonl"
+    path.write_text(json.dumps({**row, "answer_exact_match.status": "ok"}), encoding="utf-8")
+    gate = ("--baseline", str(path), "--no-worse", "answer_exact_match", "--versions", "any")
+    assert status(write("data.jsonl", 10), *gate) == 0
+
+
+def test_failed_scores_come_before_the_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge that is down is status 1, as the gate cannot know the scores that are missing."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    monkeypatch.setitem(OpenAIJudge.__init__.__kwdefaults__, "retries", 0)
+    path = tmp_path / "data.jsonl"
+    row: dict[str, Any] = {"question": "q?", "contexts": ["c"], "answer": "a"}
+    path.write_text(json.dumps(row), encoding="utf-8")
+    with ScriptedOpenAI(lambda _: HttpReply(status=500)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        judge = ("--judge", "openai/gpt-x")
+        options = ("--metrics", "context_agreement", "--fail-under", "context_agreement=0.5")
+        assert main(["evaluate", str(path), *judge, "--embedder", "hashing", *options]) == 1
+    out, err = capsys.readouterr()
+    assert "gate: failed, 1 of 1 conditions not met" in out
+    assert "1 rows have errors instead of scores" in err
+
+
+def test_one_table_has_the_statuses_of_all_commands() -> None:
+    """A line for each command, in the order of the help."""
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    table = text.split("## Exit statuses")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", table, flags=re.MULTILINE) == list(registered())
+
+
+def test_the_example_for_github_actions_has_options_that_exist() -> None:
+    """The command in the workflow is read as it stands."""
+    workflow = (ROOT / "examples" / "github-actions.yml").read_text(encoding="utf-8")
+    found = re.search(r"rag-eval-otel (evaluate .+?)\n +env:", workflow, flags=re.DOTALL)
+    assert found is not None
+    options = _parser(found[1].split()).parse_args(found[1].split())
+    assert options.no_worse == ["faithfulness,answer_relevancy"]
+    assert options.junit == Path("gate.xml")

@@ -1,0 +1,494 @@
+"""`rag-eval-otel collect`: the samples in exported traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from apps.agents import agent_retriever_tools
+from apps.app import App
+from apps.chains import retrieval_chain
+from apps.composed import parallel_rag
+from apps.graphs import langgraph_rag
+from apps.lcel import lcel_basic
+from corpus.retold import as_recorded
+from live import attached
+from rag_eval_otel.capture.otlp import ExportedSpan, as_attributes
+from rag_eval_otel.capture.otlp_files import messages_in
+from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.collect import Collected, CollectedTurn, Selection, collect
+from rag_eval_otel.tools.read import open_dataset
+from rag_eval_otel.types import Sample
+from replay import Recording, load, replay
+
+OWN_APPS = (lcel_basic, retrieval_chain, langgraph_rag, agent_retriever_tools, parallel_rag)
+RECORDINGS = sorted((Path(__file__).parents[3] / "shared" / "recordings").glob("*.json"))
+
+
+def otlp_span(span: ExportedSpan) -> dict[str, Any]:
+    """Return a recorded span as in OTLP JSON."""
+    found: dict[str, Any] = {
+        "traceId": f"{span.trace_id:032x}",
+        "spanId": f"{span.span_id:016x}",
+        "name": span.name,
+        "flags": 0x100 | (0x200 if span.parent_is_remote else 0),
+        "startTimeUnixNano": str(span.start),
+        "endTimeUnixNano": str(span.end),
+        "attributes": as_attributes(span.attributes),
+        "events": [
+            {"name": name, "attributes": as_attributes(values)} for name, values in span.events
+        ],
+        "droppedAttributesCount": span.dropped,
+        "droppedEventsCount": span.dropped_events,
+        "status": {} if span.error is None else {"code": 2, "message": span.error},
+    }
+    if span.parent_id is not None:
+        found["parentSpanId"] = f"{span.parent_id:016x}"
+    return found
+
+
+def otlp_logs(span: ExportedSpan) -> list[dict[str, Any]]:
+    """Return the log records of a recorded span as in OTLP JSON."""
+    return [
+        {
+            "traceId": f"{span.trace_id:032x}",
+            "spanId": f"{span.span_id:016x}",
+            "eventName": log.event,
+            "body": as_attributes({"": log.body})[0]["value"],
+            "attributes": as_attributes(log.attributes),
+        }
+        for log in span.logs
+    ]
+
+
+def messages(spans: Iterable[ExportedSpan], service: str = "shop") -> list[dict[str, Any]]:
+    """Return one export request for each span, and one for its log records."""
+    resource = {"attributes": as_attributes({"service.name": service})}
+    found: list[dict[str, Any]] = []
+    for span in spans:
+        scope = {"scope": {"name": span.scope}}
+        logs = otlp_logs(span)
+        if logs:
+            scoped = [{**scope, "logRecords": logs}]
+            found.append({"resourceLogs": [{"resource": resource, "scopeLogs": scoped}]})
+        scoped = [{**scope, "spans": [otlp_span(span)]}]
+        found.append({"resourceSpans": [{"resource": resource, "scopeSpans": scoped}]})
+    return found
+
+
+def told(samples: Iterable[object]) -> Counter[object]:
+    """Return what was found, without an order."""
+    return Counter(
+        (one.question, tuple(passage.text for passage in one.contexts), one.answer)
+        if isinstance(one, Sample)
+        else one
+        for one in samples
+    )
+
+
+def limit_of(recording: Recording) -> int | None:
+    """Return the length to which the values of the recording were cut."""
+    return next((span.value_limit for span in recording.spans), None)
+
+
+def collected(found: Iterable[Mapping[str, Any]], **chosen: Any) -> list[CollectedTurn]:
+    """Return the turns in these messages."""
+    return list(collect(found, Selection(**chosen), Collected()))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RECORDINGS, reason="the shared recordings are not here")
+def test_the_samples_of_the_recordings_are_those_of_the_live_pipeline() -> None:
+    """Also the reasons are the same, unless a span never ended: a file does not have it at all."""
+    different, samples = [], 0
+    for path in RECORDINGS:
+        recording = load(path)
+        live = replay(recording.calls)
+        counts, choice = Collected(), Selection(value_limit=limit_of(recording))
+        spans = [span for span in recording.spans if span.end]
+        found = list(collect(messages(spans), choice, counts))
+        samples += len(found)
+        if told(one.result for one in live if isinstance(one.result, Sample)) != told(
+            turn.sample for turn in found
+        ):
+            different.append(path.stem)
+    assert different == ["traceloop-llamaindex__chat_context_stream"]  # three spans never ended
+    assert samples > len(RECORDINGS) / 2
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "In 1949, it says."
+
+
+def turn_spans(
+    trace: int = 0xA,
+    *,
+    label: str | None = None,
+    start: int = 10**18 + 10_000,
+    page: str = PAGE,
+) -> list[ExportedSpan]:
+    """Return the spans of one turn as OpenInference records them."""
+    prompt = {
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": f"{page}\n{ASKED}",
+        "llm.output_messages.0.message.content": TOLD,
+    }
+    found = {"input.value": ASKED, "retrieval.documents.0.document.content": page}
+    status = {"rag.evaluation.status": "scored"}
+    scored = {} if label is None else {**status, "rag.evaluation.label": label}
+    return [
+        _span(2, 1, trace=trace, at=(start + 10, start + 20), kind="RETRIEVER", **found),
+        _span(3, 1, trace=trace, at=(start + 30, start + 80_000), kind="LLM", **prompt),
+        _span(
+            *(1, None),
+            trace=trace,
+            at=(start, start + 90_000),
+            kind="CHAIN",
+            **{"input.value": ASKED, "output.value": TOLD},
+            **scored,
+        ),
+    ]
+
+
+def _span(
+    number: int, parent: int | None, *, trace: int, at: tuple[int, int], kind: str, **values: Any
+) -> ExportedSpan:
+    return ExportedSpan(
+        name=kind.lower(),
+        scope="openinference.instrumentation.langchain",
+        trace_id=trace,
+        span_id=number,
+        parent_id=parent,
+        parent_is_remote=False,
+        start=at[0],
+        end=at[1],
+        error=None,
+        dropped=0,
+        value_limit=None,
+        attributes={"openinference.span.kind": kind, **values},
+        events=(),
+    )
+
+
+def lines(found: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return messages as JSON Lines."""
+    return b"".join(json.dumps(one).encode() + b"\n" for one in found)
+
+
+def as_protobuf(found: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Return messages as protobuf."""
+    requests = []
+    for message in json.loads(json.dumps(list(found))):
+        for span in _all(message, "resourceSpans", "scopeSpans", "spans"):
+            for name, size in (("traceId", 16), ("spanId", 8), ("parentSpanId", 8)):
+                if name in span:
+                    span[name] = b64encode(int(span[name], 16).to_bytes(size, "big")).decode()
+        kind = ExportTraceServiceRequest if "resourceSpans" in message else ExportLogsServiceRequest
+        requests.append(ParseDict(message, kind()).SerializeToString())
+    return requests
+
+
+def _all(message: Mapping[str, Any], *names: str) -> Iterator[dict[str, Any]]:
+    if not names:
+        yield dict(message)
+    for each in message.get(names[0], ()) if names else ():
+        yield from ([each] if len(names) == 1 else _all(each, *names[1:]))
+
+
+def framed(requests: Iterable[bytes]) -> bytes:
+    """Return requests as the file exporter of a collector writes them."""
+    return b"".join(len(one).to_bytes(4, "big") + one for one in requests)
+
+
+FORMS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
+    "lines": lines,
+    "a byte order mark": lambda found: b"\xef\xbb\xbf" + lines(found),
+    "one object": lambda found: json.dumps(
+        {"resourceSpans": [one for each in found for one in each["resourceSpans"]]}, indent=2
+    ).encode(),
+    "gzip": lambda found: gzip.compress(lines(found)),
+    "protobuf": lambda found: framed(as_protobuf(found)),
+    "protobuf, gzip": lambda found: gzip.compress(framed(as_protobuf(found))),
+    "one protobuf message": lambda found: b"".join(as_protobuf(found)),  # protobuf merges them
+    "a file that is being written": lambda found: lines(found) + lines(found)[:99],
+    "protobuf that is being written": lambda found: framed(as_protobuf(found)) + b"\0\0\0\x09a",
+    "exported twice": lambda found: lines([*found, *found]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_file_gives_the_turn(tmp_path: Path, form: str) -> None:
+    """JSON and protobuf, compressed or not, also while the collector writes on."""
+    path = tmp_path / "traces"
+    path.write_bytes(FORMS[form](messages(turn_spans())))
+    (turn,) = collected(messages_in([path]))
+    assert (turn.sample.question, turn.sample.answer) == (ASKED, TOLD)
+    assert [passage.text for passage in turn.sample.contexts] == [PAGE]
+    assert (turn.trace_id, turn.span_id, turn.service) == (f"{0xA:032x}", f"{1:016x}", "shop")
+    assert turn.time == pytest.approx(10**9)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"question": "x"}\n', "line 1: is no OTLP export request"),
+        (b'{"a"\n{"b"\n', "line 1: is not JSON"),
+        (b'{"resourceSpans": []}\nnot json\n', "line 2: is not JSON"),
+        (b'{"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]}\n', "not valid OTLP"),
+        (b"\x28\xb5\x2f\xfdabc", "compressed by zstd; decompress it first: zstd -d"),
+        (b"PK\x03\x04 something", "neither OTLP JSON nor OTLP protobuf"),
+        (b"\x0a\xff\xff", "neither OTLP JSON nor OTLP protobuf"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> None:
+    """The message names the file, the line, and what to do."""
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=says):
+        collected(messages_in([path]))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"traceId": 7},
+        {"traceId": "abc"},
+        {"spanId": "zzzzzzzzzzzzzzzz"},
+        {"spanId": "AAAA"},
+        {"parentSpanId": "abc"},
+        {"startTimeUnixNano": "yesterday"},
+        {"attributes": [{"value": {}}]},
+        {"attributes": [{"key": "n", "value": {"intValue": "x"}}]},
+    ],
+)
+def test_spans_that_are_not_valid_are_refused(changed: dict[str, object]) -> None:
+    """Ids of another form, and values of another type, are no tracebacks."""
+    (message, *_) = messages(turn_spans())
+    message["resourceSpans"][0]["scopeSpans"][0]["spans"][0] |= changed
+    with pytest.raises(ConfigError, match="is not valid OTLP"):
+        collected([message])
+
+
+def test_metrics_in_protobuf_have_no_turns(tmp_path: Path) -> None:
+    """Requests of all signals look alike; those of metrics are left out."""
+    metric = {"name": "requests", "sum": {"dataPoints": [{"asInt": "7"}]}}
+    scoped = [{"scope": {"name": "app"}, "metrics": [metric]}]
+    request = ParseDict(
+        {"resourceMetrics": [{"resource": {}, "scopeMetrics": scoped}]},
+        ExportMetricsServiceRequest(),
+    )
+    path = tmp_path / "metrics.pb"
+    path.write_bytes(framed([request.SerializeToString()]))
+    assert collected(messages_in([path])) == []
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """It is named."""
+    with pytest.raises(ConfigError, match="absent"):
+        collected(messages_in([tmp_path / "absent.json"]))
+
+
+def test_spans_of_one_trace_in_several_files(tmp_path: Path) -> None:
+    """The order of files and spans does not matter."""
+    found = messages(turn_spans())
+    paths = [tmp_path / f"{i}.json" for i in range(len(found))]
+    for path, message in zip(paths, reversed(found), strict=True):
+        path.write_bytes(lines([message]))
+    assert len(collected(messages_in(paths))) == 1
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+def test_a_share_is_random_and_the_same_each_time() -> None:
+    """About a tenth of 2,000 traces, whatever their order; a larger share has them, too."""
+    traces = [f"{i:032x}" for i in range(2000)]  # ids that are not random at all
+    tenth, half = Selection(share=0.1), Selection(share=0.5)
+    drawn = [trace for trace in traces if tenth.has_chosen(trace)]
+    assert 150 < len(drawn) < 250  # 200 +- 3.7 standard deviations
+    assert all(half.has_chosen(trace) for trace in drawn)
+    assert drawn != [t for t in traces if Selection(share=0.1, seed=1).has_chosen(t)]
+
+
+def test_what_is_not_in_the_share_is_counted() -> None:
+    """The numbers add up to all traces."""
+    counts = Collected()
+    spans = [span for trace in range(1, 101) for span in turn_spans(trace)]
+    found = list(collect(messages(spans), Selection(share=0.3), counts))
+    assert counts.traces == 100
+    assert counts.samples == len(found) == 100 - counts.not_chosen
+    assert 0 < counts.not_chosen < 100
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
+def test_a_share_that_is_none(share: float) -> None:
+    """It is refused."""
+    with pytest.raises(ConfigError, match="share"):
+        Selection(share=share)
+
+
+def test_only_turns_that_failed() -> None:
+    """By the label on the span; others are counted."""
+    spans = [
+        *turn_spans(1, label="fail"),
+        *turn_spans(2, label="pass"),
+        *turn_spans(3),
+    ]
+    counts = Collected()
+    (turn,) = collect(messages(spans), Selection(label="fail"), counts)
+    assert (turn.trace_id, turn.label) == (f"{1:032x}", "fail")
+    assert (counts.samples, counts.other_label) == (1, 2)
+
+
+def test_what_is_skipped_is_counted_with_its_reason() -> None:
+    """A turn without an answer, two spans of one id, and a trace that has no RAG."""
+    no_answer = turn_spans(1)[:1]
+    doubled = [*turn_spans(2), replace(turn_spans(2)[0], name="another")]
+    other = [replace(turn_spans(3)[2], attributes={"http.route": "/"}, scope="web")]
+    counts = Collected()
+    assert list(collect(messages([*no_answer, *doubled, *other]), Selection(), counts)) == []
+    assert counts.traces == 3
+    assert counts.skipped == {"no_answer": 1, "ambiguous": 1}
+    assert str(counts) == "0 samples of 3 traces; skipped: 1 no_answer, 1 ambiguous"
+
+
+def test_texts_that_were_cut_are_skipped_if_the_limit_is_told() -> None:
+    """A file does not say to which length texts were cut."""
+    spans = turn_spans()
+    assert len(collected(messages(spans))) == 1
+    assert collected(messages(spans), value_limit=len(TOLD)) == []
+
+
+@pytest.mark.parametrize("app", OWN_APPS, ids=lambda app: app.name)
+@pytest.mark.parametrize("conventions", [["genai"], ["genai", "openinference"]])
+def test_spans_that_this_library_wrote_are_read(app: App, conventions: list[str]) -> None:
+    """A LangChain application without another instrumentation, with content capture on."""
+    with attached(capture_content="span", span_conventions=conventions) as live:
+        app.run([live.handle.callback])
+        live.handle.flush()
+        spans = [as_recorded(SdkSpan(span)) for span in live.exporter.get_finished_spans()]
+    found = collected(messages(spans))
+    assert told(turn.sample for turn in found) == Counter(
+        (one.question, one.contexts, one.answer) for one in app.truths
+    )
+    assert {turn.label for turn in found} <= {"pass", "fail"}
+
+
+# --- what becomes of the samples ------------------------------------------------------------------
+
+
+def test_evaluate_takes_the_samples_as_they_are(tmp_path: Path) -> None:
+    """With ids and scores of passages, and without: the samples are equal to those of the trace."""
+    traces, output = tmp_path / "traces.json", tmp_path / "samples.jsonl"
+    spans = turn_spans(1, label="fail")
+    spans[0] = replace(
+        spans[0],
+        attributes={
+            **spans[0].attributes,
+            "retrieval.documents.0.document.id": "page-1",
+            "retrieval.documents.0.document.score": 0.5,
+        },
+    )
+    found = messages([*spans, *turn_spans(2)])
+    traces.write_bytes(lines(found))
+    assert main(["collect", str(traces), "-o", str(output)]) == 0
+    turns = collected(found)
+    dataset = open_dataset(str(output))
+    assert list(dataset.samples()) == [turn.sample for turn in turns]
+    assert turns[0].sample.contexts[0].id == "page-1"
+    assert [(row.trace, row.span, row.service) for row in dataset.rows()] == [
+        (turn.trace_id, turn.span_id, turn.service) for turn in turns
+    ]
+    times = [row.time for row in dataset.rows()]
+    assert times == pytest.approx([turn.time for turn in turns], abs=1e-5)  # as text
+
+
+def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, with the reasons; without a sample the status is 1."""
+    traces, output = tmp_path / "traces.json", tmp_path / "samples.jsonl"
+    traces.write_bytes(lines(messages([*turn_spans(1), *turn_spans(2)[:1]])))
+    assert main(["collect", str(traces), "-o", str(output)]) == 0
+    assert "1 samples of 2 traces; skipped: 1 no_answer" in capsys.readouterr().err
+    assert main(["collect", str(traces), "-o", str(output), "--failed"]) == 1
+    assert "1 samples without the label fail" in capsys.readouterr().err
+    assert output.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("samples.csv", "use .jsonl"),
+        ("samples.parquet", "use .jsonl"),
+        ("samples.txt", "cannot write .txt"),
+        ("traces.jsonl", "is the file that is read"),
+    ],
+)
+def test_an_output_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str, says: str
+) -> None:
+    """The command says why before it reads, and leaves its input alone."""
+    traces = tmp_path / "traces.jsonl"
+    traces.write_bytes(lines(messages(turn_spans())))
+    assert main(["collect", str(traces), "-o", str(tmp_path / output)]) == 2
+    assert says in capsys.readouterr().err
+    assert len(collected(messages_in([traces]))) == 1
+
+
+def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None:
+    """From the trace to the score file: texts, ids, time and service."""
+    traces, samples, scores = (
+        tmp_path / name for name in ("traces.json", "samples.jsonl", "scores.jsonl")
+    )
+    traces.write_bytes(lines(messages(turn_spans())))
+    main(["collect", str(traces), "-o", str(samples)])
+    main(["evaluate", str(samples), "--output", str(scores), "--judge", "lexical"])
+    (row,) = map(json.loads, scores.read_text().splitlines())
+    assert (row["question"], row["contexts"], row["answer"]) == (ASKED, [PAGE], TOLD)
+    assert (row["trace_id"], row["span_id"]) == (f"{0xA:032x}", f"{1:016x}")
+    assert (row["service"], row["time"][:10]) == ("shop", "2001-09-09")
+    main(["evaluate", str(samples), "--output", str(scores), "--with-texts", "off"])
+    (row,) = map(json.loads, scores.read_text().splitlines())
+    assert row.keys().isdisjoint({"question", "contexts", "answer"})
+    assert row["trace_id"]
+
+
+def test_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says what to name, and what a time looks like."""
+    assert main(["collect", "-o", str(tmp_path / "a.jsonl")]) == 2
+    assert "--mlflow EXPERIMENT or --langfuse" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["collect", "-o", str(tmp_path / "a.jsonl"), "--since", "yesterday"])
+    assert "must be a time such as 2026-11-22" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--since", "2026-11-01"], "--since and --until are for a backend"),
+        (["--phoenix", "shop", "--since", "2026-11-02", "--until", "2026-11-01"], "must be before"),
+        (["--value-limit", "0"], "--value-limit must be 1 or more, not 0"),
+    ],
+)
+def test_options_that_select_nothing_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], expected: str
+) -> None:
+    """They are not ignored in silence."""
+    traces = tmp_path / "traces.json"
+    traces.write_text("{}", encoding="utf-8")
+    assert main(["collect", str(traces), "-o", str(tmp_path / "a.jsonl"), *options]) == 2
+    assert expected in capsys.readouterr().err

@@ -1,0 +1,461 @@
+"""`evaluate_dataset`: order, limits, failures, cache and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import math
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
+from rag_eval_otel.errors import ConfigError, FailedRowError, MissingDependencyError
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.runtime.guard import is_silent
+from rag_eval_otel.tools.dataset import (
+    Budget,
+    DatasetResult,
+    Progress,
+    aevaluate_dataset,
+    evaluate_dataset,
+    in_order,
+    progress_line,
+    run_now,
+)
+from rag_eval_otel.tools.stats import t_quantile
+from rag_eval_otel.types import Replies, Sample, Usage
+
+
+def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:
+    """Evaluate ``samples`` with a judge that says yes."""
+    given = {"judge": judge(), "embedder": EMBEDDER, **options}
+    return evaluate_dataset(samples, metrics or (Reads(),), **given)
+
+
+def test_every_row_is_scored_in_order() -> None:
+    """Rows come in the order of the dataset, each with its sample and its scores."""
+    result = evaluated(numbers(3, 1, 2), Reads(), Reads(factor=10, name="tenfold"))
+    assert [row.index for row in result.rows] == [0, 1, 2]
+    assert [row["reads"].value for row in result.rows] == [3, 1, 2]
+    assert [row["tenfold"].value for row in result.rows] == [30, 10, 20]
+    assert result.rows[1].sample.question == "Number 1?"
+
+
+def test_missing_scores_are_counted_apart() -> None:
+    """Undefined and failed scores are not part of the mean."""
+    result = evaluated(numbers(1, "?", "wrong", 3))
+    found = result["reads"]
+    assert (found.ok, found.undefined, found.error) == (2, 1, 1)
+    assert (found.mean, found.median, found.passed, found.labelled) == (2.0, 2.0, 2, 2)
+    assert found.reasons == {"no_claims": 1, "internal": 1}
+    assert result.totals.failed == 1
+
+
+def test_failed_row_raises_on_demand() -> None:
+    """``raise_on_failure`` stops at the first failed row and names it with the reason."""
+    with pytest.raises(FailedRowError, match=r"the list, row 1: reads failed \(internal\): Value"):
+        evaluated(numbers(1, "wrong", "wrong"), raise_on_failure=True)
+
+
+def test_empty_dataset_has_no_means() -> None:
+    """They are None, not NaN or 0."""
+    result = evaluated([])
+    assert result.rows == ()
+    assert result["reads"].mean is result["reads"].median is result["reads"].interval is None
+    assert result.judge is None
+    assert "0 rows" in repr(result)
+
+
+def test_needs_are_checked_before_any_request() -> None:
+    """The error names the metric and the missing field."""
+    asked = judge()
+    with pytest.raises(ConfigError, match="context_agreement needs contexts"):
+        evaluated(numbers(1), JUDGED, judge=asked)
+    assert not asked.requests
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"concurrency": 0}, "concurrency must be 1 or more"),
+        ({"concurrency": True}, "concurrency must be 1 or more"),
+        ({"progress": "loud"}, "progress must be one of auto, on, off"),
+    ],
+)
+def test_wrong_option_is_refused(options: dict[str, Any], told: str) -> None:
+    """The error names the allowed values."""
+    with pytest.raises(ConfigError, match=told):
+        evaluated(numbers(1), **options)
+
+
+# --- usage and budget -----------------------------------------------------------------------------
+
+
+def test_result_has_usage_and_judge() -> None:
+    """The report says what was asked, and who answered."""
+    result = evaluated(asked_rows(3), JUDGED)
+    assert result.usage == Usage(judge_requests=3)
+    assert result.judge == "fake"
+    assert result[JUDGED.name].mean == 1.0
+
+
+def test_budget_of_requests_is_kept() -> None:
+    """Scores beyond it have the reason ``budget``; metrics without a judge are scored."""
+    asked = judge()
+    result = evaluated(
+        [{**row, "answer": "1"} for row in asked_rows(5)],
+        JUDGED,
+        Reads(),
+        judge=asked,
+        budget=Budget(requests=2),
+    )
+    assert len(asked.requests) == result.usage.judge_requests == 2
+    assert (result[JUDGED.name].ok, result[JUDGED.name].error) == (2, 3)
+    assert result[JUDGED.name].reasons == {"budget": 3}
+    assert result["reads"].ok == 5
+
+
+class Wordy:
+    """Takes ten tokens for a reply, in two requests."""
+
+    model = "wordy"
+
+    def __init__(self) -> None:
+        """Nothing asked yet."""
+        self.asked = 0
+
+    async def reply(self, tasks: Any) -> Replies:
+        """Say yes."""
+        self.asked += 1
+        parts = tuple(task.reply.model_validate({"passing": True}) for task in tasks)
+        usage = Usage(judge_requests=2, prompt_tokens=7, completion_tokens=3)
+        return Replies(parts=parts, model=self.model, usage=usage)
+
+
+@pytest.mark.parametrize("budget", [Budget(tokens=20), Budget(requests=3)])
+def test_budget_counts_reported_usage(budget: Budget) -> None:
+    """Tokens, and further requests of a reply, count when they are known."""
+    wordy = Wordy()
+    result = evaluated(asked_rows(5), JUDGED, judge=wordy, budget=budget, concurrency=1)
+    assert wordy.asked == result[JUDGED.name].ok == 2
+    assert result[JUDGED.name].reasons == {"budget": 3}
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True])
+def test_wrong_budget_is_refused(value: Any) -> None:
+    """The error names the limit."""
+    with pytest.raises(ConfigError, match=r"Budget\.tokens must be a whole number"):
+        Budget(tokens=value)
+
+
+# --- at once, and no more -------------------------------------------------------------------------
+
+
+class Gate:
+    """A judge whose replies wait until it is opened; it counts how many wait at once."""
+
+    model = "gate"
+
+    def __init__(self, opens_at: int) -> None:
+        """Open when ``opens_at`` requests wait."""
+        self.waiting = self.most = 0
+        self._opens_at = opens_at
+        self._open = asyncio.Event()
+
+    async def reply(self, tasks: Any) -> Replies:
+        """Wait, then say yes."""
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        if self.waiting == self._opens_at:
+            self._open.set()
+        await self._open.wait()
+        self.waiting -= 1
+        return Replies(
+            parts=tuple(task.reply.model_validate({"passing": True}) for task in tasks),
+            model=self.model,
+        )
+
+
+def test_concurrency_is_used_and_kept() -> None:
+    """Three requests are under way at once, never four."""
+    gate = Gate(opens_at=3)
+    result = evaluated(asked_rows(9), JUDGED, judge=gate, concurrency=3)
+    assert (result[JUDGED.name].ok, gate.most) == (9, 3)
+
+
+def test_slow_row_fails_alone() -> None:
+    """Missing scores of a row beyond ``timeout`` are errors; the others are kept."""
+    gate = Gate(opens_at=-1)
+    rows = [{**row, "answer": "1"} for row in asked_rows(2)]
+    result = evaluated(rows, JUDGED, Reads(), judge=gate, timeout=0.0)
+    assert result[JUDGED.name].reasons == {"timeout": 2}
+    assert result["reads"].ok == 2
+
+
+def test_in_order_holds_few_items() -> None:
+    """Only some items are taken before the first result is."""
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for i in range(1000):
+            taken.append(i)
+            yield i
+
+    async def work(item: int) -> int:
+        return item * 2
+
+    async def first_and_all() -> tuple[int, list[int]]:
+        results = in_order(items(), work, at_once=3)
+        first = await anext(results)
+        held = len(taken)
+        return held, [first, *[result async for result in results]]
+
+    held, results = asyncio.run(first_and_all())
+    assert held <= 12
+    assert results == [i * 2 for i in range(1000)]
+
+
+def test_in_order_cancels_its_work() -> None:
+    """A generator that is closed early cancels its work and waits for its end."""
+    ended: list[int] = []
+
+    async def work(item: int) -> int:
+        try:
+            await asyncio.Event().wait() if item else None
+        finally:
+            ended.append(item)
+        return item
+
+    async def first() -> None:
+        results = in_order(range(100), work, at_once=2)
+        assert await anext(results) == 0
+        await results.aclose()
+
+    asyncio.run(asyncio.wait_for(first(), 10))
+    assert sorted(ended) == [0, 1, 2]
+
+
+# --- the progress bar -----------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("mode", "stream", "is_shown"),
+    [
+        ("on", io.StringIO, True),
+        ("off", Terminal, False),
+        ("auto", Terminal, True),
+        ("auto", io.StringIO, False),
+    ],
+)
+def test_the_progress_is_shown_on_a_terminal_or_on_demand(
+    mode: Progress,
+    stream: Callable[[], io.StringIO],
+    is_shown: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A line on stderr counts rows, and is written again for each."""
+    monkeypatch.setattr(sys, "stderr", stream())
+    with progress_line(3, mode) as advance:
+        for has_failed in (False, True, False):
+            advance(has_failed)
+    told = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert ("\revaluating: 3/3 rows, 1 with errors" in told) == bool(told) == is_shown
+
+
+# --- where it runs --------------------------------------------------------------------------------
+
+
+def test_both_forms_work_within_an_event_loop() -> None:
+    """The blocking form too, as in a notebook."""
+
+    async def both() -> list[DatasetResult]:
+        options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
+        awaited = await aevaluate_dataset(numbers(1, 2), [Reads()], **options)
+        return [awaited, evaluate_dataset(numbers(1, 2), [Reads()], **options)]
+
+    one, other = asyncio.run(both())
+    assert one.to_dict() == other.to_dict()
+
+
+def test_interrupt_cancels_the_work() -> None:
+    """^C cancels the coroutine in the other thread, and waits until it has ended."""
+    ended = threading.Event()
+
+    async def stuck() -> None:
+        try:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def within() -> None:
+        run_now(stuck)
+
+    loop = asyncio.new_event_loop()  # asyncio.run has a handler of its own; notebooks have none
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(within())
+    loop.close()
+    assert ended.is_set()
+
+
+def test_judge_requests_are_not_traced() -> None:
+    """Instrumentations of the application see no request of the judge."""
+    heard: list[bool] = []
+
+    def answer(task: Task[Any]) -> object:
+        heard.append(is_silent())
+        return {"passing": True}
+
+    evaluated(asked_rows(2), JUDGED, judge=judge(answer))
+    assert heard == [True, True]
+    assert not is_silent()
+
+
+def test_list_of_samples_is_evaluated() -> None:
+    """It needs no columns."""
+    assert evaluated([Sample(answer="4")])["reads"].mean == 4.0
+
+
+# --- the result -----------------------------------------------------------------------------------
+
+
+def result_of(*answers: object, **options: Any) -> DatasetResult:
+    """Return the result of evaluating rows with these answers."""
+    return evaluated(numbers(*answers), Reads(**options))
+
+
+def test_dict_is_json_without_texts() -> None:
+    """Each sample is identified by a digest."""
+    found = json.loads(json.dumps(result_of(1, "?").to_dict()))
+    assert found["row_count"] == 2
+    assert found["metrics"]["reads"]["undefined"] == 1
+    assert found["rows"][0]["scores"]["reads"]["value"] == 1.0
+    assert found["rows"][1]["scores"]["reads"] == {
+        "value": None,
+        "status": "undefined",
+        "reason": "no_claims",
+        "version": found["rows"][1]["scores"]["reads"]["version"],
+    }
+    assert len({row["sample"] for row in found["rows"]}) == 2
+    assert "Number" not in json.dumps(found)
+
+
+def test_frame_has_a_line_for_each_row() -> None:
+    """Values are floats, NaN if missing, with status and reason beside."""
+    frame = result_of(1, "?").to_pandas()
+    assert frame["reads"].dtype == "float64"
+    assert frame["reads"].isna().tolist() == [False, True]
+    assert frame["reads.status"].tolist() == ["ok", "undefined"]
+    assert frame["reads.reason"].tolist()[1] == "no_claims"
+    assert list(result_of().to_pandas().columns) == list(frame.columns)
+
+
+def test_without_pandas_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is named."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "rag-eval-otel\[tools\]'):
+        result_of(1).to_pandas()
+
+
+def test_unknown_metric_is_an_error() -> None:
+    """The error lists the metrics."""
+    with pytest.raises(KeyError, match=r"there are.*reads"):
+        result_of(1)["other"]
+
+
+@pytest.mark.slow
+def test_optional_libraries_are_imported_on_use() -> None:
+    """Evaluating a list imports neither pandas nor Arrow nor LangChain."""
+    code = "import sys, rag_eval_otel.tools.dataset; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"pandas", "pyarrow", "langchain_core", "openai", "opentelemetry.sdk"} & set(loaded)
+
+
+# --- comparison -----------------------------------------------------------------------------------
+
+
+def test_paired_differences() -> None:
+    """The difference is over pairs of ok scores; other rows are counted."""
+    here, there = result_of(2, 4, "?", 5), result_of(2, 4, 1, "?")
+    rows = [
+        {**row, "answer": str(a)} for row, a in zip(numbers(0, 0, 0, 0), (1, 2, 1, 1), strict=True)
+    ]
+    there = evaluate_dataset(rows, [Reads()], judge=judge(), embedder=EMBEDDER)
+    found = here.compare(there)["reads"]
+    assert (found.pairs, found.unpaired, found.higher, found.lower) == (3, 1, 3, 0)
+    assert found.mean == pytest.approx((1 + 2 + 4) / 3)
+    half = t_quantile(0.975, 2) * statistics.stdev([1, 2, 4]) / math.sqrt(3)
+    assert found.interval == pytest.approx((found.mean - half, found.mean + half))
+
+
+def test_comparison_has_a_table_and_a_dict() -> None:
+    """Metrics that only one result has are named."""
+    data = [{**row, "answer": "1"} for row in asked_rows(2)]
+    options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
+    here = evaluate_dataset(data, [Reads(), Reads(name="mine")], **options)
+    there = evaluate_dataset(data, [Reads(), Reads(name="yours")], **options)
+    found = here.compare(there)
+    assert (found.only_b, found.only_a) == (("mine",), ("yours",))
+    assert "mine: only in B" in repr(found)
+    assert "+0.000" in repr(found)
+    assert found.to_dict()["metrics"]["reads"]["pairs"] == 2
+    with pytest.raises(KeyError, match="no metric 'mine' in both"):
+        found["mine"]
+
+
+def test_difference_without_pairs_is_none() -> None:
+    """Without pairs there is no difference, and no 0 either."""
+    found = result_of("?").compare(result_of(1))["reads"]
+    assert (found.mean, found.interval, found.pairs) == (None, None, 0)
+    assert result_of().compare(result_of()).metrics == ()
+    assert repr(result_of("?").compare(result_of(1))).splitlines()[3].split()[1:5] == [
+        "1.000",
+        "-",
+        "-",
+        "-",
+    ]
+
+
+def test_different_versions_are_compared_on_demand() -> None:
+    """Scores of another judge are refused by default."""
+    data = asked_rows(3)
+    here = evaluate_dataset(data, [JUDGED], judge=judge(), embedder=EMBEDDER)
+    other = judge(lambda task: {"passing": False})
+    other.model = "stricter"
+    there = evaluate_dataset(data, [JUDGED], judge=other, embedder=EMBEDDER)
+    with pytest.raises(ConfigError, match=r"different ways: .*fake.*stricter.*versions='any'"):
+        here.compare(there)
+    assert here.compare(there, versions="any")[JUDGED.name].mean == 1.0
+    with pytest.raises(ConfigError, match="must be 'same' or 'any'"):
+        here.compare(there, versions="all")  # type: ignore[arg-type]
+
+
+def test_other_rows_are_counted_or_refused() -> None:
+    """Rows of one result alone are unpaired; no row or no metric in common is an error."""
+    found = result_of(1, 2).compare(result_of(1))["reads"]
+    assert (found.pairs, found.unpaired) == (1, 1)
+    other = evaluate_dataset(
+        [{"question": "Another?", "answer": "1"}], [Reads()], judge=judge(), embedder=EMBEDDER
+    )
+    with pytest.raises(ConfigError, match="no row of the other is in this result"):
+        result_of(1).compare(other)
+    with pytest.raises(ConfigError, match="in common: reads in this result, mine in the other"):
+        result_of(1).compare(result_of(1, name="mine"))

@@ -1,0 +1,150 @@
+"""The demo: every turn is received once, with scores, and bad turns have low scores."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from openai_server import HttpReply, LoopbackServer
+from otlp_receiver import OtlpReceiver
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.demo import TURNS, run_demo
+
+
+def run_json(**options: Any) -> tuple[int, dict[str, Any]]:
+    """Run the demo and return its exit status and what it printed."""
+    written: list[str] = []
+    status = run_demo(form="json", options=options, write=written.append)
+    return status, json.loads("".join(written))
+
+
+@pytest.mark.slow
+def test_every_turn_arrives_once_and_scored() -> None:
+    """Each question has its own trace, in order."""
+    status, shown = run_json()
+    assert status == 0
+    assert [turn["question"] for turn in shown["turns"]] == [turn.question for turn in TURNS]
+    assert len({turn["span_id"] for turn in shown["turns"]}) == len(TURNS)
+    assert {turn["status"] for turn in shown["turns"]} == {"scored"}
+    assert shown["totals"]["turns_by_outcome"] == {"scored": len(TURNS)}
+    assert shown["totals"]["evaluation_events"] == 4 * len(TURNS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("defect", "metric"),
+    [
+        ("incomplete", "answer_relevancy"),
+        ("made_up", "faithfulness"),
+        ("made_up", "response_groundedness"),
+        ("off_topic", "context_relevance"),
+        ("refusal", "answer_relevancy"),
+    ],
+)
+def test_bad_turns_score_below_the_good_ones(defect: str, metric: str) -> None:
+    """A bad turn scores well below every good turn on the metric of its defect."""
+    _, shown = run_json()
+    by_defect: dict[str, list[float]] = {}
+    for turn in shown["turns"]:
+        by_defect.setdefault(turn["defect"], []).append(turn["scores"].get(metric, 0.0))
+    assert max(by_defect[defect]) < min(by_defect["none"]) - 0.2
+
+
+@pytest.mark.slow
+def test_tree_shows_the_scores_on_the_root() -> None:
+    """The text shows each trace as a tree with four scores, and names the judge."""
+    written: list[str] = []
+    assert run_demo(form="text", options={}, write=written.append) == 0
+    text = "".join(written)
+    for turn in TURNS:
+        assert turn.question in text
+    assert text.count("│    faithfulness") == len(TURNS)
+    assert "└─ chat" in text
+    assert f"{len(TURNS)} turns ({len(TURNS)} scored)" in text
+    assert "no LLM judge" in text
+
+
+@pytest.mark.slow
+def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``OTEL_EXPORTER_OTLP_ENDPOINT`` the traces are exported there as well."""
+    with OtlpReceiver() as elsewhere:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", elsewhere.http_endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        written: list[str] = []
+        run_demo(form="text", options={}, write=written.append)
+        roots = [span for span in elsewhere.spans() if span.parent_span_id is None]
+    assert len(roots) == len(TURNS)
+    assert all("rag.evaluation.faithfulness.version" in root.attributes for root in roots)
+    told = f"Also exported to {elsewhere.http_endpoint}: traces, metrics, logs"
+    assert told in "".join(written)
+
+
+@pytest.mark.slow
+def test_export_that_fails_is_not_called_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens at the endpoint: the demo says so, and what to do, instead of "exported"."""
+    with OtlpReceiver() as gone:
+        pass
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", gone.http_endpoint)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    written: list[str] = []
+    assert run_demo(form="text", options={}, write=written.append) == 0
+    text = "".join(written)
+    assert "Also exported" not in text
+    assert f"Not exported: traces to {gone.http_endpoint}/v1/traces" in text
+    assert "Start the collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT" in text
+
+
+@pytest.mark.slow
+def test_failure_after_the_test_export_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that accepts the test, and refuses what follows, is named with the failures."""
+    answers = iter([HttpReply(), HttpReply(), HttpReply()])
+    server = LoopbackServer(lambda *_: next(answers, HttpReply(status=400)))
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    written: list[str] = []
+    assert run_demo(form="text", options={}, write=written.append) == 0
+    server.stop()
+    assert "Also exported" not in "".join(written)
+    assert "Not exported: traces (1 exports failed)" in "".join(written)
+
+
+@pytest.mark.slow
+def test_http_port_that_gets_grpc_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a protocol, a server that speaks HTTP at another port: the variable to set."""
+    with OtlpReceiver() as elsewhere:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", elsewhere.http_endpoint)
+        written: list[str] = []
+        run_demo(form="text", options={}, write=written.append)
+        assert not elsewhere.spans()
+    assert "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in "".join(written)
+
+
+def test_missing_scores_fail_the_demo() -> None:
+    """The exit status is 1 if turns were not scored."""
+    status, shown = run_json(sample_rate=0.0)
+    assert status == 1
+    assert shown["totals"]["turns_by_outcome"] == {"skipped": len(TURNS)}
+
+
+@pytest.mark.slow
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command runs the demo; it refuses an unknown judge and names the right form."""
+    assert main(["demo", "--json", "--judge", "lexical"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["turns"]) == len(TURNS)
+    assert main(["demo", "--judge", "gpt"]) == 2
+    assert "openai/<model>" in capsys.readouterr().err
+
+
+def test_command_is_installed() -> None:
+    """``rag-eval-otel --version`` prints the version."""
+    command = os.path.join(os.path.dirname(sys.executable), "rag-eval-otel")  # noqa: PTH118, PTH120
+    if not os.path.exists(command):  # noqa: PTH110
+        pytest.skip("the package is not installed in this environment")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("0.")

@@ -1,0 +1,413 @@
+"""Checks of judge, embedder and OTLP endpoints against real servers that answer or fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
+from otlp_receiver import OtlpReceiver
+from rag_eval_otel.environment import guessed_grpc_endpoint
+from rag_eval_otel.runtime.providers import answers_http, exporters
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.doctor import (
+    Answer,
+    diagnose,
+    endpoint_of,
+    export_nothing,
+    from_answers,
+    from_variables,
+    missing_exporters,
+    otlp_endpoints,
+)
+
+STATEMENTS = {"statements": {"statements": ["Paris is the capital of France."]}}
+QUIET = {
+    "OTEL_TRACES_EXPORTER": "console",
+    "OTEL_METRICS_EXPORTER": "none",
+    "OTEL_LOGS_EXPORTER": "none",
+}
+INSECURE = {"OTEL_EXPORTER_OTLP_INSECURE": "true"}
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the machine's own variables."""
+    prefixes = ("OTEL_", "RAG_EVAL_", "OPENAI_", "OPENINFERENCE_", "TRACELOOP_")
+    for name in [name for name in os.environ if name.startswith(prefixes)]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    """A receiver of OTLP."""
+    with OtlpReceiver() as started:
+        yield started
+
+
+@pytest.fixture
+def dead() -> str:
+    """Return an address where no server listens."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """Yield the address of a server that accepts connections and never replies."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def report_of(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit status and the report of the doctor."""
+    status = main(["doctor", "--json", *options])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def named(report: dict[str, Any]) -> dict[str, str]:
+    """Return the levels of the findings by their names."""
+    return {one["cause"]: one["level"] for one in report["findings"]}
+
+
+# --- judge and embedder ---------------------------------------------------------------------------
+
+
+def error(status: int) -> Callable[..., HttpReply]:
+    """Return a script that refuses every request with ``status``."""
+    return lambda *_: HttpReply(status=status, body={"error": {"message": "refused: sk-secret"}})
+
+
+def ask(
+    server: ScriptedOpenAI,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *options: str,
+    key: str = "a-key",
+) -> tuple[int, dict[str, Any]]:
+    """Return the doctor's exit status and report if ``server`` is the judge."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
+    monkeypatch.setenv("RAG_EVAL_JUDGE", "openai/judge")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    monkeypatch.setenv("RAG_EVAL_EMBEDDER", "openai/text-embedding-3-small")
+    if key:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    return report_of(capsys, *options)
+
+
+def test_all_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Judge and embedder get one small request each; the key is not in the report."""
+    with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0, 0.0]) as server:
+        status, report = ask(server, monkeypatch, capsys, "--timeout", "120")
+        assert sorted(request.path for request in server.requests) == [
+            "/v1/chat/completions",
+            "/v1/embeddings",
+        ]
+    assert (status, named(report)) == (0, {"judge-unchecked": "info"})
+    judge, embedder = report["judge_and_embedder"]
+    assert judge["text"] == "judge-2026-01-01 answers"
+    assert embedder["text"] == "vectors of 2"
+    assert "a-key" not in json.dumps(report)
+
+
+@pytest.mark.parametrize(
+    ("reply", "embed", "cause"),
+    [
+        (error(401), error(401), "key-refused"),
+        (error(404), lambda _: [1.0], "model-refused"),
+        (error(429), lambda _: [1.0], "rate-limited"),
+        (error(500), lambda _: [1.0], "server-unreachable"),
+        (lambda _: "I would rather not.", lambda _: [1.0], "reply-unusable"),
+        (lambda _: STATEMENTS, None, "embedder-missing"),
+    ],
+)
+def test_a_server_that_refuses(
+    reply: Any,
+    embed: Any,
+    cause: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each refusal gives one finding for judge and embedder, after one request each."""
+    with ScriptedOpenAI(reply, embed) as server:
+        status, report = ask(server, monkeypatch, capsys, "--timeout", "120")
+        assert len(server.requests) == 2
+    unchecked = {"judge-unchecked": "info"} if cause == "embedder-missing" else {}
+    assert (status, named(report)) == (1, {cause: "problem", **unchecked})
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that does not answer in time is ``server-slow``."""
+    with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0], latency=3600) as server:
+        status, report = ask(server, monkeypatch, capsys, "--timeout", "0.5")
+    assert (status, named(report)) == (1, {"server-slow": "problem"})
+
+
+def test_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a key no request is sent."""
+    with ScriptedOpenAI(lambda _: STATEMENTS) as server:
+        status, report = ask(server, monkeypatch, capsys, key="")
+        assert not server.requests
+    assert (status, named(report)) == (1, {"key-missing": "problem"})
+
+
+def test_no_server_at_the_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that is not running is unreachable."""
+    with ScriptedOpenAI(lambda _: STATEMENTS) as server:
+        pass
+    status, report = ask(server, monkeypatch, capsys)
+    assert (status, named(report)) == (1, {"server-unreachable": "problem"})
+
+
+# --- OTLP -----------------------------------------------------------------------------------------
+
+
+def verdict(endpoint: str, protocol: Any, **environ: str) -> str:
+    """Return the verdict on ``endpoint``."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **INSECURE, **environ}
+    return export_nothing(endpoint_of("traces", protocol, variables), 1.0).verdict
+
+
+def test_both_protocols_answer(receiver: OtlpReceiver) -> None:
+    """An export without content is accepted over HTTP and gRPC, and stores nothing."""
+    for signal in ("traces", "metrics", "logs"):
+        for protocol in ("http", "grpc"):
+            url = receiver.http_endpoint if protocol == "http" else receiver.grpc_endpoint
+            variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
+            answer = export_nothing(endpoint_of(signal, protocol, variables), 1.0)  # type: ignore[arg-type]
+            assert answer.verdict == "ok", answer
+    assert receiver.spans() == []
+
+
+def test_the_wrong_protocol(receiver: OtlpReceiver) -> None:
+    """A server that speaks the other protocol is recognised."""
+    assert verdict(receiver.http_endpoint, "grpc") == "protocol"
+    assert verdict(receiver.grpc_endpoint, "http") == "protocol"
+
+
+def test_a_server_that_speaks_http_is_told_with_the_variable(receiver: OtlpReceiver) -> None:
+    """The text of the answer names what to set; a gRPC server is not taken for an HTTP one."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint, **INSECURE}
+    answer = export_nothing(endpoint_of("traces", "grpc", variables), 5.0)
+    assert answer.text.endswith("set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf")
+    assert answers_http(receiver.http_endpoint, timeout=10)
+    assert answers_http(receiver.http_endpoint.removeprefix("http://"), timeout=10)
+    assert not answers_http(receiver.grpc_endpoint, timeout=10)
+    assert not answers_http("http://:0", timeout=10)
+
+
+def test_exporter_made_for_an_http_port_warns(
+    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exporter that OTEL_* variables make for another port than 4318 logs what to set."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
+    for exporter in exporters("traces"):
+        exporter.shutdown()
+    for thread in threading.enumerate():  # the receiver's own may not have started yet
+        if thread.name == "rag-eval-otel-probe":
+            thread.join(30)
+    assert "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in caplog.text
+
+
+def test_only_a_guessed_protocol_is_probed() -> None:
+    """A named protocol and the ports of OTLP are taken as they are."""
+    name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    assert guessed_grpc_endpoint("logs", {name: "http://phoenix:6006"}) == "http://phoenix:6006"
+    for told in ({name: "http://a:4317"}, {name: "http://a:4318/"}, {}):
+        assert guessed_grpc_endpoint("logs", told) is None
+    for near in ("http://a:43170", "http://a:43189"):
+        assert guessed_grpc_endpoint("logs", {name: near}) == near
+    named = {name: "http://a:6006", "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "grpc"}
+    assert guessed_grpc_endpoint("logs", named) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: OtlpReceiver) -> None:
+    """No server, no reply, an unknown host and no TLS have a verdict each."""
+    assert verdict(dead, protocol) == "refused"
+    assert verdict(mute, protocol) == "timeout"
+    assert verdict("http://nowhere.invalid:4317", protocol) == "unknown_host"
+    secure = receiver.http_endpoint.replace("http:", "https:")
+    assert verdict(secure, protocol) == "tls"
+    missing = {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such/file"}
+    assert verdict(secure, protocol, **missing) == "tls"
+
+
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [(400, "ok"), (401, "key"), (403, "key"), (404, "path"), (415, "protocol"), (503, "error")],
+)
+def test_http_statuses(status: int, found: str) -> None:
+    """Statuses have verdicts; 400 is ok, because some backends refuse an empty export."""
+    server = LoopbackServer(lambda *_: HttpReply(status=status))
+    server.start()
+    try:
+        assert verdict(server.url, "http") == found
+    finally:
+        server.stop()
+
+
+def test_endpoints_that_cannot_be() -> None:
+    """An endpoint that is not a URL and a header that cannot be sent have a verdict."""
+    assert verdict("localhost:4318", "http") == "address"
+    header = {"OTEL_EXPORTER_OTLP_HEADERS": "key=no%0Away"}
+    assert verdict("http://127.0.0.1:1", "http", **header) == "address"
+    assert verdict("a:b", "grpc") in {"address", "error", "unknown_host"}
+
+
+def test_grpc_refusals(receiver: OtlpReceiver) -> None:
+    """A failing gRPC backend and an unreadable certificate have a verdict."""
+    receiver.fail_next(1)
+    assert verdict(receiver.grpc_endpoint, "grpc") == "error"
+    known = endpoint_of("traces", "grpc", {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint})
+    secure = replace(known, certificate="/no", is_secure=True)
+    assert export_nothing(secure, 1.0).verdict == "tls"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, ["traces grpc http://localhost:4317", "metrics grpc http://localhost:4317"]),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318/"},
+            ["traces http http://here:4318/v1/traces", "metrics http http://here:4318/v1/metrics"],
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://there/",
+                "OTEL_METRICS_EXPORTER": "none",
+            },
+            ["traces http https://there/"],
+        ),
+    ],
+)
+def test_endpoints_are_those_of_the_sdk(environ: dict[str, str], expected: list[str]) -> None:
+    """A signal's own endpoint is used as it is; to the common one the path is added."""
+    endpoints = otlp_endpoints({**environ, "OTEL_LOGS_EXPORTER": "none"})
+    found = [f"{one.signal} {one.protocol} {one.url}" for one in endpoints]
+    assert found == expected
+
+
+def test_headers_are_not_in_a_repr() -> None:
+    """Headers are sent, but no repr shows them: they hold keys."""
+    endpoint = endpoint_of("logs", "http", {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret,b=a%20b"})
+    assert endpoint.headers == {"api-key": "secret", "b": "a b"}
+    assert "secret" not in repr(endpoint)
+
+
+def test_an_exporter_that_is_not_installed() -> None:
+    """An exporter without an entry point is named with its signal."""
+    assert missing_exporters({"OTEL_TRACES_EXPORTER": "pigeon"}) == [("traces", "pigeon")]
+
+
+def test_traces_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A backend that takes traces only is a warning, not a problem."""
+
+    def answer(path: str, *_: Any) -> HttpReply:
+        return HttpReply(status=200 if path == "/v1/traces" else 404)
+
+    server = LoopbackServer(answer)
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    try:
+        status, report = report_of(capsys)
+    finally:
+        server.stop()
+    assert (status, named(report)) == (0, {"otlp-signal": "warning", "judge-lexical": "info"})
+
+
+def test_an_endpoint_that_refuses_is_named_once(
+    dead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three signals to one endpoint are one problem; the text says what to do."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", dead)
+    assert main(["doctor"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("PROBLEM") == told.count("PROBLEM otlp-refused") == 1
+    assert f"traces to {dead}" in " ".join(told.split())
+    assert "port 4317 is for gRPC" in " ".join(told.split())
+    assert told.endswith("problems: 1, warnings: 0\n")
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        ("OTEL_SDK_DISABLED", "True", "sdk-disabled"),
+        ("OTEL_TRACES_SAMPLER", "parentbased_always_off", "sampler-off"),
+        ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "4096", "attribute-limit"),
+        ("TRACELOOP_TRACE_CONTENT", "false", "content-hidden"),
+        ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "a, rag_eval_otel", "instrumentor-disabled"),
+        ("OTEL_TRACES_EXPORTER", "pigeon", "exporter-missing"),
+        ("OTEL_TRACES_EXPORTER", "none", "traces-not-exported"),
+    ],
+)
+def test_findings_on_a_variable(name: str, value: str, cause: str) -> None:
+    """A variable that prevents scoring is named with its value."""
+    (finding,) = from_variables({**QUIET, name: value})
+    assert finding.cause == cause
+    assert name in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [("0", ["sampler-off"]), ("0.5", ["sampler-ratio"]), ("1", []), ("much", ["sampler-ratio"])],
+)
+def test_a_sampler_with_an_argument(argument: str, expected: list[str]) -> None:
+    """A ratio of 0 drops all; a ratio of 1 is no finding."""
+    sampler = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": argument}
+    assert [one.cause for one in from_variables({**QUIET, **sampler})] == expected
+
+
+def test_a_failure_of_another_signal_is_a_warning() -> None:
+    """If traces arrive, failing metrics are a warning; so is a dead default endpoint."""
+    over = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here", "OTEL_EXPORTER_OTLP_PROTOCOL": "http"}
+    traces, metrics = endpoint_of("traces", "http", over), endpoint_of("metrics", "http", over)
+    late = [Answer(endpoint=traces, verdict="ok"), Answer(endpoint=metrics, verdict="timeout")]
+    assert [(one.cause, one.level) for one in from_answers(late)] == [("otlp-timeout", "warning")]
+    nowhere = Answer(endpoint=endpoint_of("traces", "grpc", {}), verdict="refused")
+    assert [(one.cause, one.level) for one in from_answers([nowhere])] == [
+        ("otlp-unset", "warning")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        ("RAG_EVAL_SAMPLE_RATE", "0", "turns-sample-rate"),
+        ("RAG_EVAL_SAMPLE_RATE", "many", "config-invalid"),
+    ],
+)
+def test_options_that_leave_nothing_to_score(name: str, value: str, cause: str) -> None:
+    """They are problems, and the worst finding comes first."""
+    diagnosis = diagnose({**QUIET, name: value}, timeout=5)
+    assert diagnosis.status == 1
+    assert (diagnosis.findings[0].cause, diagnosis.findings[0].level) == (cause, "problem")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "3601", "soon"])
+def test_a_time_limit_has_to_be_one(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is more than 0, and at most an hour."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", "--timeout", seconds])
+    assert "--timeout" in capsys.readouterr().err

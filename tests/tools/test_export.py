@@ -1,0 +1,269 @@
+"""`export`: scored rows in files and over OTLP."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from acme import Acme, acme
+from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
+from otlp_receiver import OtlpReceiver
+from rag_eval_otel.errors import ConfigError, FailedRowError
+from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.export.backends.annotation import BackendError
+from rag_eval_otel.export.backends.delivery import Limits
+from rag_eval_otel.metrics.base import Metric
+from rag_eval_otel.tools.dataset import Run
+from rag_eval_otel.tools.export import Annotator, Exported, Targets, export
+from rag_eval_otel.tools.read import open_dataset
+from rag_eval_otel.tools.rows import Row
+from rag_eval_otel.types import Evaluation, Score
+
+__all__ = ["acme"]  # a fixture
+
+
+def exported(
+    rows: object, targets: Targets, *, metrics: Sequence[Metric] = (Reads(),), **options: Any
+) -> Exported:
+    """Score ``rows`` and export them."""
+    measurement = Measurement(metrics=tuple(metrics), judge=judge(), embedder=EMBEDDER)
+    run = Run(measurement=measurement, progress="off", **options)
+    return asyncio.run(export(open_dataset(rows), run, targets))
+
+
+def read_back(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":
+        return list(csv.DictReader(text.splitlines()))
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "csv", "parquet"])
+def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
+    """Each row once and in order, with value, status and reason of each score."""
+    path = tmp_path / f"scores.{suffix}"
+    done = exported(numbers(1, "?", "wrong"), Targets(output=path))
+    assert (done.totals.rows, done.totals.failed) == (3, 1)
+    rows = read_back(path)
+    assert [int(row["row"]) for row in rows] == [0, 1, 2]
+    assert [row["status"] for row in rows] == ["scored", "unscored", "error"]
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    if suffix in {"csv", "parquet"}:
+        assert [row["reads"] for row in rows] in (["1.0", "", ""], [1.0, None, None])
+        assert [row["reads.reason"] for row in rows][1:] == ["no_claims", "internal"]
+
+
+@pytest.mark.slow
+def test_parquet_has_row_groups(tmp_path: Path) -> None:
+    """Rows are written in groups, not all at the end."""
+    path = tmp_path / "scores.parquet"
+    exported(numbers(*range(2500)), Targets(output=path))
+    file = pq.ParquetFile(path)
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == (
+        [1000, 1000, 500]
+    )
+    assert file.read().column("reads").to_pylist() == list(map(float, range(2500)))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_empty_dataset_makes_an_empty_file(suffix: str, tmp_path: Path) -> None:
+    """The file has no rows."""
+    path = tmp_path / f"scores.{suffix}"
+    assert exported([], Targets(output=path)).totals.rows == 0
+    assert read_back(path) == []
+
+
+def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
+    """A run that ends in an error leaves the output of the one before."""
+    path = tmp_path / "scores.jsonl"
+    path.write_text("{}\n", encoding="utf-8")
+    with pytest.raises(FailedRowError):
+        exported(numbers(1, "wrong"), Targets(output=path), raise_on_failure=True)
+    assert read_back(path) == [{}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("a.xlsx", r"cannot write \.xlsx; use \.jsonl"), ("no/where.csv", "cannot be written")],
+)
+def test_unwritable_output_is_refused(name: str, told: str, tmp_path: Path) -> None:
+    """The error comes before any request."""
+    with pytest.raises(ConfigError, match=told):
+        exported(numbers(1), Targets(output=tmp_path / name))
+
+
+# --- OTLP -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an OTLP receiver that the environment names as endpoint."""
+    with OtlpReceiver() as receiving:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiving.http_endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        yield receiving
+
+
+def test_each_row_is_a_trace_with_its_scores(receiver: OtlpReceiver) -> None:
+    """Scores are attributes as on live spans, and events parented to them."""
+    done = exported(asked_rows(3), Targets(otlp="on"), metrics=[JUDGED])
+    spans = sorted(receiver.spans(), key=lambda span: span.attributes["rag.dataset.row"])
+    assert done.unsent == 0
+    assert [span.attributes["rag.dataset.row"] for span in spans] == [0, 1, 2]
+    assert len({span.trace_id for span in spans}) == 3
+    first = spans[0]
+    assert first.attributes["rag.dataset.name"] == "the list"
+    assert first.attributes["rag.evaluation.status"] == "scored"
+    assert first.attributes["rag.evaluation.judge"] == "fake"
+    assert first.attributes["rag.evaluation.context_agreement.score"] == 1.0
+    assert first.attributes["rag.evaluation.context_agreement.label"] == "pass"
+    assert first.attributes["rag.evaluation.context_agreement.version"].endswith("/fake")
+    assert "rag.evaluation.context_agreement.explanation" not in first.attributes
+    assert first.parent_span_id is None
+    assert {log.span_id for log in receiver.logs()} == {span.span_id for span in spans}
+    assert {log.event_name for log in receiver.logs()} == {"gen_ai.evaluation.result"}
+
+
+def test_scores_are_also_metrics(receiver: OtlpReceiver) -> None:
+    """Each score is in the histogram once; turns are not counted, because a job ends."""
+    exported(asked_rows(3), Targets(otlp="on"), metrics=[JUDGED])
+    found = receiver.metrics()
+    assert sum(metric.count for metric in found if metric.name == "rag.evaluation.score") == 3
+    assert "rag.evaluation.turns" not in {metric.name for metric in found}
+
+
+def test_explanations_are_sent_on_demand(receiver: OtlpReceiver) -> None:
+    """They quote user data, so they have their own option."""
+    exported(asked_rows(1), Targets(otlp="on", explanations="on"), metrics=[JUDGED])
+    (span,) = receiver.spans()
+    assert span.attributes["rag.evaluation.context_agreement.explanation"] == "so it is"
+
+
+@pytest.mark.slow
+def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
+    """Each batch is waited for, so that the SDK drops nothing."""
+    metrics = [Reads(), Reads(name="again"), Reads(name="and_again")]
+    exported(numbers(*range(1500)), Targets(otlp="on"), metrics=metrics)
+    rows = [span.attributes["rag.dataset.row"] for span in receiver.spans()]
+    assert sorted(rows) == list(range(1500))
+    assert len(receiver.logs()) == 4500
+
+
+def test_scores_are_sent_to_a_backend(receiver: OtlpReceiver, acme: type[Acme]) -> None:
+    """On the span of each row; a score that failed is not sent."""
+    done = exported(numbers(1, "wrong", 0.25), Targets(otlp="on", backends=["acme"]))
+    assert (done.unsent, done.undelivered) == (0, {})
+    spans = {span.span_id for span in receiver.spans()}
+    found = {(name, value) for _, name, value in acme.stored if name == "reads"}
+    assert found == {("reads", 1.0), ("reads", 0.25)}
+    assert {span for span, _, _ in acme.stored} <= spans
+
+
+def test_scores_that_a_backend_refuses_are_counted(
+    receiver: OtlpReceiver, acme: type[Acme]
+) -> None:
+    """By backend and reason, and the rows are still sent as traces."""
+    acme.errors = [BackendError("wrong key", status=401)]
+    done = exported(numbers(1, 0.5), Targets(otlp="on", backends=["acme"]))
+    assert done.undelivered == {("acme", "unauthorized"): sum(done.undelivered.values())}
+    assert len(receiver.spans()) == 2
+
+
+IDS = {"trace_id": "0" * 30 + "aa", "span_id": "0" * 14 + "bb"}
+"""The ids of a span in columns, as `rag-eval-otel collect` writes them."""
+
+
+def test_scores_annotate_the_spans_that_rows_name(acme: type[Acme]) -> None:
+    """As `rag-eval-otel collect` writes them: no span is sent."""
+    done = exported([{**row, **IDS} for row in numbers(0.5)], Targets(backends=["acme"]))
+    assert done.undelivered == {}
+    assert acme.stored[0xBB, "reads", 0.5] == 1
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        {},
+        {**IDS, "span_id": None},
+        {**IDS, "trace_id": "tr-1"},
+        {**IDS, "trace_id": "0" * 32},  # that of a log record outside of any span
+        {**IDS, "span_id": "f" * 17},
+    ],
+)
+def test_rows_without_a_span_are_refused_before_the_judge_is_asked(
+    ids: dict[str, Any], acme: type[Acme]
+) -> None:
+    """The message names the first such row, and says what sends a span for each row."""
+    first, second = asked_rows(2)
+    fake = judge()
+    run = Run(measurement=Measurement(metrics=(JUDGED,), judge=fake, embedder=EMBEDDER))
+    rows = open_dataset([{**first, **IDS}, {**second, **ids}])
+    with pytest.raises(ConfigError, match="row 1 names no span to annotate: --backend needs"):
+        asyncio.run(export(rows, run, Targets(backends=["acme"])))
+    assert not fake.requests
+    assert not acme.stored
+
+
+def test_an_error_closes_backends(acme: type[Acme], caplog: pytest.LogCaptureFixture) -> None:
+    """Scores that wait are dropped, and the threads end: a failed run leaves nothing behind."""
+    before = set(threading.enumerate())
+    rows = [{**row, **IDS} for row in numbers(1, "wrong")]
+    with pytest.raises(FailedRowError):
+        exported(rows, Targets(backends=["acme"]), raise_on_failure=True)
+    assert "acme: 2 scores were dropped (shutdown)" in caplog.text
+    started = set(threading.enumerate()) - before
+    for thread in [one for one in started if one.name == "rag-eval-otel-acme"]:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not acme.stored
+
+
+def test_a_backend_that_is_down_is_waited_for_once(acme: type[Acme]) -> None:
+    """Not at each row: a job would take days. What its queue has no room for is counted."""
+    acme.hangs.clear()
+    limits = Limits(items=20, linger=0.0)
+    annotator = Annotator([Reads()], Targets(backends=["acme"]), limits=limits, max_wait=0.2)
+    scores = (Score(name="reads", value=0.5),)
+    rows = [
+        Row(index=i, evaluation=Evaluation(scores=scores), trace=f"{i + 1:032x}", span="bb")
+        for i in range(60)
+    ]
+
+    async def sent(some: Sequence[Row]) -> float:
+        began = time.monotonic()
+        for row in some:
+            await annotator.send(row, None)
+        return time.monotonic() - began
+
+    async def undelivered() -> Mapping[tuple[str, str], int]:
+        assert 0.2 <= await sent(rows) < 5.0  # 50 waits take 10 seconds
+        acme.hangs.set()
+        return await annotator.finish()
+
+    assert asyncio.run(undelivered()) == {("acme", "overload"): 40}
+
+
+def test_refused_traces_are_counted(receiver: OtlpReceiver) -> None:
+    """What an exporter could not send is told."""
+    receiver.fail_next(1, status=400)
+    assert exported(numbers(1, 2), Targets(otlp="on")).unsent == 2
+
+
+def test_sending_without_an_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``OTEL_TRACES_EXPORTER=none`` contradicts the option."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    with pytest.raises(ConfigError, match="nowhere to send traces to"):
+        exported(numbers(1), Targets(otlp="on"))

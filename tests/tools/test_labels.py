@@ -1,0 +1,154 @@
+"""Reading scores and human labels from rows."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.tools.labels import Observation, observations
+from rag_eval_otel.tools.rows import Row
+from rag_eval_otel.types import Evaluation, Sample, Score
+
+
+def read(*rows: dict[str, Any], metric: str | None = None) -> dict[str, list[Observation]]:
+    """Return the observations in ``rows``."""
+    return observations(((f"row {n}", row) for n, row in enumerate(rows)), metric=metric)
+
+
+def seen(score: float | None, label: float | None, status: Any = "ok") -> Observation:
+    """Return an observation."""
+    return Observation(score=score, label=label, status=status)
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        (1, 1.0),
+        (0, 0.0),
+        (True, 1.0),
+        (False, 0.0),
+        ("pass", 1.0),
+        (" FAIL ", 0.0),
+        ("yes", 1.0),
+        ("no", 0.0),
+        ("true", 1.0),
+        ("False", 0.0),
+        ("1", 1.0),
+        ("4", 4.0),
+        (3.5, 3.5),
+        (np.int64(2), 2.0),
+        (None, None),
+        ("", None),
+        (math.nan, None),
+    ],
+)
+def test_labels_are_read_in_all_forms(label: object, expected: float | None) -> None:
+    """Pass and fail in words, numbers and truth values; levels of a scale; no label."""
+    found = read({"score": 0.5, "label": label}, {"score": 0.1, "label": 1})
+    assert found == {"score": [seen(0.5, expected), seen(0.1, 1.0)]}
+
+
+@pytest.mark.parametrize(
+    ("row", "observation"),
+    [
+        ({"score": 0.8, "label": 1}, seen(0.8, 1.0)),
+        ({"score": "0.8", "label": "1"}, seen(0.8, 1.0)),
+        ({"score": None, "label": 1}, seen(None, 1.0, "missing")),
+        ({"score": "", "label": 1}, seen(None, 1.0, "missing")),
+        ({"score": math.nan, "label": 1}, seen(None, 1.0, "missing")),
+        ({"score": None, "label": 1, "status": "error"}, seen(None, 1.0, "error")),
+        ({"score": 0.0, "label": 1, "status": "undefined"}, seen(None, 1.0, "undefined")),
+        ({"score": 0.8, "human": "pass", "label": "fail"}, seen(0.8, 1.0)),
+    ],
+)
+def test_score_without_a_number_has_a_status(row: dict[str, Any], observation: Any) -> None:
+    """A failed score is counted by its status, whatever number is in its cell."""
+    assert read(row) == {"score": [observation]}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}},
+        {"scores": {"faithfulness": {"value": 0.8, "status": "ok"}}, "faithfulness.human": 1},
+        {"metric": "faithfulness", "score": 0.8, "label": 1},
+        {"faithfulness": 0.8, "faithfulness.human": 1},
+        {"faithfulness.score": 0.8, "human": 1},
+        {"faithfulness": 0.8, "faithfulness.status": "ok", "human": 1},
+        {"faithfulness": 0.8, "human": 1},
+        {"faithfulness": 0.8, "faithfulness.human": 1, "human": 0, "label": 0},
+    ],
+)
+def test_metric_is_found_by_name(row: dict[str, Any]) -> None:
+    """In a mapping, in a row of its own, or in columns."""
+    assert read(row) == {"faithfulness": [seen(0.8, 1.0)]}
+    assert read(row, metric="faithfulness") == {"faithfulness": [seen(0.8, 1.0)]}
+
+
+def test_plain_column_is_found_if_named() -> None:
+    """``metric`` names a column that nothing else marks as a metric."""
+    assert read({"quality": 3, "label": 4}, metric="quality") == {"quality": [seen(3.0, 4.0)]}
+    assert read({"score": 3, "label": 4}, metric="quality") == {"quality": [seen(3.0, 4.0)]}
+
+
+def test_each_metric_has_its_rows() -> None:
+    """A row of one metric belongs to no other; a missing column is a missing score."""
+    alone = read({"metric": "a", "score": 1, "label": 1}, {"metric": "b", "score": 2, "label": 0})
+    assert alone == {"a": [seen(1.0, 1.0)], "b": [seen(2.0, 0.0)]}
+    some = read({"scores": {"a": 1}, "labels": {"a": 1}}, {"scores": {}, "labels": {"a": 0}})
+    assert some == {"a": [seen(1.0, 1.0), seen(None, 0.0, "missing")]}
+    columns = read({"a": 0.5, "a.human": 1}, {"a": 0.7})
+    assert columns == {"a": [seen(0.5, 1.0), seen(0.7, None)]}
+
+
+def evaluated() -> Row:
+    """Return a row as `evaluate_dataset` makes it: one metric measured, one failed."""
+    scores = (
+        Score(name="faithfulness", value=0.8, label="pass"),
+        Score(name="correctness", status="error", reason="timeout"),
+    )
+    return Row(index=0, sample=Sample(answer="a"), evaluation=Evaluation(scores=scores))
+
+
+@pytest.mark.parametrize("form", ["to_dict", "to_flat"])
+def test_evaluated_row_is_read_with_a_human_label(form: str) -> None:
+    """The row's own label is not the human's."""
+    row = getattr(evaluated(), form)()
+    assert row["label"] == "pass"
+    assert read({**row, "human": "fail"}) == {
+        "faithfulness": [seen(0.8, 0.0)],
+        "correctness": [seen(None, 0.0, "error")],
+    }
+    with pytest.raises(ConfigError, match="no row has a human label"):
+        read(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"score": "high", "label": 1}, r"row 1, score: the score must be a number, not 'high'"),
+        ({"score": True, "label": 1}, "the score must be a number, not True"),
+        ({"score": math.inf, "label": 1}, "the score must be a number, not inf"),
+        ({"score": [1], "label": 1}, "the score must be a number"),
+        ({"score": 1, "label": "good"}, r"the label must be pass or fail, .* not 'good'"),
+        ({"score": 1, "label": {"a": 1}}, "the label must be pass or fail"),
+        ({"scores": 1, "label": 1}, "row 1: scores must be an object by metric, not 1"),
+        ({"scores": {"a": 1}, "labels": 1}, "row 1: labels must be an object by metric, not 1"),
+    ],
+)
+def test_unreadable_cell_is_an_error(row: dict[str, Any], message: str) -> None:
+    """The error has the row, the metric and the value."""
+    with pytest.raises(ConfigError, match=message):
+        read({"score": 0.5, "label": 1}, row)
+
+
+def test_rows_without_a_metric_are_refused() -> None:
+    """The error for no rows, no metric, or not the metric asked for lists what was found."""
+    with pytest.raises(ConfigError, match="there are no rows"):
+        read()
+    with pytest.raises(ConfigError, match=r"any metric .* Columns found: answer, human"):
+        read({"answer": "a", "human": 1})
+    with pytest.raises(ConfigError, match=r"no scores of recall .* Metrics found: faithfulness"):
+        read({"faithfulness": 1, "faithfulness.human": 1}, metric="recall")

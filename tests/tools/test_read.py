@@ -1,0 +1,369 @@
+"""`open_dataset`: formats, columns and cells, and errors for those that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from offline import Reads
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset
+from rag_eval_otel.types import Passage, Sample
+
+ROWS: list[dict[str, Any]] = [
+    {"question": "Who?", "contexts": ["One, two.", 'Three\n"four"'], "answer": "She."},
+    {"question": "What?", "contexts": [], "answer": ""},
+]
+EXPECTED = [Sample(**row) for row in ROWS]
+
+
+def samples(data: object, **columns: str) -> list[Sample]:
+    """Return all samples of ``data``."""
+    return list(open_dataset(data, columns).samples())
+
+
+def one(**cells: Any) -> Sample:
+    """Return the sample of a row with these cells."""
+    (sample,) = samples([cells])
+    return sample
+
+
+def write_jsonl(path: Path) -> None:
+    """Write `ROWS`, a blank line between."""
+    path.write_text("\n\n".join(json.dumps(row) for row in ROWS) + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path) -> None:
+    """Write `ROWS` with their contexts as JSON."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["question", "contexts", "answer"])
+        writer.writeheader()
+        writer.writerows({**row, "contexts": json.dumps(row["contexts"])} for row in ROWS)
+
+
+def write_parquet(path: Path) -> None:
+    """Write `ROWS` with their contexts as lists."""
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+
+
+# --- formats --------------------------------------------------------------------------------------
+
+
+class IterableRows:
+    """An iterable that can be read again, as a Hugging Face dataset."""
+
+    def __iter__(self) -> Any:
+        """Yield the rows."""
+        return iter(ROWS)
+
+
+class Turn:
+    """A pydantic model, as ragas' samples are."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """Return the fields."""
+        return {"user_input": "Who?", "response": "She.", "reference": None}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        EXPECTED,
+        ROWS,
+        tuple(ROWS),
+        iter(ROWS),
+        IterableRows(),
+        {name: [row[name] for row in ROWS] for name in ROWS[0]},
+        pd.DataFrame(ROWS),
+        pd.DataFrame(ROWS).assign(contexts=[np.array(row["contexts"]) for row in ROWS]),
+        pa.Table.from_pylist(ROWS),
+    ],
+    ids=["samples", "dicts", "tuple", "iterator", "iterable", "columns", "frame", "array", "arrow"],
+)
+def test_tables_and_lists_are_read(data: object) -> None:
+    """All containers give the same rows, and can be read again."""
+    dataset = open_dataset(data)
+    assert list(dataset.samples()) == list(dataset.samples()) == EXPECTED
+    assert dataset.count == 2
+    assert {"question", "contexts", "answer"} <= set(dataset.columns)
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_csv, write_parquet])
+def test_files_are_read(write: Callable[[Path], None], tmp_path: Path) -> None:
+    """JSON Lines, CSV and Parquet hold the same rows, named by path or text."""
+    path = tmp_path / f"rows.{write.__name__.removeprefix('write_')}"
+    write(path)
+    assert samples(path) == samples(str(path)) == EXPECTED
+
+
+def test_row_may_be_a_pydantic_model() -> None:
+    """As the samples of ragas."""
+    assert samples([Turn()]) == [Sample(question="Who?", answer="She.")]
+
+
+def test_dataset_is_returned_unchanged() -> None:
+    """It is not checked a second time."""
+    dataset = open_dataset(ROWS)
+    assert open_dataset(dataset) is dataset
+
+
+def test_limit_takes_the_first_rows() -> None:
+    """Rows after the limit are not read."""
+    dataset = open_dataset([*ROWS, "no row"], limit=2)
+    assert (dataset.count, list(dataset.samples())) == (2, EXPECTED)
+
+
+def test_csv_with_long_cells_and_a_byte_order_mark(tmp_path: Path) -> None:
+    """Contexts may be longer than the limit of the csv module."""
+    path = tmp_path / "long.csv"
+    path.write_text(f"\ufeffquestion,contexts,answer\nq,{'x' * 200_000},a\n\n", encoding="utf-8")
+    (sample,) = samples(path)
+    assert (sample.question, len(sample.contexts[0].text)) == ("q", 200_000)
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+CONTEXTS = (Passage(text="c"),)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"user_input": "q", "retrieved_contexts": ["c"], "response": "a", "reference": "r"},
+        {"question": "q", "contexts": ["c"], "answer": "a", "ground_truth": "r"},
+        {"question": "q", "contexts": ["c"], "answer": "a", "ground_truths": ["r"]},
+        {"query": "q", "contexts": ["c"], "response": "a", "reference": "r"},
+        {"query": "q", "contexts": ["c"], "response": "a", "reference_answer": "r"},
+        {"question": "q", "contexts": ["c"], "predicted_answer": "a", "ground_truth_answer": "r"},
+        {"Question": "q", "Contexts": "c", "Answer": "a", "Ground Truth": "r"},
+    ],
+)
+def test_columns_of_the_peers_are_recognised(row: dict[str, Any]) -> None:
+    """Ragas old and new, LlamaIndex, Haystack, in any case."""
+    assert one(**row) == Sample(question="q", contexts=CONTEXTS, answer="a", reference="r")
+
+
+def test_inputs_of_haystack_evaluators_are_columns() -> None:
+    """What its evaluators are called with can be passed on as it is."""
+    given = {
+        "questions": ["q"],
+        "contexts": [["c"]],
+        "predicted_answers": ["a"],
+        "ground_truth_answers": ["r"],
+    }
+    assert samples(given) == [Sample(question="q", contexts=["c"], answer="a", reference="r")]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"retrieved_context_ids": ["1", "2"], "reference_context_ids": [2]},
+        {"retrieved_ids": '["1", "2"]', "expected_ids": "[2]"},
+        {"retrieved_ids": ("1", "2"), "relevant_ids": np.array(["2"])},
+    ],
+)
+def test_ids_are_recognised(row: dict[str, Any]) -> None:
+    """Ids of ragas and LlamaIndex, as lists or as JSON."""
+    assert one(**row) == Sample(retrieved_ids=["1", "2"], relevant_ids=["2"])
+
+
+def test_grades_and_rubrics_are_read() -> None:
+    """Keys without a value, which belong to other rows, are left out."""
+    sample = one(
+        relevant_ids={"a": 2, "b": None},
+        rubrics='{"score1_description": "bad", "score2_description": "good"}',
+    )
+    assert (sample.relevant_ids, sample.grades) == (("a",), (2.0,))
+    assert sample.rubric == {"score1_description": "bad", "score2_description": "good"}
+    assert one(relevant_ids=["a"], grades="[3]").grades == (3.0,)
+
+
+def test_chosen_column_has_precedence() -> None:
+    """Over a column that would be recognised by name."""
+    rows = [{"prompt": "q", "question": "other", "answer": "a"}]
+    assert samples(rows, question="prompt") == [
+        Sample(question="q", answer="a", extra={"question": "other"})
+    ]
+
+
+def test_other_texts_are_extra() -> None:
+    """Other values are left out."""
+    sample = one(question="q", topic="law", year=1879, extra={"tone": "dry"})
+    assert sample.extra == {"topic": "law", "tone": "dry"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "texts"),
+    [
+        ('["a", "b"]', ("a", "b")),
+        ("['a', 'b']", ("a", "b")),
+        ("a", ("a",)),
+        ("[1] a note", ("[1] a note",)),
+        ("[see below]", ("[see below]",)),
+        ("  ", ()),
+        ([{"text": "a", "id": 7}, {"page_content": "b"}, {"content": "c"}], ("a", "b", "c")),
+        ([Passage(text="a")], ("a",)),
+        (None, ()),
+        (float("nan"), ()),
+        (pd.NA, ()),
+    ],
+)
+def test_contexts_in_a_cell(cell: object, texts: tuple[str, ...]) -> None:
+    """A list, a list as text, a text, documents, or nothing."""
+    assert tuple(p.text for p in one(contexts=cell).contexts) == texts
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"question": 7}, "row 0, column 'question': must be text, not int"),
+        ({"user_input": [{"role": "user"}]}, "column 'user_input': must be text, not list"),
+        ({"contexts": 7}, "column 'contexts': must be a list of texts, or one text, not int"),
+        ({"contexts": [7]}, "each context must be text, not int"),
+        ({"contexts": [{"body": "a"}]}, "a context must have a text"),
+        ({"contexts": "['a' 'b']"}, "looks like a list"),
+        ({"contexts": '["a"; "b"]'}, "looks like a list"),
+        ({"ground_truths": ["a", "b"]}, "must be one text, not 2"),
+        ({"retrieved_ids": "a,b"}, "must be a list of ids"),
+        ({"retrieved_ids": [1.5]}, "must be a list of ids"),
+        ({"rubric": "good"}, "must be a mapping to texts"),
+        ({"grades": 1}, "must be a list of numbers"),
+        ({"relevant_ids": ["a"], "grades": [1, 2]}, "row 0: 2 grades for 1 relevant_ids"),
+        ({"question": "a", "query": "b"}, "columns 'question' and 'query' both hold the question"),
+    ],
+)
+def test_unusable_cell_is_an_error(row: dict[str, Any], told: str) -> None:
+    """The error names the row, the column and the problem."""
+    with pytest.raises(ConfigError, match=r"^(the list|columns)") as caught:
+        open_dataset([row])
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (7, "samples must be a list of Sample or dict"),
+        (["a"], "row 0: must be a Sample or a mapping, not str"),
+        ({"train": object()}, "Pass one split"),
+        ({"question": "a"}, r"a single row as \[row\]"),
+        ({"question": ["a"], "answer": []}, "differ in length"),
+        ("rows.xlsx", r"cannot read \.xlsx; use \.jsonl"),
+        ("rows", "cannot read a file without suffix"),
+        ("nowhere.jsonl", "no such file"),
+    ],
+)
+def test_unusable_data_is_an_error(data: object, told: str) -> None:
+    """The error names what can be used."""
+    with pytest.raises(ConfigError, match=told):
+        open_dataset(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.jsonl", '{"question": "q"}\n{"question": 7}\n', r"a\.jsonl, row 1 \(line 2\), column"),
+        ("a.jsonl", '{"question": "q"}\n{"question\n', r"a\.jsonl, line 2: is not JSON"),
+        ("a.jsonl", "[1]\n", r"line 1: must be a JSON object, not list"),
+        ("a.csv", "question,answer\nq\n", r"line 2: has 1 cells, but the header 2"),
+        ("a.csv", "question,question\n", r"line 1: a column is named twice"),
+        ("a.csv", 'question\n"q', r"a\.csv cannot be read"),
+        ("a.parquet", "no parquet", r"a\.parquet cannot be read"),
+    ],
+)
+def test_broken_file_is_an_error(name: str, text: str, told: str, tmp_path: Path) -> None:
+    """The error names the file and the line."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=told):
+        open_dataset(path)
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_csv_with_another_separator_is_an_error(separator: str, tmp_path: Path) -> None:
+    """The error names the separator to use."""
+    path = tmp_path / "a.csv"
+    path.write_text(f"question{separator}answer\nQ?{separator}A\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 1: columns must be separated by commas"):
+        open_dataset(path)
+
+
+def test_file_in_another_encoding_is_an_error(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is named, not misread."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes('{"question": "é"}'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"a\.jsonl cannot be read: .*Save it as UTF-8"):
+        open_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"prompt": "question"}, "which is no field; there are question"),
+        ({"question": "a", "answer": "a"}, "one column to several fields"),
+        ({"question": "prompt"}, "has no column 'prompt' for the question; columns found: answer"),
+    ],
+)
+def test_wrong_choice_of_columns_is_an_error(columns: dict[str, str], told: str) -> None:
+    """The error names the fields or columns that exist."""
+    with pytest.raises(ConfigError, match=told):
+        open_dataset([{"answer": "a"}], columns)
+
+
+# --- needs ----------------------------------------------------------------------------------------
+
+
+def needs_met(dataset: Dataset, *names: str) -> bool:
+    """Check the needs of the metrics with these names."""
+    check_needs([METRICS[name]() for name in names], dataset)
+    return True
+
+
+def test_unmet_need_is_an_error() -> None:
+    """The error names metric, missing field, its usual columns, and the columns found."""
+    dataset = open_dataset([{"user_input": "q", "contexts": [], "response": "", "reference": None}])
+    assert needs_met(dataset, "faithfulness")
+    with pytest.raises(ConfigError, match="context_recall needs reference") as caught:
+        needs_met(dataset, "faithfulness", "context_recall", "mrr")
+    told = str(caught.value)
+    assert "mrr needs relevant_ids, retrieved_ids" in told
+    assert "Columns found: user_input, contexts, response, reference." in told
+    assert "reference or reference_answer or ground_truth" in told
+    assert "faithfulness" not in told
+
+
+def test_ids_of_contexts_meet_the_need_for_ids() -> None:
+    """Retrieved ids may be part of the contexts."""
+    row = {"contexts": [{"text": "a", "id": "1"}], "expected_ids": ["1"]}
+    assert needs_met(open_dataset([row]), "mrr")
+    assert needs_met(open_dataset([Sample(retrieved_ids=["1"], relevant_ids=["1"])]), "mrr")
+
+
+def test_extra_meets_the_need_of_a_custom_metric() -> None:
+    """A need that is no field of `Sample` is looked up in ``extra``."""
+
+    class Toned(Reads):
+        needs = frozenset({"tone"})
+
+    check_needs([Toned()], open_dataset([{"answer": "1", "tone": "dry"}]))
+    with pytest.raises(ConfigError, match=r"needs tone.*Add tone \(tone\)"):
+        check_needs([Toned()], open_dataset([Sample(answer="1")]))
+
+
+def test_empty_dataset_needs_nothing() -> None:
+    """No metric can lack a field."""
+    dataset = open_dataset([])
+    assert dataset.count == 0
+    assert needs_met(dataset, "mrr")

@@ -1,0 +1,640 @@
+"""The page on a score file: its contents, its safety, and files of all kinds."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+import statistics
+from base64 import b64encode
+from datetime import datetime
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from properties import examples
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.drawing import bins
+from rag_eval_otel.tools.report import (
+    MAX_SECTIONS,
+    Line,
+    collect_scores,
+    find_drift,
+    scores_page,
+)
+from rag_eval_otel.tools.rows import Row
+from rag_eval_otel.tools.scores import read_scores
+from rag_eval_otel.tools.stats import Estimate
+from rag_eval_otel.types import Evaluation, Score
+from score_files import event, falling, jsonl, page_of, row, span
+
+HOSTILE = "</title></style><script>document.title='owned'</script><img src=x onerror=alert(1)>'\"&"
+
+
+EVERYTHING = ("--explanations", "--texts", "on", "--trace-url", "http://x/{trace_id}?{span_id}")
+
+
+class ParsedPage(HTMLParser):
+    """Elements, attributes and texts of a page."""
+
+    void = frozenset({"meta"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the element and its attributes."""
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the element that was opened last, which must be this one."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Note a text that is to be read."""
+        if self.open[-1:] != ["script"]:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """All that is to be read, with single spaces."""
+        return " ".join("".join(self.words).split())
+
+
+def parsed(page: str) -> ParsedPage:
+    """Return the parsed ``page``, all of whose elements must be closed."""
+    found = ParsedPage(page)
+    assert found.open == []
+    return found
+
+
+def evaluated(path: Path) -> Path:
+    """Write a file as `evaluate` does: three metrics, two versions, drift, two missing scores."""
+    rows = []
+    for i, value in enumerate(falling(1500, at=1200)):
+        graded = round(4 * value)
+        scores: dict[str, Any] = {
+            "faithfulness": {
+                "value": value,
+                "status": "ok",
+                "label": "pass" if value >= 0.5 else "fail",
+                "version": "one" if i < 400 else "two",
+                "explanation": f"claim {i} is not in the contexts",
+            },
+            "correctness": {"value": 1.0 + graded, "normalized": graded / 4, "status": "ok"},
+            "context_relevance": {"value": 1.0, "status": "ok"},
+        }
+        if i == 7:
+            scores["context_relevance"] = {
+                "value": None,
+                "status": "undefined",
+                "reason": "no_context",
+            }
+        if i == 8:
+            scores["context_relevance"] = {"value": None, "status": "error", "reason": "timeout"}
+        rows.append(row(i, **scores))
+    return jsonl(path, rows)
+
+
+@pytest.mark.slow
+def test_page_has_a_section_for_each_metric(tmp_path: Path) -> None:
+    """With figures, drift, versions, worst turns, coverage, reasons and judges."""
+    found = parsed(page_of(evaluated(tmp_path / "scores.jsonl")))
+    text = found.text
+    assert "1,500 turns; judges: a-judge." in text
+    assert found.tags.count("h2") == 3 + 2
+    assert re.search(r"The scores fell from about row 1,(19|20)\d on; alarm at row 1,2\d\d\.", text)
+    assert "v1onea-judge400row 0" in text
+    assert "v2twoa-judge1,100row 400" in text
+    assert "Several versions are different measurements" in text
+    assert "v1: what is normal was learned from the first 200 scores." in text
+    assert "1 undefined: no_context" in text
+    assert "1 error: timeout" in text
+    assert text.count("The lowest scores") == 3
+
+
+def test_metric_is_drawn_on_its_own_scale(tmp_path: Path) -> None:
+    """A metric from 1 to 5 is drawn on 1 to 5; its drift is given on the scale 0 to 1."""
+    found = parsed(page_of(evaluated(tmp_path / "scores.jsonl"), "--metric", "correctness"))
+    assert re.search(r"Mean [34]\.\d+, 95 % interval \[[34]\.", found.text)
+    assert "since on the scale 0 to 1" in found.text
+    ticks = [word for word in found.words if re.fullmatch(r"[0-9.]+", word)]
+    assert {"1", "2", "3", "4", "5"} <= set(ticks)
+    assert "faithfulness" not in found.text
+
+
+def test_user_data_is_shown_on_demand(tmp_path: Path) -> None:
+    """Explanations and questions need `--explanations`."""
+    rows = [{"score": i / 10, "explanation": "quoted why", "question": "quoted?"} for i in range(9)]
+    path = jsonl(tmp_path / "scores.jsonl", rows)
+    assert "quoted" not in page_of(path)
+    shown = parsed(page_of(path, "--explanations", "--worst", "2")).text
+    assert shown.count("quoted why") == shown.count("quoted?") == 2
+
+
+TURN = {
+    "question": "quoted?",
+    "answer": "quoted answer",
+    "contexts": ["quoted first", {"text": "quoted second", "id": "2"}],
+    "reference": "quoted reference",
+    "trace_id": "0af7651916cd43dd8448eb211c80319c",
+    "span_id": "00f067aa0ba902b7",
+}
+
+
+def turns(path: Path) -> Path:
+    """Write a file of turns with texts and ids."""
+    return jsonl(path, [{**TURN, "score": i / 10, "time": 1.8e9 + i} for i in range(9)])
+
+
+def test_texts_of_the_worst_turns_are_shown_on_demand(tmp_path: Path) -> None:
+    """Question, answer, contexts and reference; the contexts one by one."""
+    path = turns(tmp_path / "scores.jsonl")
+    assert "quoted" not in page_of(path)
+    page = page_of(path, "--texts", "on", "--worst", "2")
+    for text in ("quoted?", "quoted answer", "quoted first", "quoted second", "quoted reference"):
+        assert page.count(text) == 2
+    assert page.count("<summary>2</summary><ol><li>") == 2
+
+
+def test_texts_follow_content_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where content is captured, the page shows texts, unless an option says no."""
+    monkeypatch.setenv("RAG_EVAL_CAPTURE_CONTENT", "span")
+    path = turns(tmp_path / "scores.jsonl")
+    assert "quoted answer" in page_of(path)
+    assert "quoted" not in page_of(path, "--texts", "off")
+
+
+def test_turns_are_links_to_their_traces(tmp_path: Path) -> None:
+    """To any backend; ids are quoted, and a turn without a trace has no link."""
+    rows: list[dict[str, Any]] = [{**TURN, "score": 0.1}, {"score": 0.2}]
+    rows.append({"score": 0.3, "trace_id": "a/b?'\"", "span_id": "{trace_id}"})
+    path = jsonl(tmp_path / "scores.jsonl", rows)
+    page = page_of(path, "--trace-url", "https://jaeger/trace/{trace_id}?uiFind={span_id}")
+    links = [v for name, v in parsed(page).attributes if name == "href" and v[0] != "#"]
+    assert links == [
+        f"https://jaeger/trace/{TURN['trace_id']}?uiFind={TURN['span_id']}",
+        "https://jaeger/trace/a%2Fb%3F%27%22?uiFind=%7Btrace_id%7D",
+    ]
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert('{trace_id}')", "http://x/", "http://x/{trace}", "{trace_id}"]
+)
+def test_an_address_without_a_place_for_the_id(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused, with an example; so is an address that would run a script."""
+    path = turns(tmp_path / "scores.jsonl")
+    page = str(tmp_path / "page.html")
+    assert main(["report", str(path), "-o", page, "--trace-url", url]) == 2
+    assert "as in http://localhost:16686/trace/{trace_id}" in capsys.readouterr().err
+
+
+# --- nothing from outside, nothing from the file --------------------------------------------------
+
+
+@pytest.mark.slow
+def test_page_is_self_contained(tmp_path: Path) -> None:
+    """No links but anchors, and a policy that allows only the page's own style and script."""
+    page = page_of(evaluated(tmp_path / "scores.jsonl"), "--explanations")
+    found = parsed(page)
+    assert found.tags.count("script") == 1
+    assert not {"link", "img", "iframe", "object", "form"} & set(found.tags)
+    names = {name for name, _ in found.attributes}
+    assert not {"src", "srcset", "style", "xlink:href", "action"} & names
+    assert not [name for name in names if name.startswith("on")]
+    assert all(v.startswith("#") for name, v in found.attributes if name == "href")
+    (style,) = re.findall("<style>(.*?)</style>", page, flags=re.DOTALL)
+    assert not re.search(r"url\(|@import|http", style)
+    digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(v for _, v in found.attributes if v.startswith("default-src 'none'"))
+    assert f"style-src 'sha256-{digest}'" in policy
+    (script,) = re.findall("<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert not re.search(r"fetch|XMLHttp|import|eval|innerHTML|http|document\.write", script)
+    anchors = {v for name, v in found.attributes if name == "id"}
+    assert {v[1:] for name, v in found.attributes if name == "href"} <= anchors
+
+
+def hostile(form: str, path: Path) -> Path:
+    """Write a file with markup in every text."""
+    leaves = dict.fromkeys(("reason", "explanation", "version"), HOSTILE)
+    if form == "jsonl":
+        scores = {HOSTILE: {"value": 0.5, **leaves}, "b": {"status": "error", **leaves}}
+        told = dict.fromkeys(("service", "judge", "question", "answer", "trace_id"), HOSTILE)
+        other = {"scores": scores, **told, "service": "other", "time": "2026-01-01"}
+        return jsonl(path / "<b>.jsonl", [{"scores": scores, **told}, other])
+    if form == "csv":
+        cells: dict[str, object] = {HOSTILE: 0.5, "judge": HOSTILE, "service": HOSTILE}
+        cells |= {f"{HOSTILE}.{leaf}": HOSTILE for leaf in leaves}
+        with (path / "a.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([cells.keys(), cells.values()])
+        return path / "a.csv"
+    named: dict[str, Any] = {f"{HOSTILE}__{leaf}": HOSTILE for leaf in ("reason", "explanation")}
+    traced = span(1, service=HOSTILE, judge=HOSTILE, **{f"{HOSTILE}__score": 0.5}, **named)
+    traced["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["traceId"] = HOSTILE
+    told = event(2, gen_ai__evaluation__name="b", rag__evaluation__reason=HOSTILE)
+    return jsonl(path / "a.json", [traced, told, span(3, status=HOSTILE)])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "otlp"])
+def test_markup_in_the_file_is_escaped(form: str, tmp_path: Path) -> None:
+    """In names, reasons, versions, judges, services, explanations and questions."""
+    found = parsed(page_of(hostile(form, tmp_path), *EVERYTHING))
+    assert "img" not in found.tags
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert found.tags.count("script") == found.tags.count("style") == found.tags.count("h1") == 1
+    assert found.text.count("document.title='owned'") >= 5
+
+
+def test_unprintable_characters_are_replaced(tmp_path: Path) -> None:
+    """Surrogates, NUL and other controls, in a text that reverses its direction."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"score": 1, "judge": "\\ud800\\u0000\\u001b\\u202e", "metric": "m"}\n')
+    page = page_of(path)
+    assert "<bdi>\ufffd\ufffd\ufffd\u202e</bdi>" in page
+
+
+# --- accessibility --------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of ``#rrggbb``, as WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_have_contrast() -> None:
+    """In light, dark and print every colour has a contrast of 4.5 to 1, as WCAG asks of text."""
+    style = files("rag_eval_otel.tools").joinpath("templates/style.css").read_text("utf-8")
+    blocks = re.findall(r":root \{(.*?)\}", style, flags=re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", block))
+        page = luminance(colours.pop("page"))
+        colours.pop("rule")  # lines between rows: nothing is lost without them
+        for colour in colours.values():
+            low, high = sorted((page, luminance(colour)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, colour
+
+
+@pytest.mark.slow
+def test_drawings_are_accessible(tmp_path: Path) -> None:
+    """Each has a title, a description and a table; tables have captions and column headers."""
+    page = page_of(evaluated(tmp_path / "scores.jsonl"))
+    drawings = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", page, flags=re.DOTALL)
+    assert len(drawings) == 2 * 3
+    assert all("<title>" in one and "<desc>" in one and "aria-label=" in one for one in drawings)
+    assert page.count("<summary>The numbers</summary>") == len(drawings)
+    assert page.count("<caption>") == page.count("<table") == page.count("<thead>")
+    assert 'lang="en"' in page
+
+
+@pytest.mark.slow
+def test_drawings_of_many_scores_are_thinned_out(tmp_path: Path) -> None:
+    """The figures are of all scores."""
+    rows = [{"score": value} for value in falling(6000, at=6000)]
+    page = page_of(jsonl(tmp_path / "scores.jsonl", rows))
+    assert page.count("<circle") <= 400
+    assert len(page) < 150_000
+    assert "of 6,000 scores" in page
+    assert "was learned from the first 2,000 scores" in page
+
+
+# --- live traces ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
+    """In any order in the file; with services, durations, trace ids and unscored turns."""
+    traced = [
+        span(i, f__score=value, f__version="v", judge="j", duration=2.0, f__label="fail")
+        for i, value in enumerate(falling(900, at=700))
+    ]
+    shuffled = [*traced[450:], *traced[:450], span(990, status="overload")]
+    found = parsed(page_of(jsonl(tmp_path / "spans.json", shuffled)))
+    assert "services: shop" in found.text
+    assert "2023-11-14 22:13:20 UTC to 2023-11-14 22:28:19 UTC" in found.text
+    assert re.search(r"fell from about 2023-11-14 22:2[45]:\d\d UTC on", found.text)
+    assert "seconds a turn, mean2.000" in found.text
+    assert "overload" in found.text
+    assert "trace 0000" in found.text
+
+
+def test_score_on_span_and_event_counts_once(tmp_path: Path) -> None:
+    """An event without a score on a span counts too."""
+    told: dict[str, Any] = {
+        "gen_ai__evaluation__name": "f",
+        "gen_ai__evaluation__score__value": 0.5,
+    }
+    requests = [span(1, f__score=0.5), event(1, **told), event(2, **told)]
+    failed = event(3, gen_ai__evaluation__name="f", error__type="timeout")
+    late = span(4, f__reason="timeout", g__reason="no_claims")
+    found = parsed(page_of(jsonl(tmp_path / "a.jsonl", [*requests, failed, late])))
+    assert "of 2 scores" in found.text
+    assert "None of 1 evaluations gave a score" in found.text
+    assert "1 error: timeout" in found.text
+    assert "1 undefined: no_claims" in found.text
+
+
+def test_services_have_their_own_sections(tmp_path: Path) -> None:
+    """Beyond a maximum they are in the tables only."""
+    rows = [{"score": 0.5, "service": f"s{i}", "metric": "f"} for i in range(MAX_SECTIONS + 3)]
+    page = page_of(jsonl(tmp_path / "a.jsonl", rows))
+    assert page.count("<h3>Distribution</h3>") == MAX_SECTIONS
+    assert "3 more are in the tables alone." in page
+    assert "f</bdi> of <bdi>s62" in page
+
+
+def test_page_size_is_bounded(tmp_path: Path) -> None:
+    """Of names that change with every row the first or most frequent are shown."""
+    rows = [
+        {"judge": f"j{i}", "scores": {"f": {"value": 0.5, "version": f"v{min(i, 990)}"}}}
+        for i in range(1000)
+    ]
+    rows += [row(i, f={"status": "error", "reason": f"r{i}"}) for i in range(1000)]
+    page = page_of(jsonl(tmp_path / "a.jsonl", rows))
+    assert len(page) < 60_000
+    text = parsed(page).text
+    assert "979 versions with fewer scores are in the figures alone." in text
+    assert "and 980 more" in text
+    assert "v990" in text
+
+
+# --- odd files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", "", "has no scores"),
+        ("a.csv", "question,answer\nq,a\n", "Found: question, answer"),
+        ("a.jsonl", "[1]\n", "must be a JSON object"),
+        ("a.jsonl", "\x00\n", "is not JSON"),
+        ("a.json", "[]", "must be OTLP JSON"),
+        ("a.json", '{"resourceSpans": 7}', "is not OTLP JSON"),
+        ("a.json", '{"resourceMetrics": []}', "has no scores"),
+        ("a.json", "{}\n{", "line 1: is no OTLP export request"),
+        ("a.parquet", "PAR1", "cannot be read"),
+        ("a.txt", "", "cannot read .txt"),
+        ("a.json", "[" * 100_000, "must be OTLP JSON"),
+        ("a.jsonl", "[" * 100_000, "is not JSON"),
+    ],
+)
+def test_unusable_file_is_refused(
+    name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2, an error on stderr, and no page."""
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    assert main(["report", str(path), "-o", str(tmp_path / "page.html")]) == 2
+    assert told in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("page.pdf", "must end in .html"),
+        ("folder.html", "is a folder"),
+        ("a.html", "is the file that is read"),
+        ("nowhere/page.html", "cannot be written"),
+    ],
+)
+def test_unusable_output_is_refused(
+    output: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page never replaces the file that is read."""
+    (tmp_path / "folder.html").mkdir()
+    path = jsonl(tmp_path / "a.jsonl", [{"score": 1}])
+    file = tmp_path / "a.html" if output == "a.html" else path
+    assert main(["report", str(file), "-o", str(tmp_path / output)]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["-1", "many", "1001"])
+def test_wrong_count_is_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error of argparse names the range."""
+    with pytest.raises(SystemExit) as caught:
+        main(["report", "a.jsonl", "-o", "a.html", "--worst", count])
+    assert caught.value.code == 2
+    assert "from 0 to 1000" in capsys.readouterr().err
+
+
+def test_metric_without_scores_has_its_reasons(tmp_path: Path) -> None:
+    """Where no evaluation gave any, the page has the reasons."""
+    rows = [row(i, f={"status": "undefined", "reason": "no_claims"}) for i in range(3)]
+    rows += [row(3, f={"value": float("nan")}), row(4, f=dict.fromkeys(["value"]))]
+    text = parsed(page_of(jsonl(tmp_path / "a.jsonl", rows))).text
+    assert "None of 5 evaluations gave a score" in text
+    assert "3 undefined: no_claims, 2 undefined: no reason told" in text
+
+
+def test_single_row_makes_a_page(tmp_path: Path) -> None:
+    """It has no interval and too few scores for drift, but every drawing."""
+    text = parsed(page_of(jsonl(tmp_path / "a.jsonl", [{"score": 0.25}]))).text
+    assert "Mean 0.250, 95 % interval -, median 0.250, of 1 scores" in text
+    assert "1 scores are too few to learn what is normal" in text
+
+
+def test_column_is_chosen_by_name(tmp_path: Path) -> None:
+    """A table with times as texts; an empty cell is no score."""
+    times = [f"2026-11-21T09:00:{i:02}Z" for i in range(49)] + ["1795251649"]
+    values = [None if i == 3 else i / 50 for i in range(50)]
+    pq.write_table(pa.table({"quality": values, "time": times}), tmp_path / "a.parquet")
+    text = parsed(page_of(tmp_path / "a.parquet", "--metric", "quality")).text
+    assert "of 49 scores" in text
+    assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:00:49 UTC" in text
+
+
+def test_parquet_timestamps_are_read(tmp_path: Path) -> None:
+    """Without a zone they are UTC."""
+    times = [datetime(2026, 11, 21, 9, i) for i in range(3)]  # noqa: DTZ001  # as it is meant
+    pq.write_table(pa.table({"score": [0.1, 0.2, 0.3], "time": times}), tmp_path / "a.parquet")
+    text = parsed(page_of(tmp_path / "a.parquet")).text
+    assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:02:00 UTC" in text
+
+
+@pytest.mark.parametrize("value", [4.0, 1e300, -1e300, 1e-300])
+def test_constant_scores_have_a_scale(value: float, tmp_path: Path) -> None:
+    """The scale is made up around the value."""
+    rows = [row(i, f={"value": value, "normalized": 0.75}) for i in range(5)]
+    found = parsed(page_of(jsonl(tmp_path / "a.jsonl", rows)))
+    assert "of 5 scores" in found.text
+    assert found.text.count("The numbers") == 2
+
+
+@examples(60)
+@given(
+    values=st.lists(
+        st.one_of(st.floats(0, 1), st.floats(allow_nan=False, allow_infinity=False)),
+        min_size=1,
+        max_size=60,
+    ),
+    times=st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))),
+)
+def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -> None:
+    """For any scores and times, every coordinate is a finite number."""
+    moments = [*times, *[None] * len(values)]
+    page = scores_page(
+        collect_scores(
+            Row(
+                index=i,
+                evaluation=Evaluation(scores=(Score(name="f", value=value),)),
+                place="row",
+                time=moments[i],
+            )
+            for i, value in enumerate(values)
+        ),
+        name="a.jsonl",
+    )
+    found = parsed(page)
+    places = [v for name, v in found.attributes if name in {"x", "y", "cx", "cy", "d", "width"}]
+    assert places
+    assert not [place for place in places if re.search("nan|inf", place)]
+
+
+# --- the numbers behind the drawings --------------------------------------------------------------
+
+
+def line(values: list[float]) -> Line:
+    """Return a line of ``values``, one a row."""
+    numbers = np.array(values, np.float64)
+    at = np.arange(len(values), dtype=np.float64)
+    return Line(version="v", at=at, values=numbers, units=numbers)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1))
+def test_every_score_is_in_a_bin(values: list[float]) -> None:
+    """The counts add up, and both ends belong to the outer bins."""
+    found = bins([*values, 0.0, 1.0], (0.0, 1.0))
+    assert sum(one.count for one in found) == len(values) + 2
+    assert found[0].count and found[-1].count  # noqa: PT018  # both ends
+
+
+def test_score_on_a_bound_is_in_the_bin_above() -> None:
+    """Also if the bound is not an exact binary fraction."""
+    counts = [one.count for one in bins([0.05 * i for i in range(20)], (0.0, 1.0))]
+    assert counts == [1] * 20
+
+
+def test_running_mean_is_over_its_window() -> None:
+    """The last mean is that of the last window; there are at most 241."""
+    values = falling(10_000, at=6000)
+    scores = line(values)
+    curve = scores.curve()
+    assert len(curve.points) <= 241
+    assert scores.window == 250
+    assert curve.points[-1] == (9999, pytest.approx(statistics.mean(values[-250:])))
+    low, high = curve.band[-1][1]
+    assert low < curve.points[-1][1] < high
+    assert line([]).curve().points == []
+    assert line([0.5]).curve().points == [(0, 0.5)]
+
+
+def test_parts_cover_all_scores() -> None:
+    """At most twenty, in order, with the lowest score of each."""
+    values = falling(1001, at=500)
+    found = list(line(values).parts())
+    assert sum(one.n for one in found) == 1001
+    assert len(found) <= 20
+    assert min(one.lowest for one in found) == min(values)
+    assert [one.since for one in found] == sorted(one.since for one in found)
+
+
+def test_lasting_change_is_one_mark() -> None:
+    """Repeated alarms are counted."""
+    found = find_drift(line(falling(6000, at=3000)))
+    (mark,) = found.marks
+    assert 2980 <= mark.onset <= 3010
+    assert mark.onset <= mark.at <= 3030
+    assert mark.again >= 3
+    assert mark.until > 5000
+    assert found.has_baseline
+    assert found.learn == 2000
+
+
+def test_scores_outside_0_to_1_are_left_out() -> None:
+    """They are counted, and the places of alarms stay right."""
+    values = [85.0 if i % 2 else value for i, value in enumerate(falling(3000, at=2000))]
+    found = find_drift(line(values))
+    assert found.outside == 1500
+    assert 1950 <= found.marks[0].onset <= 2050
+
+
+# --- the mean of all turns ------------------------------------------------------------------------
+
+PAID, OFFLINE = "faithfulness/1/fused/paid", "faithfulness/1/fused/lexical.4"
+
+
+def cascade(turns: int = 600, *, rate: float = 0.2) -> list[dict[str, Any]]:
+    """Return the rows of a cascade: offline scores of all turns, and those of a sample."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for turn in range(turns):
+        score = float(rng.beta(4, 1.5))
+        offline = min(1.0, max(0.0, score / 2 + rng.normal(0, 0.05)))
+        cells = {"id": turn, "metric": "faithfulness", "service": "shop"}
+        rows.append({**cells, "score": offline, "version": OFFLINE})
+        if rng.random() < rate:
+            rows.append({**cells, "score": score, "version": PAID, "sampling_probability": rate})
+    return rows
+
+
+def estimated(path: Path) -> Estimate | None:
+    """Return the estimated mean of the one series in the file."""
+    (series,) = collect_scores(read_scores(path)).series.values()
+    return series.estimated()
+
+
+def test_a_cascade_is_estimated_with_the_offline_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The interval has the true mean, and is narrower than that of the sample alone."""
+    both, sample = jsonl(tmp_path / "both.jsonl", cascade()), tmp_path / "sample.jsonl"
+    jsonl(sample, [row for row in cascade() if row["version"] == PAID])
+    powered, weighted = estimated(both), estimated(sample)
+    assert powered is not None
+    assert weighted is not None
+    assert (powered.method, weighted.method) == ("prediction-powered", "weighted")
+    assert powered.turns == 600
+    assert 90 < powered.judged == weighted.turns < 150
+    (low, high), (low2, high2) = powered.interval or (0, 0), weighted.interval or (0, 0)
+    assert low < 4 / 5.5 < high
+    assert high - low < 0.7 * (high2 - low2)
+    assert "Mean of all turns, estimated from a sample of them: 0.7" in page_of(both)
+    assert "faithfulness of shop: mean of all turns 0.7" in capsys.readouterr().out
+
+
+def test_no_mean_of_all_turns_is_estimated_without_a_sample(tmp_path: Path) -> None:
+    """Where all turns are scored, where probabilities are unknown, and of two judges."""
+    rows = [row for row in cascade() if row["version"] == PAID]
+    every = [{**row, "sampling_probability": 1.0} for row in rows]
+    unknown = [{**row, "sampling_probability": None} for row in rows]
+    assert estimated(jsonl(tmp_path / "every.jsonl", every)) is None
+    assert estimated(jsonl(tmp_path / "unknown.jsonl", unknown)) is None
+    two = [*rows, *({**row, "version": "faithfulness/1/fused/other"} for row in rows)]
+    mean = estimated(jsonl(tmp_path / "two.jsonl", two))
+    assert mean is not None
+    assert mean.value is None
+    assert "scores of 2 versions" in mean.reason

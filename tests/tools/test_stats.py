@@ -1,0 +1,287 @@
+"""Means, intervals and tables of a dataset's scores."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offline import EMBEDDER, Reads, judge, numbers
+from rag_eval_otel.errors import MissingDependencyError
+from rag_eval_otel.tools.dataset import DatasetResult, evaluate_dataset
+from rag_eval_otel.tools.stats import (
+    MIN_POWERED,
+    Estimate,
+    Sampled,
+    Summary,
+    estimate,
+    mean_interval,
+    score_interval,
+    t_quantile,
+    unit_interval,
+)
+from rag_eval_otel.types import Evaluation, Score
+
+T_975 = {1: 12.7062047364, 2: 4.3026527297, 9: 2.2621571628, 30: 2.0422724563, 200: 1.9718962236}
+
+
+def result_on(*answers: object, **options: Any) -> DatasetResult:
+    """Return the result of evaluating rows with these answers."""
+    metrics = [Reads(**options)]
+    return evaluate_dataset(numbers(*answers), metrics, judge=judge(), embedder=EMBEDDER)
+
+
+@pytest.mark.parametrize(("df", "t"), T_975.items())
+def test_quantiles_of_students_t(df: int, t: float) -> None:
+    """Quantiles agree with published tables."""
+    assert t_quantile(0.975, df) == pytest.approx(t, abs=1e-9)
+
+
+def test_intervals_cover_the_true_mean() -> None:
+    """Of 2,000 intervals of five normal numbers, 95 % hold the true mean (within 3 deviations)."""
+    drawn = np.random.default_rng(7).normal(size=(2000, 5))
+    intervals = [mean_interval(values) for values in drawn]
+    held = sum(low <= 0 <= high for low, high in filter(None, intervals))
+    assert abs(held / 2000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 2000)
+
+
+def test_single_value_has_no_interval() -> None:
+    """It has no deviation."""
+    result = result_on(1)
+    assert (result["reads"].mean, result["reads"].interval) == (1.0, None)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=50))
+def test_summary_agrees_with_the_list_of_values(values: list[float]) -> None:
+    """Mean, median and interval are those of the whole list; the interval stays on the scale."""
+    summary = Summary(["m"])
+    for value in values:
+        summary.add(Evaluation(scores=(Score(name="m", value=value),)))
+    found = summary.totals()["m"]
+    assert found.ok == len(values)
+    if not values:
+        assert found.mean is found.median is found.interval is None
+        return
+    assert found.median == statistics.median(values)
+    assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-6, rel=1e-9)
+    if len(values) > 1 and all(0 <= value <= 1 for value in values):
+        assert found.interval is not None
+        assert 0 <= found.interval[0] <= found.interval[1] <= 1
+    elif len(values) > 1:
+        half = t_quantile(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+        assert found.interval is not None
+        assert found.interval[1] - found.interval[0] == pytest.approx(2 * half, abs=1e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scores", "low", "high"),
+    [([1.0] * 9 + [0.9], 0, 1), ([0.0] * 9 + [0.1], 0, 1), ([1.0] * 5, 0, 1)],
+)
+def test_intervals_stay_inside_the_scale(scores: list[float], low: float, high: float) -> None:
+    """Near an end of the scale the interval ends there, and equal scores do not make it a point."""
+    summary = Summary(["unit", "stars"])
+    for value in scores:
+        stars = Score(name="stars", value=1 + 4 * value, normalized=value)
+        summary.add(Evaluation(scores=(Score(name="unit", value=value), stars)))
+    totals = summary.totals()
+    found = totals["unit"].interval
+    assert found is not None
+    assert low <= found[0] < found[1] <= high
+    assert found[1] - found[0] > 0.01
+    own = totals["stars"].interval
+    assert own is not None
+    if len(set(scores)) > 1:  # equal scores do not tell the scale of stars
+        assert own == pytest.approx((1 + 4 * found[0], 1 + 4 * found[1]))
+
+
+@pytest.mark.slow
+def test_unit_intervals_cover_the_true_mean() -> None:
+    """Of 2,000 intervals of 40 scores near the upper end, at least 93 % hold the true mean."""
+    drawn = np.random.default_rng(5).beta(8, 0.8, size=(2000, 40))
+    intervals = [score_interval(scores, (0.0, 1.0)) for scores in drawn]
+    held = sum(low <= 8 / 8.8 <= high for low, high in filter(None, intervals))
+    assert held >= 1860
+
+
+def test_mean_is_shown_on_both_scales() -> None:
+    """On the metric's own scale, and from 0 to 1."""
+    result = result_on(2, 4, scale=4.0)
+    assert (result["reads"].mean, result["reads"].normalized_mean) == (3.0, 0.75)
+    assert "reads: mean on the scale 0 to 1: 0.750" in repr(result)
+
+
+def test_mixture_of_versions_is_shown() -> None:
+    """The table names the versions in a mean."""
+    summary = Summary(["m"])
+    for version in ("m/1", "m/2"):
+        summary.add(Evaluation(scores=(Score(name="m", value=1.0, version=version),)))
+    totals = summary.totals()
+    assert totals["m"].versions == ("m/1", "m/2")
+    assert "m: a mixture of versions: m/1, m/2" in repr(totals)
+
+
+def test_table_has_counts_beside_every_mean() -> None:
+    """A missing number is a dash."""
+    lines = repr(result_on(1, 2, "?", "wrong")).splitlines()
+    assert lines[0].startswith("4 rows, 1 with errors; judge -, 0 judge requests")
+    assert lines[1].split() == (
+        ["metric", "mean", "95", "%", "interval", "median", "ok", "undefined", "error", "pass"]
+    )
+    assert lines[2].split()[:2] == ["reads", "1.500"]
+    assert lines[2].split()[-4:] == ["2", "1", "1", "2/2"]
+    assert lines[3] == "  reads: 1 internal, 1 no_claims"
+    assert repr(result_on("?")).splitlines()[2].split() == (
+        ["reads", "-", "-", "-", "0", "1", "0", "-"]
+    )
+    assert repr(result_on(1)).startswith("1 row,")
+
+
+# --- the mean of all turns, from a sample ---------------------------------------------------------
+
+NAN = math.nan
+
+
+def sampled(
+    scores: list[float], probabilities: list[float], offline: list[float] | None = None
+) -> Sampled:
+    """Return turns from lists."""
+    return Sampled(
+        scores=np.array(scores),
+        probabilities=np.array(probabilities),
+        offline=np.array([NAN] * len(scores) if offline is None else offline),
+        clusters=np.arange(len(scores)),
+    )
+
+
+def month(seed: int, *, turns: int = 4000, bias: float = 0.0, gain: float = 1.0) -> Sampled:
+    """Return a sample in which low offline scores are chosen four times as often."""
+    rng = np.random.default_rng(seed)
+    scores = rng.beta(4, 1.5, turns)
+    offline = np.clip(gain * (scores + rng.normal(0, 0.12, turns)) + bias, 0, 1)
+    probabilities = np.where(offline < np.median(offline), 0.2, 0.05)
+    chosen = rng.random(turns) < probabilities
+    return Sampled(
+        scores=np.where(chosen, scores, NAN),
+        probabilities=probabilities,
+        offline=offline,
+        clusters=np.arange(turns),
+    )
+
+
+def alone(sampled: Sampled) -> Sampled:
+    """Return the turns without their offline scores."""
+    return replace(sampled, offline=np.full(len(sampled.scores), NAN))
+
+
+def width(mean: Estimate) -> float:
+    """Return the width of the interval of an estimate."""
+    low, high = mean.interval or (NAN, NAN)
+    return high - low
+
+
+def test_a_score_counts_for_the_turns_it_stands_for() -> None:
+    """A turn with the probability 1/4 counts four times."""
+    mean = estimate(sampled([1.0, 0.0, NAN], [0.25, 1.0, 0.25]))
+    assert mean.value == pytest.approx(4 / 5)
+    assert (mean.turns, mean.judged, mean.method) == (3, 2, "weighted")
+
+
+def test_one_score_gives_no_mean() -> None:
+    """The reason is given, not a number."""
+    for scores in ([0.5], [NAN]):
+        mean = estimate(sampled(scores, [1.0]))
+        assert (mean.value, mean.reason) == (None, "fewer than two scored turns")
+
+
+def test_equal_scores_are_no_certainty() -> None:
+    """Ten right answers leave room for wrong ones."""
+    interval = estimate(sampled([1.0] * 10, [0.1] * 10)).interval
+    assert interval is not None
+    assert interval[1] == 1.0
+    assert 0.6 < interval[0] < 0.75
+
+
+def test_scores_on_another_scale_have_a_plain_interval() -> None:
+    """Without the bounds 0 and 1 it is Student's; equal scores then give none."""
+    mean = estimate(sampled([1.0, 2.0, 3.0, 4.0], [1.0] * 4))
+    assert mean.value == 2.5
+    assert mean.interval == pytest.approx((0.446, 4.554), abs=0.01)
+    assert estimate(sampled([3.0] * 4, [1.0] * 4)).interval is None
+
+
+@pytest.mark.parametrize(("bias", "gain"), [(0.0, 1.0), (0.2, 1.0), (0.5, 0.1), (1.0, -1.0)])
+def test_offline_scores_make_the_interval_narrower_whatever_their_bias(
+    bias: float, gain: float
+) -> None:
+    """A shift, a compression or the wrong sign changes nothing, since only the slope counts."""
+    widths = np.zeros(2)
+    for seed in range(20):
+        turns = month(seed, bias=bias, gain=gain)
+        for i, mean in enumerate((estimate(alone(turns)), estimate(turns))):
+            assert mean.value == pytest.approx(4 / 5.5, abs=0.08)
+            widths[i] += width(mean)
+    assert widths[1] < 0.9 * widths[0]
+
+
+def test_useless_offline_scores_do_no_harm() -> None:
+    """Where offline scores predict nothing, the slope is near 0."""
+    rng = np.random.default_rng(3)
+    widths = np.zeros(2)
+    for seed in range(20):
+        noise = replace(month(seed), offline=rng.random(4000))
+        widths += width(estimate(alone(noise))), width(estimate(noise))
+    assert widths[1] <= 1.02 * widths[0]
+
+
+def test_where_all_turns_are_scored_offline_scores_add_nothing() -> None:
+    """With the probability 1 both estimates are the plain mean."""
+    scores = [0.1, 0.9] * 20
+    every = sampled(scores, [1.0] * 40, scores)
+    with_offline, without = estimate(every), estimate(alone(every))
+    assert with_offline.value == without.value
+    assert with_offline.interval == pytest.approx(without.interval)
+
+
+def test_offline_scores_need_enough_scored_turns() -> None:
+    """With few scored turns, the mean is weighted only."""
+    few = [0.5, 0.7] * (MIN_POWERED // 2 - 1)
+    assert estimate(sampled(few, [0.5] * len(few), few)).method == "weighted"
+    many = few * 3
+    assert estimate(sampled(many, [0.5] * len(many), many)).method == "prediction-powered"
+
+
+def test_turns_of_one_trace_count_together() -> None:
+    """A score that is there ten times in each trace is no more certain than once."""
+    scores = np.random.default_rng(1).random(30)
+    once = sampled(scores.tolist(), [0.5] * 30)
+    tenfold = Sampled(
+        scores=np.repeat(scores, 10),
+        probabilities=np.full(300, 0.5),
+        offline=np.full(300, NAN),
+        clusters=np.repeat(np.arange(30), 10),
+    )
+    assert width(estimate(tenfold)) == pytest.approx(width(estimate(once)), rel=0.06)
+
+
+def test_the_interval_is_wilsons_for_yes_and_no() -> None:
+    """For 8 of 10, Wilson's interval is .490 to .943."""
+    assert unit_interval(0.8, 0.016, quantile=1.96, effective=10) == pytest.approx(
+        (0.490, 0.943), abs=0.001
+    )
+
+
+def test_without_scipy_there_are_means_and_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table says what to install; what is an interval alone is refused."""
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    result = result_on(1, 2, 3)
+    assert (result["reads"].mean, result["reads"].interval) == (2.0, None)
+    assert "intervals need SciPy: install the extra 'tools'" in repr(result)
+    with pytest.raises(MissingDependencyError, match=r"rag-eval-otel\[tools\]"):
+        mean_interval([1.0, 2.0])

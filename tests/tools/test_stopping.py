@@ -1,0 +1,177 @@
+"""Runs over a dataset that stop, because no further row would be scored."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.dataset import DatasetResult, evaluate_dataset
+from rag_eval_otel.types import Sample
+from support import good_parts
+
+KEY = "sk-not-to-be-shown"
+Answer = Callable[[dict[str, Any]], object]
+
+
+def rows(number: int) -> list[dict[str, Any]]:
+    """Return rows that differ."""
+    return [
+        {
+            "question": f"Who founded number {i}?",
+            "contexts": [f"Ann founded {i}."],
+            "answer": "Ann.",
+        }
+        for i in range(number)
+    ]
+
+
+def evaluated(base_url: str, number: int, **options: Any) -> DatasetResult:
+    """Evaluate rows with a judge at ``base_url``."""
+    timeout = options.pop("judge_timeout", 30.0)
+    judge = OpenAIJudge("m", base_url=base_url, api_key=KEY, timeout=timeout)
+    given: dict[str, Any] = {"judge": judge, "embedder": HashingEmbedder(), **options}
+    return evaluate_dataset(rows(number), **given)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_stops_a_run(
+    status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """5,000 rows cost no more than the requests under way; the message says how to go on."""
+    cache = tmp_path / "scores.cache"
+    refusal = HttpReply(status=status, body={"error": {"message": f"no access with {KEY}"}})
+    with ScriptedOpenAI(lambda _: refusal) as server, caplog.at_level(logging.WARNING):
+        result = evaluated(server.base_url, 5000, cache=cache)
+        sent = len(server.requests)
+    assert sent <= 2 * 16
+    assert 1 <= len(result.rows) <= 16
+    told = result.totals.stopped or ""
+    assert f"HTTP {status}" in told
+    assert told in repr(result)
+    assert told in caplog.text
+    assert str(cache) in caplog.text
+    assert KEY not in told + caplog.text
+
+
+def test_a_403_after_a_success_does_not_stop_a_run() -> None:
+    """A server that refuses some texts with 403 is asked for the other rows."""
+    draw, asked = random.Random(5), [0]
+
+    def reply(body: dict[str, Any]) -> object:
+        asked[0] += 1
+        is_refused = asked[0] > 2 and draw.random() < 0.3
+        return HttpReply(status=403) if is_refused else good_parts(body)
+
+    with ScriptedOpenAI(reply) as server:
+        result = evaluated(server.base_url, 60, concurrency=1)
+    assert (len(result.rows), result.totals.stopped) == (60, None)
+    assert 0 < result.totals.failed < 60
+
+
+def test_a_key_that_is_withdrawn_stops_a_run_and_keeps_what_is_done(tmp_path: Path) -> None:
+    """The second run, with a good key, asks for the other rows only."""
+    draw, asked = random.Random(9), [0]
+
+    def reply(body: dict[str, Any]) -> object:
+        asked[0] += 1
+        if asked[0] > 20 and draw.random() < 0.5:
+            return HttpReply(status=401)
+        return good_parts(body)
+
+    cache = tmp_path / "scores.cache"
+    with ScriptedOpenAI(reply) as server:
+        first = evaluated(server.base_url, 100, cache=cache, concurrency=4)
+    done = [row.index for row in first.rows if not row.failed]
+    assert first.totals.stopped
+    assert 5 <= len(done) < 100
+    assert sorted(done) == done
+    with ScriptedOpenAI(good_parts) as server:
+        second = evaluated(server.base_url, 100, cache=cache)
+        again = len(server.requests)
+    with ScriptedOpenAI(good_parts) as server:
+        evaluated(server.base_url, 100)
+        full = len(server.requests)
+    assert (len(second.rows), second.totals.failed, second.totals.stopped) == (100, 0, None)
+    assert again < full
+
+
+def test_a_server_that_is_down_stops_a_run() -> None:
+    """5,000 rows for a closed port end within 15 s."""
+    with ScriptedOpenAI(good_parts) as server:
+        address = server.base_url
+    began = time.monotonic()
+    result = evaluated(address, 5000)
+    assert time.monotonic() - began < 15
+    assert 10 <= len(result.rows) <= 26
+    assert "10 rows in a row had no response" in (result.totals.stopped or "")
+
+
+def test_a_server_that_never_answers_stops_a_run() -> None:
+    """It accepts connections, and each attempt ends after the judge's timeout."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=1000)) as hole:
+        address = f"http://127.0.0.1:{hole.getsockname()[1]}/v1"
+        result = evaluated(address, 5000, judge_timeout=0.3)
+    assert len(result.rows) <= 26
+    assert "10 rows in a row had no response" in (result.totals.stopped or "")
+
+
+@pytest.mark.parametrize("status", [400, 404, 500])
+def test_a_server_that_answers_with_an_error_does_not_stop_a_run(status: int) -> None:
+    """It answers, so each row is asked for; its error is in the row."""
+    with ScriptedOpenAI(lambda _: HttpReply(status=status)) as server:
+        result = evaluated(server.base_url, 20)
+    assert (len(result.rows), result.totals.failed) == (20, 20)
+    assert result.totals.stopped is None
+
+
+def test_the_command_writes_what_is_done_and_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status is 1, the output has the rows that are done, and the cache stays."""
+    file, output = tmp_path / "rows.csv", tmp_path / "scores.jsonl"
+    lines = [f'Who founded {i}?,"[""Ann founded {i}.""]",Ann.' for i in range(200)]
+    file.write_text("\n".join(["question,contexts,answer", *lines]), encoding="utf-8")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ScriptedOpenAI(lambda _: HttpReply(status=401)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        status = main(["evaluate", str(file), "--judge", "openai/m", "--output", str(output)])
+        assert len(server.requests) <= 2 * 16
+        assert not [one for one in server.requests if one.path.endswith("embeddings")]
+    told = capsys.readouterr().err
+    assert status == 1
+    assert "stopped after" in told
+    assert "HTTP 401" in told
+    assert "run the same command again" in told
+    assert 1 <= len(output.read_text(encoding="utf-8").splitlines()) <= 16
+    assert output.with_name("scores.jsonl.cache").exists()
+
+
+class RefusedError(Exception):
+    """An error of a page that a metric of the user reads."""
+
+    status = 401
+
+
+@pytest.mark.parametrize("error", [RefusedError, ConnectionError])
+def test_errors_of_a_users_metric_stop_nothing(error: type[Exception]) -> None:
+    """Only the judge and the embedder can make the other rows useless."""
+
+    def broken(_: Sample) -> float:
+        raise error
+
+    rows = [{"question": "Q?", "answer": "A b.", "contexts": ["C"]} for _ in range(30)]
+    for metrics in ([broken], ["faithfulness", broken]):
+        found = evaluate_dataset(rows, metrics, judge="lexical", embedder="hashing")
+        assert (len(found.rows), found.totals.stopped) == (30, None)
