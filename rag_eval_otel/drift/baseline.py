@@ -10,18 +10,22 @@ and its mean falls if the scores change in one way:
   mean falls if scores get more extreme.
 - rise: 1 minus the score. Its mean falls if scores get higher.
 
-A *stratum* is a kind of input (a route, a topic, an hour) with a mean of its own.
 The baseline is learned once and does not follow the scores.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias
+
+View = Literal["level", "tail", "spread", "rise"]
+VIEWS: tuple[View, ...] = ("level", "tail", "spread", "rise")
+
+Directions: TypeAlias = Literal["both", "down", "up"]
+"""The changes of scores that a detector looks for: falls, rises, or all changes."""
 
 Views: TypeAlias = tuple[float, float, float, float]
 """The four views of one score, in the order level, tail, spread, rise (see the module)."""
@@ -37,7 +41,6 @@ correct for this. The factors are right if the autocorrelation of the scores hal
 
 _SIGNIFICANT = 2.0  # a smaller excess, in standard errors, is taken for chance
 _MIN_BLOCKS = 5
-_MAX_STRATA = 64
 _ROUNDING = 1e-6
 
 
@@ -59,15 +62,13 @@ class Level:
     A view is a number computed from each score, such as the score itself. ``n`` is the number of
     scores from which ``mean`` and ``variance`` were learned. It is None if ``mean`` is a target
     that the user set, which has no estimation error. ``effect`` is the design effect, 1 or more:
-    the number of dependent scores that carry as much information as one independent score. ``top``
-    is the highest value that the view can have; it is above 1 if offsets of strata are added.
+    the number of dependent scores that carry as much information as one independent score.
     """
 
     mean: float
     variance: float
     n: int | None = None
     effect: float = 1.0
-    top: float = 1.0
 
     @property
     def error(self) -> float:
@@ -79,16 +80,12 @@ class Level:
 class Baseline:
     """The expected means with which a detector compares new scores.
 
-    ``centre`` is the mean of the scores. A view is one of four numbers computed from each score,
-    such as the score itself. ``levels`` has a `Level` for each view, or None for a view with an
-    unknown mean. ``strata`` maps the name of each stratum (a kind of input, such as a route) to
-    four offsets. The detector adds the offsets to the four views of each score of the stratum. This
-    removes the difference between the mean of the stratum and the mean of all scores.
+    ``centre`` is the mean of the scores. ``levels`` has a `Level` for each view, or None for a view
+    with an unknown mean.
     """
 
     centre: float
     levels: tuple[Level | None, ...]
-    strata: Mapping[str, Views] = field(default_factory=dict)
 
     @property
     def level(self) -> Level:
@@ -115,10 +112,9 @@ class Baseline:
         return {
             "centre": self.centre,
             "levels": [
-                level and [level.mean, level.variance, level.n, level.effect, level.top]
+                level and [level.mean, level.variance, level.n, level.effect]
                 for level in self.levels
             ],
-            "strata": {name: list(offsets) for name, offsets in self.strata.items()},
         }
 
     @classmethod
@@ -127,133 +123,53 @@ class Baseline:
 
         Raises KeyError, TypeError or ValueError if ``state`` is not a valid baseline.
         """
-        found = cls(
-            centre=float(state["centre"]),
-            levels=tuple(level and _level(*level) for level in state["levels"]),
-            strata={str(name): _offsets(*offsets) for name, offsets in state["strata"].items()},
-        )
-        offsets = [offset for views in found.strata.values() for offset in views]
-        if not any(found.levels) or not all(map(math.isfinite, (found.centre, *offsets))):
+        levels = tuple(level and _level(*level) for level in state["levels"])
+        centre = float(state["centre"])
+        if not any(levels) or not math.isfinite(centre):
             msg = "its baseline has no level, or a number that is not finite"
             raise ValueError(msg)
-        return found
+        return cls(centre=centre, levels=levels)
 
 
-def _level(mean: float, variance: float, n: int | None, effect: float, top: float) -> Level:
-    known = n is None or n > 0
-    if not (known and -_ROUNDING <= mean <= 1 + _ROUNDING and 0 <= variance < math.inf):
+def _level(mean: float, variance: float, n: int | None, effect: float) -> Level:
+    is_valid_number = n is None or n > 0
+    if not (is_valid_number and -_ROUNDING <= mean <= 1 + _ROUNDING and 0 <= variance < math.inf):
         msg = f"a view cannot have the mean {mean} and the variance {variance} of {n} scores"
         raise ValueError(msg)
-    if not (1 <= effect < math.inf and 1 <= top < math.inf):
-        msg = f"a view cannot have the effect {effect} and the highest value {top}"
+    if not 1 <= effect < math.inf:
+        msg = f"a view cannot have the effect {effect}"
         raise ValueError(msg)
-    return Level(
-        mean=float(mean), variance=float(variance), n=n, effect=float(effect), top=float(top)
-    )
+    return Level(mean=float(mean), variance=float(variance), n=n, effect=float(effect))
 
 
-def _offsets(level: float, tail: float, spread: float, rise: float) -> Views:
-    return float(level), float(tail), float(spread), float(rise)
-
-
-def target_baseline(target: float | Mapping[str, float]) -> Baseline:
+def target_baseline(target: float) -> Baseline:
     """Return the baseline for scores whose mean should be ``target``.
 
-    ``target`` may also map each stratum (a kind of input, such as a route) to the mean that scores
-    of this stratum should have. A target says nothing about the frequency of low scores and about
-    the spread of scores. The detector therefore does not test whether these two have changed.
+    A target says nothing about the frequency of low scores and about the spread of scores. The
+    detector therefore does not test whether these two have changed.
     """
-    targets = target if isinstance(target, Mapping) else {"": target}
-    mean = sum(targets.values()) / len(targets)
-    low, high = min(targets.values()), max(targets.values())
-    variance = mean * (1 - mean)  # the largest possible
-    down = Level(mean=mean, variance=variance, top=1 + max(0.0, mean - low))
-    rise = Level(mean=1 - mean, variance=variance, top=1 + max(0.0, high - mean))
-    strata = {name: (mean - own, 0.0, 0.0, own - mean) for name, own in targets.items()}
-    return Baseline(centre=mean, levels=(down, None, None, rise), strata=strata)
+    variance = target * (1 - target)  # the largest possible
+    level = Level(mean=target, variance=variance)
+    rise = Level(mean=1 - target, variance=variance)
+    return Baseline(centre=target, levels=(level, None, None, rise))
 
 
-def learned_baseline(
-    scores: Sequence[float], strata: Sequence[str | None], *, tail: float
-) -> Baseline:
+def learned_baseline(scores: Sequence[float], *, tail: float) -> Baseline:
     """Learn the baseline from two or more ``scores`` and return it.
 
-    ``strata`` has the stratum of each score (a kind of input, such as a route), or None.
     A score at or below ``tail`` counts as low.
     """
     centre = sum(scores) / len(scores)
     rows = [views_of(score, tail=tail, centre=centre) for score in scores]
-    offsets = _all_offsets(rows, strata)
-    adjusted = [
-        add_offsets(row, None if name is None else offsets.get(name))
-        for row, name in zip(rows, strata, strict=True)
-    ]
-    tops = [1.0 + max([0.0, *(views[view] for views in offsets.values())]) for view in range(4)]
-    persistence = _persistence(strata, offsets)
-    levels = tuple(
-        _learned_level(column, top, persistence=persistence)
-        for column, top in zip(zip(*adjusted, strict=True), tops, strict=True)
-    )
-    return Baseline(centre=centre, levels=levels, strata=offsets)
+    return Baseline(centre=centre, levels=tuple(map(_learned_level, zip(*rows, strict=True))))
 
 
-def add_offsets(views: Views, offsets: Views | None) -> Views:
-    """Add ``offsets`` to the four numbers in ``views`` and return the sums.
-
-    The detector has computed ``views`` from a score that belongs to a stratum (a kind of input,
-    such as a route). The offsets remove the difference between the stratum of the score and the
-    common mean. If the stratum is unknown, ``offsets`` is None and ``views`` is returned as it is.
-    """
-    if offsets is None:
-        return views
-    return _offsets(*(view + offset for view, offset in zip(views, offsets, strict=True)))
-
-
-def _persistence(strata: Sequence[str | None], known: Collection[str]) -> float:
-    # The estimated mean of a stratum has an error, which is common to all scores of the stratum. So
-    # consecutive scores of one stratum err in the same direction. The result is added to the design
-    # effect. It is 1 if the scores of each stratum are all consecutive.
-    counts = Counter(strata)
-    lengths = [(name, sum(1 for _ in run)) for name, run in groupby(strata)]
-    return sum(n * n / counts[name] for name, n in lengths if name in known) / len(strata)
-
-
-def _learned_level(column: Sequence[float], top: float, *, persistence: float) -> Level:
-    n = len(column)
-    mean = sum(column) / n
+def _learned_level(values: Sequence[float]) -> Level:
+    n = len(values)
+    mean = sum(values) / n
     # A quarter of one more score: equal values do not mean that no other value can occur.
-    variance = sum((value - mean) ** 2 for value in column) / n + 0.25 / n
-    effect = design_effect(column) + persistence
-    return Level(mean=mean, variance=variance, n=n, effect=effect, top=top)
-
-
-# --- strata ---------------------------------------------------------------------------------------
-
-
-def _all_offsets(rows: Sequence[Views], strata: Sequence[str | None]) -> dict[str, Views]:
-    by_name: dict[str, list[Views]] = defaultdict(list)
-    for row, name in zip(rows, strata, strict=True):
-        if name is not None:
-            by_name[name].append(row)
-    often = sorted(by_name, key=lambda name: -len(by_name[name]))[:_MAX_STRATA]
-    if len(often) < 2:  # noqa: PLR2004  # a single stratum needs no offset
-        return {}
-    columns = [_view_offsets([[row[v] for row in by_name[n]] for n in often]) for v in range(4)]
-    return {
-        name: _offsets(*row) for name, row in zip(often, zip(*columns, strict=True), strict=True)
-    }
-
-
-def _view_offsets(groups: Sequence[Sequence[float]]) -> list[float]:
-    # The estimated mean of a small group is uncertain, so its offset is shrunk towards 0.
-    means = [sum(group) / len(group) for group in groups]
-    total = sum(map(len, groups))
-    centre = sum(map(sum, groups)) / total
-    within = sum((x - m) ** 2 for g, m in zip(groups, means, strict=True) for x in g) / total
-    between = sum((m - centre) ** 2 - within / len(g) for g, m in zip(groups, means, strict=True))
-    between = max(between / len(groups), 1e-6)
-    trust = [between / (between + within / len(group)) for group in groups]
-    return [t * (centre - mean) for t, mean in zip(trust, means, strict=True)]
+    variance = sum((value - mean) ** 2 for value in values) / n + 0.25 / n
+    return Level(mean=mean, variance=variance, n=n, effect=design_effect(values))
 
 
 # --- dependence -----------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from operator import mul
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
-from rag_eval_otel.drift.baseline import Baseline, Level, Views
-from rag_eval_otel.drift.records import Directions
+from rag_eval_otel.drift.baseline import Baseline, Directions, Level, Views
 
 ToViews: TypeAlias = Callable[[float], Views]
 
@@ -69,7 +68,7 @@ def make_bets(level: Level, *, count: int, every: float) -> Bets:
     """
     stakes = _stakes(level, count)
     bases = [_tested_mean(level, stake, stakes, every) for stake in stakes]
-    stakes = [min(s, _MAX_STAKE / (level.top - m0)) for s, m0 in zip(stakes, bases, strict=True)]
+    stakes = [min(s, _MAX_STAKE / (1 - m0)) for s, m0 in zip(stakes, bases, strict=True)]
     discounts = [math.exp(-s * s * level.variance * (level.effect - 1) / 2) for s in stakes]
     return Bets(
         a=tuple(d * (1 + s * m0) for d, s, m0 in zip(discounts, stakes, bases, strict=True)),
@@ -82,7 +81,7 @@ def _stakes(level: Level, count: int) -> list[float]:
     # stakes rise by a constant ratio from the best stake for a small fall to the best stake for a
     # large fall.
     spread = max(level.variance, 1e-6) * level.effect
-    largest = _MAX_STAKE / max(level.top - level.mean, _MIN_DISTANCE)
+    largest = _MAX_STAKE / max(1 - level.mean, _MIN_DISTANCE)
     if level.n is not None:  # without a sample, the variance may be much smaller than assumed
         largest = min(largest, _MAX_CHANGE / spread)
     smallest = min(_MIN_CHANGE / spread, largest / 4)
@@ -97,7 +96,7 @@ def _tested_mean(level: Level, stake: float, stakes: list[float], every: float) 
     # Scores that are always equal to the mean must not raise an alarm.
     steady = 2 * sum(1 / each for each in stakes) / len(stakes) / every
     margin = max(steady, _mean_error(level, stake, every))
-    return min(level.mean - margin, level.top - _MIN_DISTANCE)  # no bet can win below 0
+    return min(level.mean - margin, 1 - _MIN_DISTANCE)  # no bet can win below 0
 
 
 def _mean_error(level: Level, stake: float, every: float) -> float:
@@ -135,13 +134,7 @@ class RecentScores:
         self._count = count
 
     def add(self, score: float) -> None:
-        """Add ``score``, after clipping it to [0, 1].
-
-        A score can be outside this range if the offset of its stratum (a kind of input, such as a
-        route) was added.
-        """
-        if not 0.0 <= score <= 1.0:
-            score = min(1.0, max(0.0, score))
+        """Add ``score``, a number in [0, 1]."""
         self._ring[self._count % RECENT] = int(score * _STEPS + 0.5)
         self._count += 1
 
@@ -274,8 +267,8 @@ class Evidence:
         ``views`` are the four numbers computed from this score (see `views_of`).
         """
         a, b, runs = self._a, self._b, self._runs
-        self._m = found = multiplied(self._m, a, b, views)
-        self.value = sum(map(mul, self._shares, found))
+        self._m = wealth = multiplied(self._m, a, b, views)
+        self.value = sum(map(mul, self._shares, wealth))
         for view, _, first, _ in self._plan:
             run = view * _RUN_SIZE
             if runs[run] <= 1.0:
@@ -353,16 +346,7 @@ class Evidence:
         if len(bets) != len(self._m) or len(runs) != len(self._runs):
             msg = f"{len(bets)} bets and {len(runs)} numbers of runs"
             raise ValueError(msg)
-        sums = (
-            *runs[2::_RUN_SIZE],
-            *runs[3::_RUN_SIZE],
-            total,
-            squares,
-        )  # may be negative, because offsets of strata are added to scores
-        amounts = (*bets, *runs[0::_RUN_SIZE], *runs[1::_RUN_SIZE], value)
-        if not all(map(math.isfinite, sums)) or not all(
-            0 <= amount < math.inf for amount in amounts
-        ):
+        if not all(0 <= amount < math.inf for amount in (*bets, *runs, total, squares, value)):
             msg = "a number is not finite, or below 0"
             raise ValueError(msg)
         self._m, self._runs, self.value = bets, runs, value

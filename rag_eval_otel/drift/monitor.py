@@ -1,47 +1,150 @@
 """Watch live evaluation scores for drift, with one detector for each stream of scores.
 
-A *stream* is the sequence of scores of one service, metric and version of the metric. A *turn* is
-one question of a user and its answer.
+A *stream* is the sequence of scores of one service, metric and version of the metric.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict
-from typing import Any, TypeAlias
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from rag_eval_otel.drift.betting import FORMAT
-from rag_eval_otel.drift.detectors import Detector
-from rag_eval_otel.drift.inputs import EmbeddingDrift
-from rag_eval_otel.drift.options import MAX_STREAMS, QUESTIONS, DriftOptions
-from rag_eval_otel.drift.records import (
+from rag_eval_otel.drift.baseline import Directions
+from rag_eval_otel.drift.detector import (
+    FORMAT,
     Alarm,
-    Cause,
+    BettingDetector,
     Direction,
-    Drift,
-    NewBaseline,
-    Report,
-    Stream,
-    WorstTurn,
+    check_target,
+    valid_score,
 )
-from rag_eval_otel.drift.validation import valid_score
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.log import cause_of, log
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.types import Evaluation, SpanRef, Vectors
-from rag_eval_otel.untrusted import DELIBERATE
-
-_log = logging.getLogger("rag_eval_otel")
-
-Value: TypeAlias = "float | Vectors"
-"""What a detector watches: a score in [0, 1], or the embedding of a question."""
+from rag_eval_otel.types import Evaluation, SpanRef
 
 _MAX_LENGTH = math.log1p(20_000)  # characters
+_MAX_STREAMS = 50 * 200  # 50 metrics of 200 services
+
+Cause = Literal["judge", "system", "unknown"]
+"""What caused a change of scores: the judge model, the system that answers, or "unknown".
+
+A canary set is a fixed set of samples that is scored regularly. If the scores of these samples
+change, the judge has changed. Otherwise the system that answers the questions has changed. Without
+a canary set, the cause is "unknown".
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """The key of a stream of values that one detector watches: service, name and version.
+
+    ``name`` is the name of a metric, ``<metric>.scored`` or ``answer_length``. ``version`` changes
+    if the metric is measured in another way, for instance with another judge.
+    """
+
+    service: str
+    name: str
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstTurn:
+    """The score and the span of one of the worst answers after the scores changed."""
+
+    score: float
+    span: SpanRef | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """An alarm with its stream of scores, its cause, and the worst answers since the change."""
+
+    stream: Stream
+    alarm: Alarm
+    cause: Cause = "unknown"
+    worst: tuple[WorstTurn, ...] = ()
+
+    def __str__(self) -> str:
+        alarm = self.alarm
+        low, high = alarm.interval
+        return (
+            f"{self.stream.name} of {self.stream.service or 'unknown service'} drifted"
+            f" ({alarm.direction}): mean {alarm.before:.3f} -> {alarm.after:.3f}, change"
+            f" {alarm.change:+.3f} [{low:+.3f}, {high:+.3f}], {alarm.n} scores since the onset;"
+            f" cause: {self.cause}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBaseline:
+    """Report that the scores of a metric now have another version than before.
+
+    The version changes if the metric is measured in another way, for instance with another judge. A
+    detector for the new version learns a new baseline. ``previous`` is the version before.
+    """
+
+    stream: Stream
+    previous: str
+
+
+Report: TypeAlias = Drift | NewBaseline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftOptions:
+    """Options of drift detection on live scores: ``instrument(drift=DriftOptions(every=10_000))``.
+
+    ``every``, ``learn``, ``direction`` and ``cooldown`` are options of `BettingDetector`. Each
+    metric has a detector of its own, so m metrics raise about one false alarm in ``every / m``
+    turns. ``targets`` maps the name of a metric to the mean that its scores should have. For a
+    metric without a target, the detector learns a baseline from the first scores.
+
+    ``on_drift`` is called with each `Drift` and `NewBaseline`, on the thread that evaluates. Its
+    exceptions are counted and logged. ``state`` is the path of a file that keeps baselines and
+    evidence for the next process. Raises `ConfigError` for invalid options.
+    """
+
+    every: float = 100_000
+    learn: int = 2000
+    direction: Directions = "both"
+    cooldown: int = 500
+    targets: Mapping[str, float] = field(default_factory=dict, hash=False)
+    on_drift: Callable[[Report], object] | None = None
+    state: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        targets: object = self.targets
+        if not isinstance(targets, Mapping):
+            msg = f"targets must be a mapping of metrics to means, not {targets!r}"
+            raise ConfigError(msg)
+        for target in self.targets.values():
+            check_target(target)
+        on_drift: object = self.on_drift
+        if on_drift is not None and not callable(on_drift):
+            msg = f"on_drift must be a function, not {on_drift!r}"
+            raise ConfigError(msg)
+        self._make_detector(None)
+
+    def make_detector(self, stream: Stream) -> BettingDetector:
+        """Make the detector that these options ask for, for the scores of ``stream``."""
+        return self._make_detector(self.targets.get(stream.name))
+
+    def _make_detector(self, target: float | None) -> BettingDetector:
+        return BettingDetector(
+            target=target,
+            every=self.every,
+            learn=self.learn,
+            direction=self.direction,
+            cooldown=self.cooldown,
+        )
 
 
 def length_score(characters: int) -> float:
@@ -52,26 +155,22 @@ def length_score(characters: int) -> float:
     return min(1.0, math.log1p(characters) / _MAX_LENGTH)
 
 
-def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, Value]]:
+def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
     """Yield each value in ``evaluation`` that is watched for drift, as (name, version, value).
 
     Each metric yields its score under the name of the metric. Each metric also yields, under the
     name ``<metric>.scored``, 1 if it has a score and 0 if the evaluation failed. The value
     ``<metric>.scored`` has no version, so that a new judge that fails more often than the judge
-    before is detected. Scores of texts with a `DELIBERATE` sign of an attempt to steer the judge
-    are left out. The length of the answer and the embedding of the question follow if they are
-    known.
+    before is detected. Scores of texts with a sign of an attempt to steer the judge are left
+    out. The length of the answer follows if it is known.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
-        if value is not None and DELIBERATE.isdisjoint(score.detail.get("injection", ())):
+        if value is not None and not score.detail.get("injection"):
             yield score.name, score.version, value
         yield f"{score.name}.scored", "", float(value is not None)
     if evaluation.answer_length is not None:
         yield "answer_length", "", length_score(evaluation.answer_length)
-    embedding = evaluation.question_embedding
-    if embedding is not None:
-        yield QUESTIONS, f"{evaluation.embedder}/{len(embedding)}", embedding
 
 
 class DriftMonitor:
@@ -82,41 +181,33 @@ class DriftMonitor:
     judge, prompt or definition is another measurement and not a drift.
 
     Missing scores are not evidence of a change. The fraction of turns with a score is watched as a
-    stream of its own, ``<metric>.scored``. The lengths of answers are watched as ``answer_length``,
-    and the embeddings of questions as ``question_embedding``. A turn is one question and its
-    answer.
+    stream of its own, ``<metric>.scored``. The lengths of answers are watched as ``answer_length``.
 
-    ``make`` returns the detector for a stream. ``stratum`` returns the kind of a turn, for instance
-    its route, which must not depend on the scores. ``service`` is the name of the service that
-    emits the evaluations. At most ``capacity`` streams are kept. If there are more, the least
-    recently used stream is removed, with a warning in the log. ``guard`` is a context manager that
-    handles exceptions of a detector while its evidence or state is read. A monitor is thread-safe.
-    ``report`` is called without the lock, on the thread that adds the score.
+    ``make`` returns the detector for a stream. ``service`` is the name of the service that emits
+    the evaluations. At most ``capacity`` streams are kept. If there are more, the least recently
+    used stream is removed, with a warning in the log. A monitor is thread-safe. ``report`` is
+    called without the lock, on the thread that adds the score.
     """
 
     def __init__(
         self,
         report: Callable[[Report], object],
         *,
-        make: Callable[[Stream], Detector] | None = None,
-        stratum: Callable[[Evaluation], str | None] | None = None,
+        make: Callable[[Stream], BettingDetector] | None = None,
         service: str = "",
-        capacity: int = MAX_STREAMS,
-        guard: AbstractContextManager[object, bool | None] | None = None,
+        capacity: int = _MAX_STREAMS,
     ) -> None:
         self.report = report
         self._make = make or DriftOptions().make_detector
-        self._stratum = stratum
         self.service = service
         self._capacity = capacity
-        self._guard = guard or nullcontext()
         self._cause: Callable[[Stream], Cause] = lambda _: "unknown"
         self._create_lock()
         call_in_child(self._create_lock)
         self._streams: OrderedDict[Stream, _StreamMonitor] = OrderedDict()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._restored: dict[Stream, Mapping[str, Any]] = {}
-        self._warnings = LimitedLog(_log)
+        self._warnings = LimitedLog()
 
     def _create_lock(self) -> None:
         """Create a new lock for the monitor.
@@ -137,37 +228,25 @@ class DriftMonitor:
     def emit(self, evaluation: Evaluation) -> None:
         """Add all scores and other values of ``evaluation`` to their streams, and report alarms.
 
-        If the function ``stratum`` raises an exception, no value is added. If a detector or the
-        function ``report`` raises an exception, it is raised again after all values were added.
+        If the function ``report`` raises an exception, it is raised again after all values were
+        added.
         """
-        stratum = None if self._stratum is None else self._stratum(evaluation)
         service = self.service if evaluation.service is None else evaluation.service
         with ExitStack() as updates:
             for name, version, value in reversed(list(monitored_values(evaluation))):
                 stream = Stream(service=service, name=name, version=version)
-                updates.callback(self.update, stream, value, span=evaluation.span, stratum=stratum)
+                updates.callback(self.update, stream, value, span=evaluation.span)
 
-    def update(
-        self,
-        stream: Stream,
-        value: Value,
-        *,
-        span: SpanRef | None = None,
-        stratum: str | None = None,
-    ) -> None:
+    def update(self, stream: Stream, value: float, *, span: SpanRef | None = None) -> None:
         """Add ``value`` to the detector of ``stream``, and report an alarm if it raises one.
 
-        ``value`` is a score in [0, 1] or the embedding of a question. ``span`` refers to the span
-        of the evaluated turn, and ``stratum`` names the kind of the turn.
+        ``value`` is a number in [0, 1]. ``span`` refers to the span of the evaluated turn.
         """
-        label = None if stratum is None else str(stratum)
         with ExitStack() as reports:  # an exception of one report does not prevent the next
-            for report in reversed(self._add(stream, value, span, label)):
+            for report in reversed(self._add(stream, value, span)):
                 reports.callback(self.report, report)
 
-    def _add(
-        self, stream: Stream, value: Value, span: SpanRef | None, stratum: str | None
-    ) -> list[Report]:
+    def _add(self, stream: Stream, value: float, span: SpanRef | None) -> list[Report]:
         reports: list[Report] = []
         with self._lock:
             monitor = self._streams.get(stream)
@@ -176,7 +255,7 @@ class DriftMonitor:
                 self._remove_unused()
                 reports.extend(self._new_baseline(stream))
             self._streams.move_to_end(stream)
-            alarm = monitor.update(value, stream=stream, span=span, stratum=stratum)
+            alarm = monitor.update(value, span=span)
             if alarm is not None:
                 worst = monitor.worst_since(alarm.onset, direction=alarm.direction)
                 cause = self._cause(stream)
@@ -208,17 +287,13 @@ class DriftMonitor:
     def evidence(self) -> list[tuple[Stream, float]]:
         """Return each stream with the logarithm to base 10 of its evidence of a change.
 
-        `BettingDetector` raises an alarm when this number reaches log10 of its option ``every``.
-        Streams with a detector that does not measure evidence are left out.
+        A detector raises an alarm when this number reaches log10 of its option ``every``.
         """
-        found: list[tuple[Stream, float]] = []
         with self._lock:
-            for stream, monitor in self._streams.items():
-                with self._guard:
-                    evidence = monitor.detector.log10_evidence
-                    if evidence is not None:
-                        found.append((stream, float(evidence)))
-        return found
+            return [
+                (stream, monitor.detector.log10_evidence)
+                for stream, monitor in self._streams.items()
+            ]
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -230,10 +305,7 @@ class DriftMonitor:
         with self._lock:
             states = dict(self._restored)
             for stream, monitor in self._streams.items():
-                with self._guard:
-                    state = monitor.detector.to_state()
-                    if state is not None:
-                        states[stream] = state
+                states[stream] = monitor.detector.to_state()
         streams = [asdict(stream) | {"detector": state} for stream, state in states.items()]
         return {"format": FORMAT, "streams": streams[-self._capacity :]}
 
@@ -244,26 +316,28 @@ class DriftMonitor:
         invalid, a warning is logged, and the baseline is learned anew.
         """
         try:
-            found = dict(_detector_states(state))
+            states = dict(_detector_states(state))
         except _INVALID_STATE as error:
-            _log.warning("drift: the state cannot be used (%s); baselines are learned anew", error)
+            log.warning(
+                "drift: the state cannot be used (%s); baselines are learned anew", cause_of(error)
+            )
             return
         with self._lock:
-            self._restored = found
-            for stream in found:
+            self._restored = states
+            for stream in states:
                 self._versions[stream.service, stream.name] = stream.version
 
-    def _make_detector(self, stream: Stream) -> Detector:
+    def _make_detector(self, stream: Stream) -> BettingDetector:
         """Make a detector for ``stream``, and restore the saved state of the stream if any."""
         detector = self._make(stream)
         if stream in self._restored:
             try:
                 detector.restore(self._restored.pop(stream))
             except _INVALID_STATE as error:
-                _log.warning(
+                log.warning(
                     "drift: the state of %s cannot be used (%s); its baseline is learned anew",
                     stream.name,
-                    error,
+                    cause_of(error),
                 )
         return detector
 
@@ -295,42 +369,34 @@ _MAX_TURNS = 5
 class _StreamMonitor:
     """The detector of one stream of scores, and the turns with the lowest and the highest scores.
 
-    A turn is one question of a user and its answer. Only turns are kept that came since the
+    Only turns are kept that came since the
     evidence of a change began to grow.
     """
 
     __slots__ = ("_highest", "_lowest", "detector")
 
-    def __init__(self, detector: Detector) -> None:
+    def __init__(self, detector: BettingDetector) -> None:
         self.detector = detector
         self._lowest: list[_TurnScore] = []
         self._highest: list[_TurnScore] = []
 
-    def update(
-        self, value: Any, *, stream: Stream, span: SpanRef | None, stratum: str | None
-    ) -> Alarm | None:
+    def update(self, value: float, *, span: SpanRef | None) -> Alarm | None:
         """Add ``value`` to the detector, and return the alarm if ``value`` raises one.
 
-        ``value`` is a score or the embedding of a question. ``span`` refers to the span of the
-        evaluated turn, which is kept if its score is among the lowest or highest.
+        ``span`` refers to the span of the evaluated turn, which is kept if its score is among the
+        lowest or highest.
         """
-        detector = self.detector
-        if isinstance(detector, EmbeddingDrift):
-            score = detector.nearness(value)
-        elif stream.name == QUESTIONS:  # a detector of scores cannot use an embedding
-            return None
-        else:
-            score = valid_score(value)
+        detector, score = self.detector, valid_score(value)
         if score is not None:
             index, since = detector.count, detector.since
             self._lowest = _with_turn(self._lowest, (score, -index, span), since)
             self._highest = _with_turn(self._highest, (-score, -index, span), since)
-        return detector.alarm if detector.update(value, stratum=stratum) else None
+        return detector.alarm if detector.update(value) else None
 
     def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
         """Return up to five turns with the lowest scores since the score with the index ``onset``.
 
-        A turn is one question of a user and its answer. If ``direction`` is "up", the turns with
+        If ``direction`` is "up", the turns with
         the highest scores are returned instead.
         """
         sign, turns = (-1, self._highest) if direction == "up" else (1, self._lowest)

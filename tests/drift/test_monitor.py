@@ -9,10 +9,8 @@ import random
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rag_eval_otel.drift import (
@@ -21,10 +19,9 @@ from rag_eval_otel.drift import (
     DriftMonitor,
     DriftOptions,
     NewBaseline,
-    RiverDetector,
     Stream,
 )
-from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.types import Evaluation, Score, SpanRef
 
 
@@ -129,163 +126,6 @@ def test_longer_answers_are_detected() -> None:
         monitor.emit(Evaluation(scores=(), answer_length=length))
     assert {one.stream.name for one in reports} == {"answer_length"}
     assert reports.drifts[0].alarm.direction == "up"
-
-
-def asked(near: int, at: int, *, embedder: str = "one") -> Evaluation:
-    """Return a turn with a question similar to the ``near``-th of eight."""
-    dice = np.random.default_rng(at)
-    embedding = np.eye(8)[near] + dice.normal(scale=0.1, size=8)
-    span = SpanRef(trace_id=at, span_id=1)
-    return Evaluation(scores=(), span=span, embedder=embedder, question_embedding=embedding)
-
-
-def test_a_change_of_questions_is_detected(caplog: pytest.LogCaptureFixture) -> None:
-    """The worst turns are those least similar to earlier questions."""
-    options = DriftOptions(questions=200, every=1000)
-    monitor, reports = watch(make=options.make_detector)
-    for at in range(400):
-        monitor.emit(asked(at % 2, at))
-    assert not reports
-    learned = monitor.to_state()
-    for at in range(400, 600):
-        monitor.emit(asked(at % 4, at))
-    drift = reports.drifts[0]
-    assert drift.stream == Stream(service="shop", name="question_embedding", version="one/8")
-    assert drift.alarm.direction == "down"
-    assert all(one.span.trace_id % 4 in {2, 3} for one in drift.worst if one.span)
-    after, again = restarted(learned, make=options.make_detector)
-    for at in range(400, 420):
-        after.emit(asked(2, at))
-    assert again.drifts
-    assert not caplog.records
-
-
-def test_a_detector_of_scores_gets_no_embeddings(caplog: pytest.LogCaptureFixture) -> None:
-    """It would log them as invalid scores."""
-    monitor, _ = watch(make=make)
-    for at in range(20):
-        monitor.emit(asked(at % 2, at))
-    assert not caplog.records
-
-
-def test_an_exception_of_a_detector_does_not_affect_others() -> None:
-    """It is raised after all other streams were updated."""
-
-    def some_fail(stream: Stream) -> Any:
-        return object() if stream.name == "b" else BettingDetector(target=0.9, every=10)
-
-    monitor, reports = watch(make=some_fail)
-    turn = Evaluation(scores=tuple(Score(name=name, value=0.0) for name in "abc"))
-    for _ in range(30):
-        with pytest.raises(AttributeError):
-            monitor.emit(turn)
-    assert {"a", "c"} <= {drift.stream.name for drift in reports.drifts}
-
-
-def test_strata_may_be_numbers() -> None:
-    """Metadata may be numbers; after a restart they are still the same strata."""
-    options = DriftOptions(learn=1000, stratum=lambda turn: turn.about["route"])  # type: ignore[arg-type,return-value]
-    monitor, reports = watch(make=options.make_detector, stratum=options.stratum)
-    dice = random.Random(0)
-
-    def turns_of(watching: DriftMonitor, *routes: int, count: int) -> None:
-        for _ in range(count):
-            route = dice.choice(routes)
-            one = evaluation(float(dice.random() < (0.3, 0.95)[route]))
-            watching.emit(replace(one, about={"route": route}))
-
-    turns_of(monitor, 0, 1, count=600)
-    monitor, reports = restarted(
-        monitor.to_state(), make=options.make_detector, stratum=options.stratum
-    )
-    turns_of(monitor, 0, 1, count=600)
-    monitor, reports = restarted(
-        monitor.to_state(), make=options.make_detector, stratum=options.stratum
-    )
-    turns_of(monitor, 0, count=600)
-    turns_of(monitor, 1, count=600)
-    assert not reports
-
-
-def test_another_embedder_starts_a_new_baseline() -> None:
-    """Embeddings of different models cannot be compared."""
-    monitor, reports = watch(make=DriftOptions(questions=100).make_detector)
-    for at in range(60):
-        monitor.emit(asked(at % 2, at))
-    monitor.emit(asked(0, 60, embedder="other"))
-    assert [type(report) for report in reports] == [NewBaseline]
-
-
-def test_scores_are_compared_within_their_stratum() -> None:
-    """Another mix of strata raises no alarm; a fall within one does."""
-    options = DriftOptions(
-        targets={"faithfulness": {"easy": 0.95, "hard": 0.45}},
-        stratum=lambda turn: str(turn.about["route"]),
-    )
-    monitor, reports = watch(make=options.make_detector, stratum=options.stratum)
-    dice = random.Random(0)
-
-    def turn(route: str, mean: float) -> None:
-        one = evaluation(float(dice.random() < mean))
-        monitor.emit(replace(one, about={"route": route}))
-
-    for _ in range(300):
-        turn("hard", 0.45)
-    assert not reports
-    for _ in range(300):
-        turn("easy", 0.45)
-    assert {drift.stream.name for drift in reports.drifts} == {"faithfulness"}
-
-
-class Threshold:
-    """A detector with river's interface that alarms at a score below 0.2."""
-
-    def __init__(self) -> None:
-        self.drift_detected = False
-
-    def update(self, x: float) -> None:
-        self.drift_detected = x < 0.2
-
-
-def test_a_detector_without_evidence_and_state_is_monitored() -> None:
-    """It has no value in the gauge, and nothing is saved for the next process."""
-    monitor, reports = watch(make=lambda _: RiverDetector(Threshold()))
-    monitor.emit(evaluation(0.9))
-    assert not dict(monitor.evidence())
-    assert monitor.to_state()["streams"] == []
-    monitor.emit(evaluation(0.1, at=7))
-    alarmed = next(drift for drift in reports.drifts if drift.stream == STREAM)
-    assert alarmed.alarm.log10_evidence is None
-    assert alarmed.worst[0].span == SpanRef(trace_id=7, span_id=7)
-
-
-class Failing(BettingDetector):
-    """A detector that cannot return evidence or state."""
-
-    @property
-    def log10_evidence(self) -> float:
-        raise RuntimeError
-
-    def to_state(self) -> Any:
-        raise RuntimeError
-
-
-def test_a_failing_detector_does_not_hide_the_evidence_and_state_of_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Each failure is counted, and logged as a warning once."""
-    counted: list[str] = []
-    monitor, _ = watch(
-        make=lambda stream: Failing() if stream == STREAM else BettingDetector(),
-        guard=Edge("sink", on_error=counted.append),
-    )
-    monitor.emit(evaluation(0.9))
-    for _ in range(2):
-        assert {stream.name for stream, _ in monitor.evidence()} == {"faithfulness.scored"}
-    assert {saved["name"] for saved in monitor.to_state()["streams"]} == {"faithfulness.scored"}
-    assert counted == ["sink"] * 3
-    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 1
 
 
 def test_normalized_scores_are_used() -> None:
@@ -453,3 +293,23 @@ def test_an_invalid_state_is_logged_and_ignored(
     assert record.levelno == logging.WARNING
     assert "cannot be used" in record.getMessage()
     assert "learned anew" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"direction": "sideways"}, "direction must be one of both, down, up"),
+        ({"targets": 0.9}, "targets must be a mapping"),
+        ({"targets": {"faithfulness": 1.5}}, "target must be a mean between 0 and 1"),
+        ({"on_drift": 1}, "on_drift must be a function"),
+    ],
+)
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    """The error names the option and the allowed values."""
+    with pytest.raises(ConfigError, match=message):
+        DriftOptions(**options)
+
+
+def test_options_are_hashable() -> None:
+    """They are part of the frozen `Config`."""
+    assert hash(DriftOptions()) == hash(DriftOptions())

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval_otel.drift import BettingDetector, detector
-from rag_eval_otel.drift.validation import count_ignored
+from rag_eval_otel.drift.detector import count_ignored
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.testing import ManualClock
@@ -150,36 +150,6 @@ def test_relearning_replaces_the_baseline() -> None:
     assert first_alarm(found, scores(2000, BAD, seed=3)) is not None
 
 
-# --- strata ---------------------------------------------------------------------------------------
-
-
-def mixed(count: int, share: float, *, fall: float = 0.0, seed: int = 0) -> list[tuple[float, str]]:
-    """Return scores of easy (mean .9) and hard (mean .6) questions, with their stratum."""
-    dice = random.Random(seed)
-    names = ["hard" if dice.random() < share else "easy" for _ in range(count)]
-    level = {"hard": 0.6 - fall, "easy": 0.9 - fall}
-    return [(float(dice.random() < level[name]), name) for name in names]
-
-
-def test_another_mix_of_known_strata_raises_no_alarm() -> None:
-    """More hard questions lower the mean of all scores, but not the mean of each stratum."""
-    plain, stratified = (BettingDetector(learn=2000) for _ in range(2))
-    for score, name in mixed(2000, 0.3) + mixed(3000, 0.7, seed=1):
-        plain.update(score)
-        stratified.update(score, stratum=name)
-    assert plain.alarm is not None
-    assert stratified.alarm is None
-
-
-def test_a_fall_within_strata_is_detected() -> None:
-    """Scores of an unknown stratum are compared with the common mean."""
-    found = BettingDetector(learn=2000)
-    for score, name in mixed(2000, 0.3):
-        found.update(score, stratum=name)
-    after = mixed(1500, 0.3, fall=0.15, seed=1)
-    assert any(found.update(s, stratum=n if i % 10 else "new") for i, (s, n) in enumerate(after))
-
-
 # --- bad input ------------------------------------------------------------------------------------
 
 
@@ -272,7 +242,6 @@ def test_every_may_be_very_large() -> None:
         ({"every": 1}, "every must be a number of scores"),
         ({"every": float("inf")}, "every must be"),
         ({"every": "1e5"}, "every must be"),
-        ({"target": {}}, "a mapping without strata"),
         ({"tail": float("nan")}, "tail must be a score"),
         ({"tail": 1.0}, "tail must be a score"),
         ({"learn": 1}, "learn must be a whole number, 2 or more"),
@@ -300,12 +269,11 @@ def test_a_restored_detector_raises_the_same_alarms(cut: int) -> None:
     stream = scores(400) + scores(500, BAD, seed=1)
     whole, begun, resumed = (BettingDetector(learn=300, every=1000) for _ in range(3))
     for score in stream[:cut]:
-        begun.update(score, stratum="a" if score else "b")
+        begun.update(score)
     resumed.restore(json.loads(json.dumps(begun.to_state())))
     for score in stream[:cut]:
-        whole.update(score, stratum="a" if score else "b")
-    rest = [(one, "a" if one else "b") for one in stream[cut:]]
-    decided = [[d.update(s, stratum=n) for s, n in rest] for d in (whole, resumed)]
+        whole.update(score)
+    decided = [list(map(each.update, stream[cut:])) for each in (whole, resumed)]
     assert decided[0] == decided[1]
     assert whole.to_state() == resumed.to_state()
 
@@ -324,16 +292,6 @@ def test_every_target_can_be_restored(target: float) -> None:
             other.restore(state)
 
 
-def test_targets_of_strata_can_be_restored() -> None:
-    """The targets must be equal."""
-    targets = {"a": 0.9, "b": 0.43, "c": 0.1}
-    found = BettingDetector(target=targets)
-    found.update(0.3, stratum="b")
-    again = BettingDetector(target=targets)
-    again.restore(json.loads(json.dumps(found.to_state())))
-    assert again.to_state() == found.to_state()
-
-
 def broken_states() -> list[dict[str, Any]]:
     """Return invalid states."""
     found = BettingDetector(reference=scores(500))
@@ -343,10 +301,8 @@ def broken_states() -> list[dict[str, Any]]:
         {},
         {**state, "format": 99},
         {**state, "every": 7.0},
-        {**state, "kind": "cusum"},
         {**state, "count": None},
         {**state, "count": -1},
-        {**state, "strata": ["a"]},
         {**state, "baseline": {"centre": 0.5}},
         {**state, "evidence": None},
         {**state, "evidence": {**evidence, "bets": [1.0]}},
@@ -358,22 +314,19 @@ def broken_states() -> list[dict[str, Any]]:
         {**state, "evidence": {**evidence, "recent": [evidence["recent"][0], math.inf]}},
         {**state, "count": math.inf},
         {**state, "baseline": {**baseline, "levels": [None] * 4}},
-        {**state, "baseline": {**baseline, "strata": {"a": [math.nan] * 4}}},
         *({**state, "baseline": {**baseline, "levels": [one] * 4}} for one in broken_levels()),
         {**state, "baseline": None, "learning": [math.nan]},
-        {**state, "baseline": None, "learning": [0.5], "strata": [["a"]]},
     ]
 
 
 def broken_levels() -> list[list[float]]:
-    """Return invalid levels: mean, variance, number, effect and highest value."""
+    """Return invalid levels: mean, variance, number and effect."""
     return [
-        [math.nan, 0.1, 500, 1.0, 1.0],
-        [7.0, 0.1, 500, 1.0, 1.0],
-        [0.5, -0.1, 500, 1.0, 1.0],
-        [0.5, 0.1, 0, 1.0, 1.0],
-        [0.5, 0.1, 500, 0.5, 1.0],
-        [0.5, 0.1, 500, 1.0, 0.2],
+        [math.nan, 0.1, 500, 1.0],
+        [7.0, 0.1, 500, 1.0],
+        [0.5, -0.1, 500, 1.0],
+        [0.5, 0.1, 0, 1.0],
+        [0.5, 0.1, 500, 0.5],
     ]
 
 
@@ -385,16 +338,6 @@ def test_an_invalid_state_changes_nothing(state: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError, OverflowError)):
         found.restore(state)
     assert found.to_state() == before
-
-
-def test_a_state_with_strata_is_restored() -> None:
-    """Scores plus the offsets of their stratum may add up to less than 0."""
-    found, resumed = BettingDetector(learn=200), BettingDetector(learn=200)
-    for at in range(200):
-        found.update(0.9 if at % 2 else 0.3, stratum=str(at % 2))
-    found.update(0.0, stratum="1")
-    resumed.restore(json.loads(json.dumps(found.to_state())))
-    assert resumed.to_state() == found.to_state()
 
 
 @pytest.mark.parametrize("direction", ["up", "both"])
@@ -415,30 +358,3 @@ def test_the_function_detector_returns_the_default_detector() -> None:
     found = detector(0.8, None, 1e4)
     assert isinstance(found, BettingDetector)
     assert found.every == 1e4
-
-
-def test_strata_that_stay_for_hours_raise_no_alarm() -> None:
-    """The error of the mean of an hour recurs in each of its scores."""
-    dice = random.Random(1)
-    found = BettingDetector(learn=2000)
-    means = [0.8 + 0.06 * math.sin(2 * math.pi * hour / 24) for hour in range(24)]
-    hours = [(at // 84) % 24 for at in range(8000)]
-    assert not any(found.update(float(dice.random() < means[h]), stratum=str(h)) for h in hours)
-    assert found.baseline is not None
-    assert found.baseline.level.effect > 1.5
-
-
-def test_each_stratum_may_have_a_target() -> None:
-    """Nothing is learned; another mix raises no alarm, and a fall within strata does."""
-    found = BettingDetector(target={"hard": 0.6, "easy": 0.9})
-    before = [(s, n) for share in (0.2, 0.8) for s, n in mixed(1500, share, seed=3)]
-    assert not any(found.update(score, stratum=name) for score, name in before)
-    assert any(found.update(s, stratum=n) for s, n in mixed(1000, 0.5, fall=0.15))
-
-
-def test_targets_of_strata_exclude_a_reference() -> None:
-    """The two would contradict each other."""
-    with pytest.raises(ConfigError, match="not both"):
-        BettingDetector(target={"a": 0.5}, reference=scores(500))
-    with pytest.raises(ConfigError, match="target must be"):
-        BettingDetector(target={"a": 5})

@@ -10,34 +10,101 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 from rag_eval_otel.drift.baseline import (
+    VIEWS,
     Baseline,
-    add_offsets,
+    Directions,
+    View,
     learned_baseline,
     target_baseline,
     views_of,
 )
 from rag_eval_otel.drift.evidence import Evidence
-from rag_eval_otel.drift.records import VIEWS, Alarm, Directions, change_interval, direction_of
-from rag_eval_otel.drift.validation import (
-    check_count,
-    check_direction,
-    check_every,
-    check_tail,
-    check_targets,
-    count_ignored,
-    valid_reference,
-    valid_score,
-)
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.limited_log import LimitedLog
 
-FORMAT = 1
+FORMAT = 2
 """The version number of the format in which detectors save their state."""
+
+_ROUNDING = 1e-6
+_MIN_REFERENCE = 2
+_MIN_EVERY = 10
+_MIN_LEARN, _DEFAULT_LEARN = 50, 2000  # number of scores from which a baseline is learned
+
+Direction = Literal["down", "up", "spread"]
+"""The change that an alarm reports.
+
+``spread`` means that scores lie further from their mean than in the baseline.
+"""
+
+_DIRECTION_OF_VIEW: Mapping[View, Direction] = {
+    "level": "down",
+    "tail": "down",
+    "spread": "spread",
+    "rise": "up",
+}
+
+
+def direction_of(view: View, interval: tuple[float, float]) -> Direction:
+    """Return in which direction the scores have changed.
+
+    ``interval`` is a confidence interval for the change of the mean. If it includes 0, the result
+    is the direction of ``view``, the test that raised the alarm.
+    """
+    low, high = interval
+    if high < 0:
+        return "down"
+    return "up" if low > 0 else _DIRECTION_OF_VIEW[view]
+
+
+_NORMAL = 2.8  # not 1.96, because the chosen onset makes the change look as large as possible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A change of scores that a detector found.
+
+    ``index`` is the index of the score that raised the alarm, and ``onset`` the estimated index of
+    the first score after the change. Indexes count the valid scores of the stream, from 0. ``view``
+    is the test that raised the alarm. ``before`` is the mean of the baseline, ``after`` the mean of
+    the ``n`` scores since the onset. ``interval`` is a 95 % confidence interval for the difference
+    of these means. It is wider than usual, because the onset was estimated from the same scores.
+    """
+
+    index: int
+    onset: int
+    n: int
+    direction: Direction
+    view: View
+    before: float
+    after: float
+    interval: tuple[float, float]
+    log10_evidence: float
+    every: float
+
+    @property
+    def change(self) -> float:
+        """The change of the mean of the scores, ``after - before``."""
+        return self.after - self.before
+
+
+def change_interval(
+    change: float, *, variance: float, effect: float, n: int, baseline_error: float
+) -> tuple[float, float]:
+    """Return a 95 % confidence interval for ``change``, the change of the mean of the scores.
+
+    ``change`` is the mean of the ``n`` scores since the change, minus the mean of the baseline.
+    ``variance`` is the variance of the ``n`` scores. ``effect`` is the number of these scores that
+    carry as much information as one independent score. ``baseline_error`` is the standard error of
+    the mean of the baseline.
+    """
+    half = _NORMAL * math.sqrt(variance * effect / max(n, 1) + baseline_error**2)
+    return change - half, change + half
 
 
 class BettingDetector:
@@ -66,8 +133,7 @@ class BettingDetector:
     "up" to the last. After an alarm the next ``cooldown`` scores are ignored. Then the detector
     collects evidence again from zero, against the same baseline.
 
-    ``target`` may also map strata (kinds of input, such as routes) to means. Time and memory per
-    score are constant. Raises `ConfigError` for invalid options.
+    Time and memory per score are constant. Raises `ConfigError` for invalid options.
     """
 
     __slots__ = (
@@ -79,7 +145,6 @@ class BettingDetector:
         "_learning",
         "_log",
         "_pause",
-        "_strata",
         "_target",
         "alarm",
         "cooldown",
@@ -89,12 +154,10 @@ class BettingDetector:
         "tail",
     )
 
-    kind = "betting"
-
     def __init__(
         self,
         *,
-        target: float | Mapping[str, float] | None = None,
+        target: float | None = None,
         reference: Sequence[object] | None = None,
         every: float = 100_000,
         learn: int = 2000,
@@ -102,7 +165,7 @@ class BettingDetector:
         direction: Directions = "both",
         cooldown: int = 500,
     ) -> None:
-        check_targets(target)
+        check_target(target)
         check_every(every)
         check_count("learn", learn, least=2)
         check_count("cooldown", cooldown)
@@ -149,25 +212,19 @@ class BettingDetector:
         self._baseline: Baseline | None = None
         self._evidence: Evidence | None = None
         self._learning = array("d")
-        self._strata: list[str | None] = []
         self._pause = 0
         if reference is not None:
             self._learning.extend(valid_reference(reference))
-            self._strata = [None] * len(self._learning)
             self._end_learning()
         elif self._target is not None:
             self._begin(target_baseline(self._target))
 
     def _end_learning(self) -> None:
-        found = learned_baseline(self._learning, self._strata, tail=self.tail)
-        target = self._target
-        if isinstance(target, Mapping):
-            msg = "give a reference, or a target for each stratum, not both"
-            raise ConfigError(msg)
-        self._begin(found if target is None else found.with_target(target))
+        baseline = learned_baseline(self._learning, tail=self.tail)
+        self._begin(baseline if self._target is None else baseline.with_target(self._target))
 
     def _begin(self, baseline: Baseline) -> None:
-        self._learning, self._strata = array("d"), []
+        self._learning = array("d")
         self._baseline = baseline
         self._evidence = Evidence(baseline, every=self.every, direction=self._direction)
 
@@ -190,13 +247,11 @@ class BettingDetector:
         """
         return self._evidence.since(count=self.count) if self._evidence else self.count
 
-    def update(self, score: float | None, *, stratum: str | None = None) -> bool:
+    def update(self, score: float | None) -> bool:
         """Compare ``score`` with the baseline and return True if the score raises an alarm.
 
-        While there is no baseline yet, the score is used to learn the baseline. ``stratum`` names
-        the kind of input (a route, a topic, the hour), which must be known before the score. The
-        score is compared with scores of the same stratum in the baseline, so that a different mix
-        of strata does not raise an alarm. A score that is None, NaN or outside [0, 1] is ignored.
+        While there is no baseline yet, the score is used to learn the baseline. A score that is
+        None, NaN or outside [0, 1] is ignored.
         """
         self.drift_detected = False
         value = valid_score(score)
@@ -205,27 +260,22 @@ class BettingDetector:
         else:
             self.count += 1
             if self._evidence is None or self._baseline is None:
-                self._learn_from(value, stratum)
+                self._learn_from(value)
             elif self._pause:
                 self._pause -= 1
                 if not self._pause:
                     self._evidence.clear()
             else:
-                self._bet(value, stratum, self._baseline, self._evidence)
+                self._bet(value, self._baseline, self._evidence)
         return self.drift_detected
 
-    def _learn_from(self, score: float, stratum: str | None) -> None:
+    def _learn_from(self, score: float) -> None:
         self._learning.append(score)
-        self._strata.append(stratum)
         if len(self._learning) >= self._learn:
             self._end_learning()
 
-    def _bet(
-        self, score: float, stratum: str | None, baseline: Baseline, evidence: Evidence
-    ) -> None:
+    def _bet(self, score: float, baseline: Baseline, evidence: Evidence) -> None:
         views = views_of(score, tail=self.tail, centre=baseline.centre)
-        if stratum is not None:
-            views = add_offsets(views, baseline.strata.get(stratum))
         evidence.add(views, index=self.count - 1)
         if evidence.value >= self.every:
             self.drift_detected = True
@@ -273,16 +323,14 @@ class BettingDetector:
         """
         return {
             "format": FORMAT,
-            "kind": self.kind,
             "every": self.every,
             "tail": self.tail,
-            "target": _plain(self._target),
+            "target": self._target,
             "count": self.count,
             "pause": self._pause,
             "baseline": self._baseline and self._baseline.to_state(),
             "evidence": self._evidence and self._evidence.to_state(),
             "learning": list(self._learning),
-            "strata": self._strata if any(self._strata) else [],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -292,26 +340,19 @@ class BettingDetector:
         or comes from a detector with another ``every``, ``tail`` or ``target``. In this case the
         detector does not change.
         """
-        expected = (FORMAT, self.kind, self.every, self.tail, _plain(self._target))
-        found = (
-            *(state[name] for name in ("format", "kind", "every", "tail")),
-            state.get("target"),
-        )
-        if found != expected:
-            msg = f"it belongs to a detector {found}, not {expected}"
+        expected = (FORMAT, self.every, self.tail, self._target)
+        saved = tuple(state[name] for name in ("format", "every", "tail", "target"))
+        if saved != expected:
+            msg = f"it belongs to a detector {saved}, not {expected}"
             raise ValueError(msg)
         count, pause = int(state["count"]), int(state["pause"])
         learning = array("d", state["learning"])
-        strata = list(state["strata"]) or [None] * len(learning)
-        if count < 0 or pause < 0 or len(strata) != len(learning):
-            msg = "its counts contradict each other"
-            raise ValueError(msg)
-        if None in map(valid_score, learning) or not all(isinstance(s, str | None) for s in strata):
-            msg = "the scores or strata to learn from are invalid"
+        if count < 0 or pause < 0 or None in map(valid_score, learning):
+            msg = "its counts or the scores to learn from are invalid"
             raise ValueError(msg)
         baseline, evidence = self._restored(state)
         self.count, self._pause, self._baseline, self._evidence = count, pause, baseline, evidence
-        self._learning, self._strata = learning, strata
+        self._learning = learning
 
     def _restored(self, state: Mapping[str, Any]) -> tuple[Baseline, Evidence] | tuple[None, None]:
         if state["baseline"] is None:
@@ -322,5 +363,89 @@ class BettingDetector:
         return baseline, evidence
 
 
-def _plain(target: float | Mapping[str, float] | None) -> float | dict[str, float] | None:
-    return dict(target) if isinstance(target, Mapping) else target
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def valid_score(score: object) -> float | None:
+    """Return ``score`` as a float in [0, 1], or None if it is not a number in this range.
+
+    A number that is outside the range by a rounding error is moved to the bound.
+    """
+    if type(score) is float and 0.0 <= score <= 1.0:  # nearly all are
+        return score
+    if isinstance(score, bool) or not isinstance(score, (float, int)):
+        return None
+    if not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN
+        return None
+    return min(1.0, max(0.0, float(score)))
+
+
+def valid_reference(scores: Iterable[object]) -> list[float]:
+    """Return the values in ``scores`` that are scores in [0, 1].
+
+    Raises `ConfigError` if there are fewer than two, because no baseline can be learned from them.
+    """
+    values = [value for value in map(valid_score, scores) if value is not None]
+    if len(values) < _MIN_REFERENCE:
+        msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {len(values)}"
+        raise ConfigError(msg)
+    return values
+
+
+def count_ignored(value: object, ignored: int, *, log: LimitedLog) -> int:
+    """Return the number of ignored values after ``value``, which is not a valid score.
+
+    ``ignored`` is the number before. A warning is written to ``log``. The value None stands for a
+    failed evaluation and is neither counted nor logged.
+    """
+    if value is None:
+        return ignored
+    log.write("ignored", "drift: ignored %.40r, which is not a score in [0, 1]", value)
+    return ignored + 1
+
+
+def default_learn(count: int) -> int:
+    """Return how many of the ``count`` scores in a file are used to learn the baseline.
+
+    This is half of the scores, but at least 50 and at most 2,000.
+    """
+    return min(_DEFAULT_LEARN, max(_MIN_LEARN, count // 2))
+
+
+def check_target(target: float | None) -> None:
+    """Raise `ConfigError` unless ``target`` is None or in (0, 1)."""
+    if target is not None and not (valid_score(target) is not None and 0 < target < 1):
+        msg = f"target must be a mean between 0 and 1, as 0.8 is, not {target!r}"
+        raise ConfigError(msg)
+
+
+def check_tail(tail: float) -> None:
+    if valid_score(tail) is None or tail >= 1:
+        msg = f"tail must be a score from 0 to below 1, as 0.5 is, not {tail!r}"
+        raise ConfigError(msg)
+
+
+def check_every(every: float) -> None:
+    if not _is_number(every) or not _MIN_EVERY <= every < math.inf:
+        msg = f"every must be a number of scores for each false alarm, 10 or more, not {every!r}"
+        raise ConfigError(msg)
+
+
+def check_count(name: str, value: int, *, least: int = 0, most: float = math.inf) -> None:
+    """Raise `ConfigError` unless ``value`` is a whole number from ``least`` to ``most``."""
+    whole = _is_number(value) and least <= value < math.inf and value == int(value)
+    if not whole or value > most:
+        allowed = f"{least} or more" if most == math.inf else f"{least} to {most}"
+        msg = f"{name} must be a whole number, {allowed}, not {value!r}"
+        raise ConfigError(msg)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_direction(direction: str) -> None:
+    allowed = get_args(Directions)
+    if direction not in allowed:
+        msg = f"direction must be one of {', '.join(allowed)}, not {direction!r}"
+        raise ConfigError(msg)

@@ -1,0 +1,190 @@
+"""A canary set next to a live pipeline."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from pipeline import ANSWER, CONTEXT, QUESTION, OnesEmbedder, good_answers, running
+from rag_eval_otel.drift import Drift, DriftOptions, Stream
+from rag_eval_otel.drift.canary import CanaryMonitor
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.testing import FakeJudge
+from rag_eval_otel.types import Evaluation, Sample, Score
+
+ROWS = [Sample(question=f"{QUESTION} {at}", contexts=(CONTEXT,), answer=ANSWER) for at in range(12)]
+
+
+def test_a_changed_judge_is_detected() -> None:
+    """Model and texts are the same, and the reported cause is the judge."""
+    mind = {"rating": 2}
+
+    def answer(task: Task[Any]) -> object:
+        reply = good_answers(task)
+        return {**reply, **mind} if task.reply.__name__ == "Rating" else reply  # type: ignore[dict-item]
+
+    told: list[Any] = []
+    options = DriftOptions(on_drift=told.append)
+    with running(judge=FakeJudge(answer), drift=options, metrics=["context_relevance"]) as app:
+        canary = app.handle.watch_canary(ROWS, minutes=1000)
+        for _ in range(6):
+            canary.run_once()
+        assert not told
+        mind["rating"] = 0
+        for _ in range(3):
+            canary.run_once()
+        canary.stop()
+    assert told[0].cause == "judge"
+    assert told[0].stream.name == "canary.context_relevance"
+    assert told[0].stream.service == "unknown_service:python"  # the SDK's, without a resource
+
+
+def test_the_schedule_runs_until_it_is_stopped() -> None:
+    """Rounds run on a thread of their own, and replies are not cached."""
+    asked: list[int] = []
+    often = threading.Event()
+
+    def answer(task: Task[Any]) -> object:
+        asked.append(1)
+        if len(asked) > 6:
+            often.set()
+        return good_answers(task)
+
+    with running(
+        judge=FakeJudge(answer), embedder=OnesEmbedder(), metrics=["context_relevance"]
+    ) as app:
+        canary = app.handle.watch_canary(ROWS[:1], minutes=0.0001)
+        assert often.wait(30)
+        canary.stop()
+
+
+def test_a_shutdown_ends_the_rounds() -> None:
+    """After the shutdown of the pipeline, the judge gets no more requests."""
+    asked: list[int] = []
+
+    def answer(task: Task[Any]) -> object:
+        asked.append(1)
+        return good_answers(task)
+
+    with running(
+        judge=FakeJudge(answer), embedder=OnesEmbedder(), metrics=["context_relevance"]
+    ) as app:
+        canary = app.handle.watch_canary(ROWS[:1], minutes=1000)
+        canary.run_once()
+        assert asked
+        app.handle.shutdown()
+        asked.clear()
+        canary.run_once()
+        assert not asked
+
+
+def test_an_exception_in_a_round_is_counted() -> None:
+    """An internal error is counted and does not reach the application."""
+    with running(errors="swallow") as app:
+        canary = app.handle.watch_canary(ROWS[:2], minutes=1000)
+        canary._measure = lambda _: None  # type: ignore[assignment,return-value]  # noqa: SLF001
+        canary.run_once()
+        canary.stop()
+        app.stop()
+        points = app.receiver.metrics()
+    errors = [p for p in points if p.name == "rag.evaluation.internal_errors"]
+    assert {p.attributes["place"] for p in errors} == {"canary"}
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "told"),
+    [
+        ([], {}, "a canary set has 1 to 64 samples, not 0"),
+        (ROWS * 10, {}, "not 120"),
+        (ROWS, {"drift": "off"}, "needs drift='on'"),
+    ],
+)
+def test_an_invalid_canary_set_is_refused(data: Any, options: dict[str, Any], told: str) -> None:
+    """The error says what is allowed."""
+    with running(**options) as app, pytest.raises(ConfigError, match=told):
+        app.handle.watch_canary(data)
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf")])
+def test_rounds_without_a_pause_are_refused(minutes: float) -> None:
+    """They would send requests to the judge without end."""
+    with running() as app, pytest.raises(ConfigError, match="minutes must be above 0"):
+        app.handle.watch_canary(ROWS, minutes=minutes)
+
+
+# --- the monitor of a canary set ------------------------------------------------------------------
+
+CANARY_ROWS = 10
+LEVELS = [at / (CANARY_ROWS - 1) for at in range(CANARY_ROWS)]
+STREAM = Stream(service="shop", name="faithfulness", version="1")
+
+
+def rounds(monitor: CanaryMonitor, count: int, *, fall: float = 0.0, seed: int = 0) -> None:
+    """Score the set ``count`` times with some noise, and lower by ``fall``."""
+    dice = random.Random(seed)
+    for _ in range(count):
+        monitor.begin_round()
+        for row, level in enumerate(LEVELS):
+            value = min(1.0, max(0.0, level - fall + dice.uniform(-0.05, 0.05)))
+            monitor.add(
+                row, Evaluation(scores=(Score(name="faithfulness", value=value, version="1"),))
+            )
+
+
+def canary_monitor() -> tuple[CanaryMonitor, list[Drift]]:
+    """Return a canary monitor and its reports."""
+    reports: list[Drift] = []
+    return CanaryMonitor(reports.append, rows=CANARY_ROWS, service="shop"), reports
+
+
+def test_a_change_on_the_canary_set_has_the_cause_judge() -> None:
+    """Alarms on live scores then have the same cause."""
+    monitor, reports = canary_monitor()
+    assert monitor.cause(STREAM) == "unknown"
+    rounds(monitor, 30)
+    assert monitor.cause(STREAM) == "system"
+    rounds(monitor, 10, fall=0.15, seed=1)
+    assert reports[0].cause == "judge"
+    assert reports[0].stream.name == "canary.faithfulness"
+    assert reports[0].alarm.direction == "down"
+    assert monitor.cause(STREAM) == "judge"
+
+
+def test_a_steady_judge_raises_no_alarm() -> None:
+    """The rows differ from each other, but not from their own earlier scores."""
+    monitor, reports = canary_monitor()
+    rounds(monitor, 200)
+    assert not reports
+
+
+def test_after_twenty_steady_rounds_the_cause_is_the_system() -> None:
+    """A change of the judge explains alarms for a limited time."""
+    monitor, reports = canary_monitor()
+    rounds(monitor, 30)
+    rounds(monitor, 8, fall=0.3, seed=1)
+    assert reports
+    rounds(monitor, 30, seed=2)
+    assert monitor.cause(STREAM) == "system"
+
+
+def test_another_version_has_an_unknown_cause() -> None:
+    """The canary set has no scores of that version."""
+    monitor, _ = canary_monitor()
+    rounds(monitor, 10)
+    assert monitor.cause(Stream(service="shop", name="faithfulness", version="2")) == "unknown"
+
+
+def test_failed_scores_are_not_evidence() -> None:
+    """An unreachable judge has not changed."""
+    monitor, reports = canary_monitor()
+    rounds(monitor, 10)
+    failed = Evaluation(
+        scores=(Score(name="faithfulness", status="error", reason="timeout", version="1"),)
+    )
+    for row in range(CANARY_ROWS * 20):
+        monitor.add(row % CANARY_ROWS, failed)
+    assert not reports
