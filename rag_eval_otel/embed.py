@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
-import hashlib
 import math
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rag_eval_otel.config import Config
 from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.batching import Batches
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.openai_client import OpenAIClient, connection
-from rag_eval_otel.judge.protection import CHARACTERS, Endpoint
+from rag_eval_otel.judge.limits import Endpoint
+from rag_eval_otel.judge.openai import OpenAIClient
 from rag_eval_otel.judge.texts import features
 from rag_eval_otel.judge.usage import Ledger, Meter
-from rag_eval_otel.providers import PROVIDERS, parts_of
-from rag_eval_otel.runtime.watchdog import within
+from rag_eval_otel.providers import provider_of
 from rag_eval_otel.runtime.workers import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
 
@@ -49,25 +44,6 @@ def cosine(one: Vectors, other: Vectors) -> float | None:
     return min(1.0, max(-1.0, float(np.dot(one, other)) / norms))
 
 
-def named_embedder(model: str, config: Config) -> OpenAIEmbedder:
-    """Return an embedder that asks ``model`` of the provider in ``config.embedder``.
-
-    If ``config`` has no address for the embedder, and the judge has the same provider (or is not
-    given by provider and model), the address and the key of the judge are used.
-    """
-    provider = PROVIDERS[str(config.embedder).partition("/")[0]]
-    judge = parts_of(config.judge) if isinstance(config.judge, str) else None
-    base_url, key = config.embedder_base_url, config.embedder_api_key
-    if base_url is None and (judge is None or judge[0] is provider):
-        base_url, key = config.judge_base_url, key or config.judge_api_key
-    return OpenAIEmbedder(model, **connection(provider, config, base_url=base_url, key=key))
-
-
-def offline_embedder(_model: str, _config: Config) -> HashingEmbedder:
-    """Return the offline embedder, which has neither a model name nor options."""
-    return HashingEmbedder()
-
-
 class OpenAIEmbedder:
     """An embedder behind an OpenAI-compatible server; `OpenAIJudge` explains the parameters."""
 
@@ -75,27 +51,26 @@ class OpenAIEmbedder:
         self,
         model: str = "text-embedding-3-small",
         *,
+        provider: str = "openai",
         base_url: str | None = None,
         api_key: str | None = None,
         timeout: float = 30.0,
-        max_retries: int = 3,
+        retries: int = 3,
         client: AsyncOpenAI | None = None,
-        api_version: str | None = None,
-        key_variable: str = "OPENAI_API_KEY",
     ) -> None:
         """Embed with ``model``; connect to the server with the first request only."""
         self.model = model
         self._client = OpenAIClient(
+            provider_of(provider),
             base_url=base_url,
             api_key=api_key,
             timeout=timeout,
-            max_retries=max_retries,
+            retries=retries,
             client=client,
-            key_variable=key_variable,
-            api_version=api_version,
         )
         self._coding = {"encoding_format": "base64"}
-        self.use_endpoint(Endpoint(f"embedder {model}", self._client.limits))
+        title = f"embedder {provider}/{model} at {self._client.address}"
+        self.use_endpoint(Endpoint(f"embedder {model}", self._client.limits, title=title))
 
     def __repr__(self) -> str:
         return f"OpenAIEmbedder({self.model!r})"
@@ -109,7 +84,7 @@ class OpenAIEmbedder:
     def use_endpoint(self, endpoint: Endpoint) -> None:
         """Send later requests by way of ``endpoint``."""
         self.endpoint = endpoint
-        self._batches = Batches(self._embed, name=endpoint.name)
+        self._batches = Batches(self._embed)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; raise `JudgeError` on failure.
@@ -126,7 +101,7 @@ class OpenAIEmbedder:
         try:
             return await self._sent({**body, **self._coding})
         except JudgeRequestError as error:
-            if "encoding_format" not in str(error):
+            if "encoding_format" not in error.named:
                 raise
             self._coding = {}
             return await self._sent(body)
@@ -138,7 +113,7 @@ class OpenAIEmbedder:
             return _rows(await self._client.embeddings(body), len(texts))
 
         await self._client.open()  # now, because the time of an attempt is limited
-        return await self.endpoint.call(send, tokens=sum(map(len, texts)) // CHARACTERS)
+        return await self.endpoint.call(send)
 
 
 def _rows(payload: Mapping[str, Any], count: int) -> Vectors:
@@ -216,74 +191,24 @@ def name_of(embedder: Embedder) -> str:
     return model if isinstance(model, str) else type(embedder).__name__
 
 
-class VectorCache:
-    """Keeps the vectors of up to ``max_texts`` texts, under digests of the texts.
-
-    With all that belongs to them, they take at most ``max_bytes`` of memory. If the cache is full,
-    the least recently used vectors are dropped. The texts are not kept. A cache belongs to one
-    embedder.
-    """
-
-    def __init__(self, max_bytes: int = 16 * 1024 * 1024, *, max_texts: int = 2048) -> None:
-        self._max_bytes = max_bytes
-        self._max_texts = max_texts
-        self._bytes = 0
-        self._rows: OrderedDict[bytes, Vectors] = OrderedDict()
-
-    def get(self, text: str) -> Vectors | None:
-        """Return the vector of ``text``, or None if it is not in the cache."""
-        key = _digest(text)
-        found = self._rows.get(key)
-        if found is not None:
-            self._rows.move_to_end(key)
-        return found
-
-    def put(self, text: str, row: Vectors) -> None:
-        """Keep a copy of ``row``, the vector of ``text``."""
-        key, kept = _digest(text), np.array(row)
-        before = self._rows.pop(key, None)
-        self._bytes += _size(kept) - (0 if before is None else _size(before))
-        self._rows[key] = kept
-        while self._bytes > self._max_bytes or len(self._rows) > self._max_texts:
-            self._bytes -= _size(self._rows.popitem(last=False)[1])
-
-
-_ENTRY: Final = 400  # bytes of an entry of the cache without its numbers
-
-
-def _size(row: Vectors) -> int:
-    return int(row.nbytes) + _ENTRY
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
 class Embed:
     """Sends the texts that metrics want to embed to an embedder, in few requests for a sample.
 
-    Texts that wait at the same moment are sent in one request, and equal texts are sent once. Texts
-    whose vectors are in ``cache`` are not sent. ``usage`` counts the requests and tokens, and
-    ``ledger`` divides them among the metrics. A request beyond ``budget`` raises
-    `BudgetSpentError`.
+    Texts that wait at the same moment are sent in one request, and equal texts are sent once.
+    ``usage`` counts the requests and tokens, and ``ledger`` divides them among the metrics. A
+    request beyond ``budget`` raises `BudgetSpentError`.
     """
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        *,
-        budget: Budget | None = None,
-        cache: VectorCache | None = None,
-    ) -> None:
+    def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
         self.usage = Usage()
         self.ledger = Ledger()
-        self._cache = cache
         self._embedder = embedder
         self._budget = budget
         self._meters: dict[Meter, Sequence[str]] = {}
         self._rows: dict[str, asyncio.Future[Vectors]] = {}
         self._waiting: list[str] = []
         self._requests: set[asyncio.Task[Vectors]] = set()
+        self.errors: list[BaseException] = []  # of requests that have failed
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; exceptions of the embedder are raised."""
@@ -291,31 +216,17 @@ class Embed:
             self.ledger.ask(text)
         loop = asyncio.get_running_loop()
         new = [text for text in dict.fromkeys(texts) if text not in self._rows]
-        unknown = [text for text in new if not self._find(text, loop.create_future())]
-        if unknown and not self._waiting:
+        for text in new:
+            self._rows[text] = loop.create_future()
+        if new and not self._waiting:
             loop.call_soon(self._send)
-        self._waiting += unknown
+        self._waiting += new
         return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
-
-    def _find(self, text: str, row: asyncio.Future[Vectors]) -> bool:
-        """Keep ``row`` as the vector of ``text``; return True if the cache has the vector."""
-        self._rows[text] = row
-        found = None if self._cache is None else self._cache.get(text)
-        if found is not None:
-            row.set_result(found)
-        return found is not None
 
     @property
     def is_used(self) -> bool:
         """Whether a metric has asked for the vector of a text."""
         return bool(self._rows)
-
-    def known(self, text: str) -> Vectors | None:
-        """Return a copy of the vector of ``text``, or None if ``text`` was not embedded."""
-        row = self._rows.get(text)
-        if row is None or not row.done() or row.cancelled() or row.exception():
-            return None
-        return np.array(row.result())  # a copy does not keep other rows in memory
 
     def cancel(self) -> None:
         """Cancel the requests under way, and drop the texts that wait to be sent."""
@@ -341,7 +252,7 @@ class Embed:
         self._meters[meter] = texts
         try:
             async with meter:
-                rows = await within(f"embedder {name}", partial(self._embedder.embed, texts))
+                rows = await self._embedder.embed(texts)
                 meter.tell(Usage(embedding_requests=1))
         finally:
             if self._meters.pop(meter, None) is not None:  # else `cancel` has counted it
@@ -358,13 +269,12 @@ class Embed:
     def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
         self._requests.discard(request)
         error = given_up() if request.cancelled() else request.exception()
+        if error is not None:
+            self.errors.append(error)
         for i, text in enumerate(texts):
             future = self._rows[text]
             if error is not None:
                 future.set_exception(error)
                 future.exception()  # mark the error as seen, because nothing may wait for it
             else:
-                row = request.result()[i]
-                future.set_result(row)
-                if self._cache is not None:
-                    self._cache.put(text, row)
+                future.set_result(request.result()[i])

@@ -1,23 +1,30 @@
-"""`evaluate`: compute the scores of one sample, without tracing."""
+"""`evaluate` and `aevaluate`: compute the scores of one sample, without tracing."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
-import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as release
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
-from rag_eval_otel.embed import Embed, VectorCache, name_of
-from rag_eval_otel.errors import ConfigError, JudgeError
-from rag_eval_otel.judge.ask import Ask, ReplyCache
+from rag_eval_otel.embed import Embed, name_of
+from rag_eval_otel.errors import (
+    ConfigError,
+    JudgeError,
+    UnparsableReplyError,
+    UnsuitableJudgeError,
+)
+from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
+from rag_eval_otel.judge.limits import time_limit, title_of
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
@@ -29,24 +36,23 @@ from rag_eval_otel.judge.models import (
     chosen_prices,
     chosen_prompts,
 )
-from rag_eval_otel.judge.outcomes import status_of
+from rag_eval_otel.judge.outcomes import outcome_of, status_of
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
-from rag_eval_otel.judge.protection import time_limit
 from rag_eval_otel.judge.shortening import clipped
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import measuring
 from rag_eval_otel.judge.wire import prompt_hash
+from rag_eval_otel.log import class_name
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
-from rag_eval_otel.metrics.function import FunctionMetric
-from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.metrics.base import Metric, kinds_of
+from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
-from rag_eval_otel.redaction import Redactor, scrubbed
-from rag_eval_otel.runtime.watchdog import within
+from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.workers import DaemonExecutor
 from rag_eval_otel.types import (
     Embedder,
-    Embedding,
     Evaluation,
-    Fusion,
     Reason,
     Reasons,
     Sample,
@@ -56,56 +62,61 @@ from rag_eval_otel.types import (
 )
 from rag_eval_otel.untrusted import suspicions
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+T = TypeVar("T")
+
+_log = LimitedLog()  # of all calls of `evaluate`
 _PATIENCE = 5.0  # most seconds that a question waits to share a request
 _WAITED = 0.25  # most of the timeout that a question waits
-_REFUSED, _SERVER = 400, 500
 _RETRIED = frozenset({"unparsable", "judge_incomplete"})
 _MODELS = 100  # most models whose versions are kept
-_REASONS: Mapping[int, Reason] = {
-    401: "unauthorized",
-    403: "unauthorized",
-    408: "timeout",
-    429: "rate_limited",
-}
+_POLL = 0.2  # seconds; a signal just before a wait is handled after the wait
 
 
-async def evaluate(
+class MeasurementOptions(TypedDict, total=False):
+    """The options that `evaluate` and `evaluate_dataset` have in common."""
+
+    judge: AnyJudge
+    embedder: AnyEmbedder
+    share_requests: bool
+    repairs: int
+    timeout: float | None
+    prompts: AnyPrompts
+    label_metrics: Collection[str] | None
+    explanations: Reasons
+    prices: AnyPrices
+    max_text_chars: int | None
+
+
+class EvaluateOptions(MeasurementOptions, total=False):
+    """The options of `evaluate` and `aevaluate`."""
+
+    budget: Budget | None
+
+
+def evaluate(
     sample: Sample,
     metrics: Iterable[str | Metric | MetricFunction] = ("default",),
-    *,
-    judge: AnyJudge = None,
-    embedder: AnyEmbedder = None,
-    fusion: Fusion = "on",
-    repairs: int = 1,
-    timeout: float | None = None,
-    cache: ReplyCache | None = None,
-    embedding: Embedding = "drop",
-    prompts: AnyPrompts = None,
-    label_metrics: Collection[str] | None = None,
-    explanations: Reasons = "off",
-    prices: AnyPrices = None,
-    budget: Budget | None = None,
-    max_text_chars: int | None = None,
-    clock: Callable[[], float] = perf_counter,
+    **options: Unpack[EvaluateOptions],
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` and return one score for each metric.
 
-    ``metrics`` contains metrics, names of metrics, names of sets, or functions of a sample.
-    ``judge`` and ``embedder`` are objects, names as in `Config`, or LangChain models. By default,
-    the environment names them, or they are ``lexical`` and ``hashing``. A judge or embedder that is
-    given by name is made once and then reused in later calls.
+    `evaluate` blocks until the scores are there. It may be called while an event loop is running,
+    as in a notebook. `aevaluate` does the same and must be awaited.
 
-    The scores are in the order of ``metrics``. If a metric fails or takes more than ``timeout``
-    seconds, its score has the status ``error`` or ``undefined`` and a reason; the other metrics go
-    on.
+    ``metrics`` contains metrics, names of metrics, names of sets, or functions of a sample. The
+    scores are in the order of ``metrics``. If a metric fails, its score has the status ``error`` or
+    ``undefined`` and a reason; the other metrics go on. The options:
 
-    - ``fusion``: with ``"on"``, questions of several metrics may share a request to the judge.
-    - ``repairs``: how often the judge is asked again if its reply does not parse.
-    - ``cache``: replies of the judge to earlier questions. An equal question is not asked again.
-    - ``embedding``: with ``"keep"``, the evaluation has the vector of the question if a metric
-      embedded the question.
+    - ``judge``, ``embedder``: objects, names as in `Config`, or LangChain models. By default, the
+      environment names them, or they are ``lexical`` and ``hashing``. A judge or embedder that is
+      given by name is made once and then reused in later calls.
+    - ``share_requests``: whether questions of several metrics may share a request to the judge
+      (default True).
+    - ``repairs``: how often the judge is asked again if its reply does not parse (default 1).
+    - ``timeout``: the seconds after which metrics without a score fail.
     - ``prompts``: a folder of files that replace the built-in prompts. None means the folder in
       ``RAG_EVAL_PROMPTS``, or the built-in prompts if this variable is not set.
     - ``label_metrics``: the metrics that decide the overall pass or fail label. By default, all
@@ -119,48 +130,62 @@ async def evaluate(
     - ``max_text_chars``: the most characters of each text to score. All texts of the sample have at
       most four times as many. The rest is cut, prompts say so, and the scores have
       ``detail["truncated"]``. None means ``RAG_EVAL_MAX_TEXT_CHARS``, or 100,000.
-    - ``clock``: a function that returns the time in seconds, to measure the duration.
 
     Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
     cannot be made, for an incomplete folder of prompts, and for a budget of money without the
     prices of judge and embedder. No other exception is raised.
     """
-    chosen_judge, chosen_embedder = chosen_models(judge, embedder)
+    return run_now(lambda: aevaluate(sample, metrics, **options))
+
+
+async def aevaluate(
+    sample: Sample,
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
+    **options: Unpack[EvaluateOptions],
+) -> Evaluation:
+    """Score ``sample`` with ``metrics``, as `evaluate` does, within a running event loop."""
+    return await measurement_of(metrics, **options).of(sample)
+
+
+def measurement_of(
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
+    **options: Unpack[EvaluateOptions],
+) -> Measurement:
+    """Return the `Measurement` with ``metrics`` and the options of `evaluate`."""
+    judge, embedder = chosen_models(options.get("judge"), options.get("embedder"))
     chosen = resolve_metrics(metrics)
-    measurement = Measurement(
+    named = options.get("label_metrics")
+    return Measurement(
         metrics=chosen,
-        judge=chosen_judge,
-        embedder=chosen_embedder,
-        fusion=fusion,
-        repairs=repairs,
-        timeout=timeout,
-        cache=cache,
-        embedding=embedding,
-        prompts=chosen_prompts(prompts),
-        label_metrics=None if label_metrics is None else chosen_labelling(chosen, label_metrics),
-        explanations=explanations,
-        prices=chosen_prices(prices),
-        budget=budget,
-        max_text_chars=chosen_max_text_chars(max_text_chars),
-        clock=clock,
+        judge=judge,
+        embedder=embedder,
+        share_requests=options.get("share_requests", True),
+        repairs=options.get("repairs", 1),
+        timeout=options.get("timeout"),
+        prompts=chosen_prompts(options.get("prompts")),
+        label_metrics=None if named is None else chosen_labelling(chosen, named),
+        explanations=options.get("explanations", "off"),
+        prices=chosen_prices(options.get("prices")),
+        budget=options.get("budget"),
+        max_text_chars=chosen_max_text_chars(options.get("max_text_chars")),
+        log=_log,
     )
-    return await measurement.of(sample)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Scores samples; the fields are the options of `evaluate`, with objects instead of names."""
+    """Scores samples. It is made once, and used by live scoring, `evaluate` and data sets.
+
+    The fields are the options of `evaluate`, with objects instead of names.
+    """
 
     metrics: tuple[Metric, ...]
     judge: Judge
     embedder: Embedder
-    fusion: Fusion = "on"
+    share_requests: bool = True
     repairs: int = 1
     timeout: float | None = None
-    cache: ReplyCache | None = None
-    vectors: VectorCache | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    embedding: Embedding = "drop"
     prompts: Prompts = BUILT_IN
     label_metrics: frozenset[str] | None = None
     explanations: Reasons = "off"
@@ -168,6 +193,7 @@ class Measurement:
     budget: Budget | None = None
     max_text_chars: int | None = None
     clock: Callable[[], float] = perf_counter
+    log: LimitedLog = field(default_factory=LimitedLog, compare=False, repr=False)
     _known_versions: dict[str, list[str]] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
@@ -208,13 +234,16 @@ class Measurement:
 
     async def of_prepared(self, sample: Sample, cut: Mapping[str, int]) -> Evaluation:
         """Return the scores of ``sample``, which `prepared` has returned together with ``cut``."""
-        ask = self._ask()
+        ask = self._new_ask()
         budget = budget_for(self.embedder, self.budget)
-        embed = Embed(self.embedder, budget=budget, cache=self.vectors)
+        embed = Embed(self.embedder, budget=budget)
         started = self.clock()
         # The tasks started here use the prompts and the time limit, too.
         with self._prompts(), time_limit(self.timeout):
-            runs = [asyncio.ensure_future(_run(one, sample, ask, embed)) for one in self.metrics]
+            runs = [
+                asyncio.ensure_future(self._run(metric, sample, ask, embed=embed))
+                for metric in self.metrics
+            ]
         try:
             await asyncio.wait(runs, timeout=self.timeout)
         finally:
@@ -224,13 +253,13 @@ class Measurement:
             embed.cancel()
         await asyncio.wait(runs)
         cost = self._pricing(ask.model)
-        asks = any(metric.asks for metric in self.metrics)
+        asks = any(map(kinds_of, self.metrics))
         remarks = _remarks(sample, cut, is_shortened=ask.is_shortened) if asks else {}
-        found = (
+        outcomes = (
             _remarked(_outcome(m, run), m, remarks=remarks)
             for m, run in zip(self.metrics, runs, strict=True)
         )
-        scores = self._told(found, ask, embed=embed, cost=cost)
+        scores = self._priced(outcomes, ask, embed=embed, cost=cost)
         usage = ask.usage + embed.usage
         return Evaluation(
             scores=tuple(scores),
@@ -241,10 +270,9 @@ class Measurement:
             currency=self.prices.currency,
             embedder=name_of(self.embedder) if embed.is_used else None,
             label_metrics=self.labelling,
-            question_embedding=embed.known(sample.question) if self.embedding == "keep" else None,
         )
 
-    def _told(
+    def _priced(
         self,
         scores: Iterable[Score],
         ask: Ask,
@@ -268,15 +296,40 @@ class Measurement:
             embedder=name_of(self.embedder),
         )
 
-    def _ask(self) -> Ask:
+    async def _run(self, metric: Metric, sample: Sample, ask: Ask, *, embed: Embed) -> Score:
+        try:
+            try:
+                with measuring(metric.name):
+                    return _checked(await metric.measure(sample, ask, embed))
+            except JudgeError as error:
+                # The message about a reply may quote it, and so texts of the sample.
+                is_safe = isinstance(error, UnsuitableJudgeError)
+                quotes = isinstance(error, UnparsableReplyError) and not is_safe
+                message = "" if quotes else f": {error}"
+                cause = f"{type(error).__name__}{message}"
+                return _failed(metric, error.reason, error, cause=cause)
+        except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score
+            part = self._part_of(error, metric, ask, embed=embed)
+            self.log.write_error(part, error)
+            # The message of the error may quote texts of the sample. A status is that of a model.
+            of_model = None if part == f"metric {metric.name}" else error
+            return _failed(metric, _reason_of(error), of_model, cause=class_name(type(error)))
+
+    def _part_of(self, error: Exception, metric: Metric, ask: Ask, *, embed: Embed) -> str:
+        """Return the name of the judge, the embedder or the metric that has raised ``error``."""
+        if any(failure is error for failure in ask.errors):
+            return title_of("judge", self.judge)
+        if any(failure is error for failure in embed.errors):
+            return title_of("embedder", self.embedder)
+        return f"metric {metric.name}"
+
+    def _new_ask(self) -> Ask:
         patience = _PATIENCE if self.timeout is None else min(_PATIENCE, self.timeout * _WAITED)
         return Ask(
             self.judge,
-            fusion=self.fusion,
-            prompts=self.prompts.digest if self.prompts.texts else "",
+            share_requests=self.share_requests,
             repairs=self.repairs,
             patience=patience,
-            cache=self.cache,
             reasons=self.explanations,
             budget=budget_for(self.judge, self.budget),
         )
@@ -300,14 +353,17 @@ class Measurement:
         """
         models = [_identity(model) for model in (self.judge, self.embedder)]
         version = partial(
-            version_of, fusion=self.fusion, model=models[0], reasons=self.explanations
+            version_of,
+            share_requests=self.share_requests,
+            model=models[0],
+            reasons=self.explanations,
         )
-        found: dict[str, str] = {}
+        definitions: dict[str, str] = {}
         with self.prompts.in_use():
             for metric in self.metrics:
                 own = [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
-                found[metric.name] = " ".join([version(metric), *models, _release(), *own])
-        return found
+                definitions[metric.name] = " ".join([version(metric), *models, _release(), *own])
+        return definitions
 
     def _versions(self, model: str) -> list[str]:
         """Return the version of each metric's scores if ``model`` answers."""
@@ -315,7 +371,7 @@ class Measurement:
         if known is None:
             named = partial(
                 version_of,
-                fusion=self.fusion,
+                share_requests=self.share_requests,
                 model=_revised(model, self.judge),
                 reasons=self.explanations,
             )
@@ -349,15 +405,15 @@ def _release() -> str:
 def _remarks(sample: Sample, cut: Mapping[str, int], *, is_shortened: bool) -> dict[str, Any]:
     """Return entries for the details of scores: signs of hostile texts, and what was cut."""
     signs = suspicions(_texts_of(sample))
-    found: dict[str, Any] = {"injection": list(signs)} if signs else {}
+    remarks: dict[str, Any] = {"injection": list(signs)} if signs else {}
     if cut or is_shortened:
-        found["truncated"] = {**cut, **({"judge": "fewer contexts"} if is_shortened else {})}
-    return found
+        remarks["truncated"] = {**cut, **({"judge": "fewer contexts"} if is_shortened else {})}
+    return remarks
 
 
 def _remarked(score: Score, metric: Metric, *, remarks: Mapping[str, Any]) -> Score:
     """Return ``score`` with ``remarks`` in its details, if ``metric`` asks a judge."""
-    if not remarks or not metric.asks:
+    if not remarks or not kinds_of(metric):
         return score
     return replace(score, detail={**score.detail, **remarks})
 
@@ -368,11 +424,11 @@ def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | No
     If ``judge`` has an attribute ``label_metrics``, the built-in metrics that it names decide.
     Metrics that do not ask the judge, and metrics that are not built in, decide in any case.
     """
-    told: frozenset[str] | None = getattr(judge, "label_metrics", None)
-    if told is None:
+    named: frozenset[str] | None = getattr(judge, "label_metrics", None)
+    if named is None:
         return None
-    counts = (one.name for one in metrics if not one.asks or one.name not in METRICS)
-    return told.union(counts)
+    others = (m.name for m in metrics if not kinds_of(m) or m.name not in METRICS)
+    return named.union(others)
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
@@ -386,7 +442,7 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
         raise ConfigError(msg)
     measured = {metric.name for metric in metrics}
     for name in named:
-        require_measured(name, measured, told="an overall label")
+        require_measured(name, measured, option="an overall label")
     return frozenset(named) or None
 
 
@@ -396,7 +452,9 @@ def _revised(model: str, judge: Judge) -> str:
     return model if revision is None else f"{model}.{revision}"
 
 
-def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons = "off") -> str:
+def version_of(
+    metric: Metric, *, share_requests: bool, model: str, reasons: Reasons = "off"
+) -> str:
     """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``.
 
     The hash covers the class and the parameters of the metric (apart from the threshold, which only
@@ -410,14 +468,14 @@ def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons =
         "closing",
         "schema",
         "complaint",
-        *(["repeated"] if fusion == "on" else []),
+        *(["repeated"] if share_requests else []),
         *_extra(reasons),
     ]
-    prompts = prompt_hash(frame, metric.asks)
+    prompts = prompt_hash(frame, kinds_of(metric))
     definition = f"{type(metric).__qualname__}{_parameters(metric)}{prompts}"
     digest = hashlib.sha256(definition.encode()).hexdigest()[:8]
     short = ["short"] if getattr(metric, "form", None) == "short" else []
-    way = "-".join(["fused" if fusion == "on" else "single", *short, *_extra(reasons)])
+    way = "-".join(["fused" if share_requests else "single", *short, *_extra(reasons)])
     return f"{metric.name}/{digest}/{way}/{model}"
 
 
@@ -430,20 +488,6 @@ def _parameters(metric: object) -> list[tuple[str, object]]:
         return []
     names = (f.name for f in fields(metric) if f.compare and f.name not in {"name", "threshold"})
     return [(name, getattr(metric, name)) for name in names]
-
-
-async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
-    try:
-        with measuring(metric.name):
-            measure = partial(metric.measure, sample, ask, embed)
-            return _checked(await within(f"metric {metric.name}", measure))
-    except JudgeError as error:
-        told = scrubbed(str(error), texts=_texts_of(sample))
-        return _failed(metric, error.reason, told=f"{type(error).__name__}: {told}")
-    except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score
-        _log.debug("metric %s failed", metric.name, exc_info=True)
-        # The message may quote texts of the sample, so only the debug log has it.
-        return _failed(metric, _reason_of(error), told=type(error).__name__)
 
 
 def _texts_of(sample: Sample) -> list[str]:
@@ -459,24 +503,17 @@ def _checked(score: object) -> Score:
     return score
 
 
-def _failed(metric: Metric, reason: Reason, *, told: str) -> Score:
+def _failed(metric: Metric, reason: Reason, error: Exception | None, *, cause: str) -> Score:
     status: ScoreStatus = "undefined" if reason == "unparsable" else "error"
-    return Score(name=metric.name, status=status, reason=reason, detail={"error": told})
+    http = None if error is None else status_of(error)
+    detail = {"error": cause} if http is None else {"error": cause, "http_status": http}
+    return Score(name=metric.name, status=status, reason=reason, detail=detail)
 
 
 def _reason_of(error: Exception) -> Reason:
     """Return the reason for a failed score from ``error``, an exception of another library."""
-    status = status_of(error)
-    if status is not None:
-        refused: Reason = "bad_request" if _REFUSED <= status < _SERVER else "transport"
-        return _REASONS.get(status, refused)
-    # By name, because the errors of the client libraries have no base class in common.
-    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
-    if "Timeout" in kinds:
-        return "timeout"
-    if "Credentials" in kinds:
-        return "unauthorized"
-    return "transport" if "Connect" in kinds else "internal"
+    outcome = outcome_of(error)
+    return "bad_request" if outcome == "not_found" else cast("Reason", outcome)
 
 
 def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:
@@ -490,3 +527,44 @@ def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
     return Evaluation(
         scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
     )
+
+
+# --- from code that does not await ----------------------------------------------------------------
+
+
+def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run the coroutine that ``make`` creates, wait for its end, and return its result.
+
+    If an event loop runs in this thread, the coroutine runs in another thread. A keyboard interrupt
+    cancels the coroutine, and is raised after the coroutine has ended.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    return _in_thread(make)
+
+
+def _in_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    cancel: list[Callable[[], object]] = []
+
+    async def cancellable() -> T:
+        task = asyncio.ensure_future(make())
+        loop = asyncio.get_running_loop()
+        cancel.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await task
+
+    executor = DaemonExecutor(1)
+    context = contextvars.copy_context()
+    future: Future[T] = executor.submit(context.run, asyncio.run, cancellable())
+    try:
+        while not wait([future], timeout=_POLL).done:
+            pass
+    except KeyboardInterrupt:
+        for stop in cancel:
+            stop()
+        wait([future])
+        raise
+    finally:
+        executor.shutdown()
+    return future.result()

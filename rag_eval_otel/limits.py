@@ -1,7 +1,7 @@
 """Check the numeric options, and read the option ``budget``.
 
-A budget limits requests, tokens and money a minute, an hour or a day. The options ``at_budget`` and
-``budget_redis`` are checked with it.
+A budget limits turns, requests, tokens and money a minute, an hour or a day. The options
+``at_budget`` and ``redis`` are checked with it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from typing import Final, Literal, get_args
 from rag_eval_otel.environment import variable
 from rag_eval_otel.errors import ConfigError
 
-AtBudget = Literal["drop", "offline", "sample"]
+MAX_TEXT_CHARS: Final = 100_000
+"""The most characters of a text, without the option ``max_text_chars``: about fifty pages."""
+
+AtBudget = Literal["drop", "offline"]
 """What happens to turns at the budget's end; the name of a ``local/`` judge is possible, too."""
 
 PERIODS: Final[Mapping[str, float]] = {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _SHORT: Final = {"min": "minute", "m": "minute", "h": "hour", "d": "day"}
 _SCALE: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
-_COUNTED: Final = {"request": "requests", "token": "tokens"}
+TURNS: Final = "turns"
+"""The unit of limits of evaluated turns."""
+_COUNTED: Final = {"request": "requests", "token": "tokens", "turn": TURNS}
 _LIMIT: Final = re.compile(
-    r"(?P<amount>\d[\d_]*(?:\.\d+)?|\.\d+)\s*(?P<scale>[kKM]?)\s+(?P<unit>[A-Za-z]+)"
+    r"(?P<amount>\d[\d_]*(?:\.\d+)?|\.\d+)(?:\s*(?P<scale>[kKM]))?\s+(?P<unit>[A-Za-z]+)"
     r"\s*(?:/|\bper\b)\s*(?P<period>[a-z]+)"
 )
 _CURRENCY: Final = re.compile(r"[A-Z]{3}")
@@ -31,11 +36,11 @@ _CURRENCY: Final = re.compile(r"[A-Z]{3}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The most ``requests``, ``tokens`` or money in any window of ``seconds`` seconds.
+    """The maximum ``amount`` in any window of ``seconds`` seconds.
 
-    ``unit`` is ``requests``, ``tokens``, ``judge requests`` (without those of the embedder, not for
-    users), or a currency such as ``USD``. If ``seconds`` is infinite, ``amount`` is the limit for
-    the whole run of the program.
+    ``unit`` is ``requests``, ``tokens``, ``turns``, ``judge requests`` (without those of the
+    embedder, not for users), or a currency such as ``USD``. If ``seconds`` is infinite, ``amount``
+    is the limit for the whole run of the program.
     """
 
     amount: float
@@ -89,7 +94,7 @@ def _limit(part: str, *, where: str) -> Limit:
     found = _LIMIT.fullmatch(part)
     if found is None:
         raise ConfigError(_wrong(where, part))
-    amount = float(found["amount"].replace("_", "")) * _SCALE[found["scale"]]
+    amount = float(found["amount"].replace("_", "")) * _SCALE[found["scale"] or ""]
     unit, period = _unit(found["unit"]), _SHORT.get(found["period"], found["period"])
     if unit is None or period not in PERIODS:
         raise ConfigError(_wrong(where, part))
@@ -106,16 +111,16 @@ def _unit(text: str) -> str | None:
 
 
 def check_at_budget(given: object, *, limits: Sequence[Limit], redis: object) -> None:
-    """Check the option ``at_budget``, and that ``at_budget`` and ``budget_redis`` have an effect.
+    """Check the option ``at_budget``, and that ``at_budget`` and ``redis`` have an effect.
 
-    ``limits`` are those of the option ``budget``, and ``redis`` is the option ``budget_redis``.
+    ``limits`` are those of the option ``budget``, and ``redis`` is the option ``redis``.
     Raises `ConfigError`.
     """
     if given not in get_args(AtBudget) and not str(given).startswith("local/"):
         allowed = ", ".join(get_args(AtBudget))
         msg = f"{_shown('at_budget')} must be {allowed} or local/<name>, not {given!r}"
         raise ConfigError(msg)
-    without_effect = {"at_budget": given != "drop", "budget_redis": redis is not None}
+    without_effect = {"at_budget": given != "drop", "redis": redis is not None}
     for name, is_set in without_effect.items():
         if is_set and not limits:
             msg = f"{_shown(name)} has no effect without a budget, such as budget='5 USD/day'"
@@ -130,8 +135,8 @@ def _wrong(where: str, given: object) -> str:
     comma = re.search(r"\d,\d", str(given))
     numbers = "; write a number without a comma, such as 1000 or 1_000" if comma else ""
     return (
-        f"{where} must be limits such as '5 USD/day, 600 requests/minute, 2M tokens/hour'"
-        f" (units: requests, tokens, a currency of three capitals; periods: minute, hour, day),"
+        f"{where} must be limits such as '5 USD/day, 600 requests/minute, 60 turns/minute' (units:"
+        " turns, requests, tokens, a currency of three capitals; periods: minute, hour, day),"
         f" not {given!r}{numbers}"
     )
 
@@ -139,20 +144,8 @@ def _wrong(where: str, given: object) -> str:
 # --- numeric options ------------------------------------------------------------------------------
 
 _INF: Final = float("inf")
-_PER_MINUTE: Final = tuple(
-    f"{part}max_{unit}_per_minute" for part in ("", "embedder_") for unit in ("requests", "tokens")
-)
 NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
     "sample_rate": (0, 1),
-    "suspicious_rate": (0, 1),
-    "max_turns_per_minute": (0, _INF),
-    "judge_timeout": (0.001, _INF),
-    "judge_retries": (0, 100),
-    **dict.fromkeys(_PER_MINUTE, (1, _INF)),
-    "workers": (1, 10_000),
-    "score_cache_turns": (0, 1_000_000),
-    "score_cache_seconds": (1, 366 * 86_400),
-    "feedback_turns": (0, 100_000),
     "hold_seconds": (0, 3600),
     "max_held": (1, 1_000_000),
     "max_text_chars": (100, _INF),
@@ -160,36 +153,14 @@ NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
     "evaluation_timeout": (0.001, _INF),
     "concurrency": (1, 10_000),
     "shutdown_seconds": (0, 3600),
-    "temperature": (0, 2),
-    "seed": (-(2**63), 2**63 - 1),
-    "max_tokens": (1, _INF),
-    "batch_size": (1, _INF),
 }
 """The lowest and the highest value of each numeric option."""
-_MAY_BE_NONE: Final = frozenset(
-    {
-        *_PER_MINUTE,
-        "max_turns_per_minute",
-        "max_tokens",
-        "seed",
-        "suspicious_rate",
-        "temperature",
-    }
-)
 WHOLE: Final = frozenset(
     {
-        *_PER_MINUTE,
-        "batch_size",
         "concurrency",
-        "feedback_turns",
-        "judge_retries",
         "max_held",
         "max_text_chars",
         "max_held_bytes",
-        "max_tokens",
-        "score_cache_turns",
-        "seed",
-        "workers",
     }
 )
 """The numeric options that must be whole numbers."""
@@ -197,8 +168,6 @@ WHOLE: Final = frozenset(
 
 def check_number(name: str, value: object) -> None:
     """Raise `ConfigError` if ``value`` is not an allowed value of the numeric option ``name``."""
-    if value is None and name in _MAY_BE_NONE:
-        return
     low, high = NUMBERS[name]
     number = int if name in WHOLE else (int, float)
     if isinstance(value, bool) or not isinstance(value, number) or not low <= value <= high:

@@ -1,26 +1,24 @@
-"""Read what tokens of models cost, from the built-in price table or from a file of the user."""
+"""What tokens of models cost: by the option ``prices``, or by the library ``genai-prices``."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from importlib.resources import files
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from rag_eval_otel.environment import variable
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.log import log
 from rag_eval_otel.types import Usage
 
-_log = logging.getLogger("rag_eval_otel")
-
-_MILLION = 1_000_000
+_THOUSAND, _MILLION = 1_000, 1_000_000
 _NAMES = 100  # names whose prices are kept; a gateway may give each reply another name
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
@@ -53,7 +51,11 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """A table of prices: ``models`` maps names of models to prices in ``currency``."""
+    """A table of prices: ``models`` maps names of models to prices in ``currency``.
+
+    In USD, a model that is not in the table has its list price, if the library ``genai-prices``
+    (extra ``prices``) is installed and knows the model. It knows no embedders.
+    """
 
     models: Mapping[str, Price] = field(default_factory=dict)
     currency: str = "USD"
@@ -79,11 +81,11 @@ class Prices:
         parts = str(model).split("/")
         for i in range(len(parts)):
             name = "/".join(parts[i:])
-            known = (one for one in self.models if name == one or _is_release(name, of=one))
-            found = max(known, key=len, default=None)
-            if found is not None:
-                return self.models[found]
-        return None
+            names = (each for each in self.models if name == each or _is_release(name, of=each))
+            nearest = max(names, key=len, default=None)
+            if nearest is not None:
+                return self.models[nearest]
+        return _list_price(parts[-1]) if self.currency == "USD" else None
 
     def cost_of(self, usage: Usage, *, judge: tuple[str, ...], embedder: str) -> float | None:
         """Return what ``usage`` costs, or None if it has no tokens, or if a price is not known.
@@ -116,6 +118,28 @@ class Prices:
         return None if price is None or not price.covers(usage) else price.of(usage)
 
 
+@lru_cache(maxsize=_NAMES)
+def _list_price(model: str) -> Price | None:
+    """Return the list price of ``model``, for prompts of ordinary length; None if not known."""
+    try:
+        library = import_module("genai_prices")
+    except ImportError:
+        return None
+
+    def price(**tokens: int) -> float:
+        dollars = library.calc_price(library.Usage(**tokens), model).total_price
+        return float(dollars) * _MILLION / _THOUSAND
+
+    try:
+        return Price(
+            input=price(input_tokens=_THOUSAND),
+            output=price(output_tokens=_THOUSAND),
+            cached_input=price(input_tokens=_THOUSAND, cache_read_tokens=_THOUSAND),
+        )
+    except (LookupError, ValueError):
+        return None
+
+
 def _is_release(name: str, *, of: str) -> bool:
     return name.startswith(of) and _RELEASE.fullmatch(name[len(of) :]) is not None
 
@@ -123,9 +147,9 @@ def _is_release(name: str, *, of: str) -> bool:
 @lru_cache(maxsize=64)
 def _warn_of_unknown(model: str) -> None:
     """Log once for each model that its tokens have no price."""
-    _log.warning(
+    log.warning(
         "no price is known for %s: its tokens are counted, but cost no money in metrics and"
-        " reports; name its price in the option prices (docs/cost.md)",
+        " reports; name its price in the option prices, or install the extra prices (docs/cost.md)",
         model,
     )
 
@@ -134,7 +158,7 @@ _KEYS: Final = tuple(each.name for each in fields(Price))
 
 
 def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> Prices:
-    """Return the prices in ``file``, or the built-in prices if ``file`` is None.
+    """Return the prices in ``file``; None: no prices but list prices.
 
     The file is JSON, ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``.
     Prices are for one million tokens of the prompt (``input``) and of the reply (``output``). A
@@ -143,21 +167,17 @@ def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) 
     ``file`` may also be a mapping of this form. Raises `ConfigError` for a file that cannot be
     read, and for another form.
     """
+    if file is None:
+        return Prices()
     try:
-        given = file if isinstance(file, Mapping) else json.loads(_text(file))
-        models = {name: _price(name, cells) for name, cells in _models(given).items()}
-        return Prices(models=models, currency=_currency(given.get("currency", "USD")))
+        table = file if isinstance(file, Mapping) else json.loads(Path(file).read_text("utf-8"))
+        models = {name: _price(name, cells) for name, cells in _models(table).items()}
+        return Prices(models=models, currency=_currency(table.get("currency", "USD")))
     except (OSError, ValueError, TypeError) as error:
         shown = "" if isinstance(file, Mapping) else f"{file} "
-        told = f'must be JSON, {{"models": {{NAME: {{"input": X, "output": Y}}}}}}: {error}'
-        msg = f"prices ({variable('prices')}): the price table {shown}{told}"
+        form = 'must be JSON, {"models": {NAME: {"input": X, "output": Y}}}'
+        msg = f"prices ({variable('prices')}): the price table {shown}{form}: {error}"
         raise ConfigError(msg) from error
-
-
-def _text(file: str | os.PathLike[str] | None) -> str:
-    if file is None:
-        return (files("rag_eval_otel") / "prices.json").read_text(encoding="utf-8")
-    return Path(file).read_text(encoding="utf-8")
 
 
 def _models(given: object) -> Mapping[Any, object]:

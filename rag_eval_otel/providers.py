@@ -1,9 +1,9 @@
 """Providers of judges and embedders, which are named ``<provider>/<model>``.
 
-A factory makes a judge or an embedder: it is a function of the model's name and the `Config`. To
-add a provider with an OpenAI-compatible endpoint, add its `Provider` below. To add a provider with
-a client of its own, name its factory there, too. Another package adds a provider by an entry point
-in the group ``rag_eval_otel.judges`` or ``rag_eval_otel.embedders``, which names a factory.
+To add a provider with an OpenAI-compatible endpoint, add its `Provider` to the table below. Another
+package adds a provider by an entry point in the group ``rag_eval_otel.judges`` or
+``rag_eval_otel.embedders``, which names a function of the model's name that makes the judge or the
+embedder.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ TokenLimit = Literal["max_tokens", "max_completion_tokens"]
 """The name of the field in a request that limits the tokens of the reply."""
 
 
-_OFFLINE_JUDGE = "rag_eval_otel.judge.lexical:named_judge"
-_OFFLINE_EMBEDDER = "rag_eval_otel.embed:offline_embedder"
-_OPENAI_JUDGE = "rag_eval_otel.judge.openai:named_judge"
-_OPENAI_EMBEDDER = "rag_eval_otel.embed:named_embedder"
+_OPENAI_JUDGE = "rag_eval_otel.judge.openai:OpenAIJudge"
+_OPENAI_EMBEDDER = "rag_eval_otel.embed:OpenAIEmbedder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A provider of models: its endpoint, its environment variables, and its factories.
+    """A provider of models: its endpoint, its environment variables, and its classes.
 
-    - ``judge``, ``embedder``: the function that makes a judge, and the function that makes an
-      embedder, as ``module:attribute``; empty if the provider has no judges or no embedders.
+    - ``judge``, ``embedder``: what makes a judge of a model's name, and what makes an embedder, as
+      ``module:attribute``; empty if the provider has no judges or no embedders.
     - ``base_url``: the OpenAI-compatible endpoint; None means the default of the client library.
     - ``keys``, ``addresses``: environment variables with the key, and with the address. The first
       variable that is set counts.
@@ -43,8 +41,6 @@ class Provider:
     - ``key``: the key that is sent if no variable is set, for servers that need no key.
     - ``schema_mode``: how a request asks for JSON. ``seed``, ``limit``: what a request calls the
       seed and the most tokens of a reply.
-    - ``langchain``: the name of the provider for LangChain's ``init_chat_model``, if the provider
-      has no OpenAI-compatible endpoint.
     - ``package``, ``extra``: the package that the provider needs, and the extra that installs it.
     - ``families``: prefixes of the provider's model names. If a user writes such a model name
       without the provider, the error message proposes the provider.
@@ -62,20 +58,24 @@ class Provider:
     schema_mode: SchemaMode = "json_schema"
     seed: str = "seed"
     limit: TokenLimit = "max_tokens"
-    langchain: str = ""
     package: str = ""
     extra: str = ""
     families: tuple[str, ...] = ()
     model: str = "model"
 
-    def address(self, given: str | None) -> str | None:
-        """Return the URL of the endpoint; add scheme and path if ``given``, an address, lacks them.
+    @property
+    def is_compatible(self) -> bool:
+        """Whether the provider has an OpenAI-compatible endpoint."""
+        return self.judge == _OPENAI_JUDGE
 
-        If no address is given, return the default endpoint of the provider.
+    def address(self, base_url: str | None) -> str | None:
+        """Return the URL of the endpoint; add scheme and path if ``base_url`` lacks them.
+
+        If ``base_url`` is None, return the default endpoint of the provider.
         """
-        if not given or self.base_url is None:
-            return given or self.base_url
-        url = given if "://" in given else f"http://{given}"
+        if not base_url or self.base_url is None:
+            return base_url or self.base_url
+        url = base_url if "://" in base_url else f"http://{base_url}"
         url = url.replace("://0.0.0.0", "://127.0.0.1")
         has_path = urlsplit(url).path.strip("/")
         return url if has_path else url.rstrip("/") + urlsplit(self.base_url).path
@@ -108,12 +108,14 @@ _ALL = (
         name="vllm",
         base_url="http://127.0.0.1:8000/v1",
         keys=("VLLM_API_KEY",),
+        addresses=("VLLM_BASE_URL",),
         key="EMPTY",
     ),
     Provider(
         name="anthropic",
         base_url="https://api.anthropic.com/v1",
         keys=("ANTHROPIC_API_KEY",),
+        addresses=("ANTHROPIC_BASE_URL",),
         schema_mode="text",  # the endpoint ignores response_format
         embedder="",
         families=("claude",),
@@ -127,9 +129,8 @@ _ALL = (
     Provider(
         name="bedrock",
         keys=("AWS_BEARER_TOKEN_BEDROCK",),
-        judge="rag_eval_otel.judge.langchain:named_judge",
+        judge="rag_eval_otel.judge.langchain:bedrock_judge",
         embedder="",
-        langchain="bedrock_converse",
         package="langchain-aws",
         extra="bedrock",
         families=("anthropic.", "amazon.", "meta."),
@@ -143,7 +144,7 @@ _ALL = (
     ),
     Provider(
         name="local",
-        judge="rag_eval_otel.judge.local:named_judge",
+        judge="rag_eval_otel.judge.local:LocalJudge",
         embedder="",
         package="sentence-transformers",
         extra="local",
@@ -170,17 +171,30 @@ OFFLINE: Mapping[Part, str] = {"judge": "lexical", "embedder": "hashing"}
 REGISTRIES: Mapping[Part, Registry] = {
     "judge": Registry(
         kind="judge",
-        built_in={"lexical": _OFFLINE_JUDGE, **{one.name: one.judge for one in _ALL}},
+        built_in={
+            "lexical": "rag_eval_otel.judge.lexical:LexicalJudge",
+            **{each.name: each.judge for each in _ALL},
+        },
     ),
     "embedder": Registry(
         kind="embedder",
         built_in={
-            "hashing": _OFFLINE_EMBEDDER,
-            **{one.name: one.embedder for one in _ALL if one.embedder},
+            "hashing": "rag_eval_otel.embed:HashingEmbedder",
+            **{each.name: each.embedder for each in _ALL if each.embedder},
         },
     ),
 }
-"""The functions that make judges and embedders, by name of the provider."""
+"""What makes judges and embedders, by name of the provider."""
+
+
+def provider_of(name: str) -> Provider:
+    """Return the OpenAI-compatible provider called ``name``, or raise `ConfigError`."""
+    provider = PROVIDERS.get(name)
+    if provider is None or not provider.is_compatible:
+        names = ", ".join(each.name for each in _ALL if each.is_compatible)
+        msg = f"provider must be one of {names}, not {name!r}"
+        raise ConfigError(msg)
+    return provider
 
 
 def parts_of(name: str) -> tuple[Provider, str] | None:

@@ -10,8 +10,6 @@ the error.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,51 +27,21 @@ from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.shortening import with_fewer_contexts
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.judge.usage import Ledger, Meter
-from rag_eval_otel.runtime.watchdog import within
-from rag_eval_otel.types import Fusion, Reasons, Usage
+from rag_eval_otel.types import Reasons, Usage
 
 R = TypeVar("R", bound=Reply)
 
 _QUIET = 8  # iterations of the event loop in which a reply reaches its metric
 
 
-class ReplyCache:
-    """Keeps up to ``max_entries`` replies of judges, under digests of the questions to the judge.
-
-    If the cache is full, the least recently used reply is dropped. The texts of questions are not
-    kept. Each reply is kept with the name of the model that gave it, because the version of a score
-    contains this name.
-    """
-
-    def __init__(self, max_entries: int = 4096) -> None:
-        self._max = max_entries
-        self._replies: OrderedDict[bytes, tuple[Reply, str]] = OrderedDict()
-
-    def get(self, key: bytes) -> tuple[Reply, str] | None:
-        """Return the reply kept under ``key`` and the name of the model that gave it, or None."""
-        found = self._replies.get(key)
-        if found is not None:
-            self._replies.move_to_end(key)
-        return found
-
-    def put(self, key: bytes, reply: Reply, *, model: str) -> None:
-        """Keep ``reply``, given by ``model``, under ``key``; if the cache is full, drop a reply."""
-        self._replies[key] = (reply, model)
-        while len(self._replies) > self._max:
-            self._replies.popitem(last=False)
-
-
 class Ask:
     """Puts the tasks (typed questions) of one sample to a judge, within one event loop.
 
-    - ``fusion``: with ``"on"``, tasks may share a request; with ``"off"``, each task has its own.
+    - ``share_requests``: whether tasks may share a request; if not, each task has its own.
     - ``repairs``: how often a task is sent again if the reply to the task does not parse.
-    - ``patience``: with fusion, the most seconds that a task waits for the end of requests under
-      way. A reply may lead to further tasks, and all of them can then share a request.
-    - ``cache``: replies to earlier tasks, which are used again.
+    - ``patience``: the most seconds that a task waits to share a request, for the end of requests
+      under way. A reply may lead to further tasks, and all of them can then share a request.
     - ``reasons``: with ``"on"``, the judge gives a reason with each verdict and rating.
-    - ``prompts``: a digest of the user's own prompts, or empty. It is a part of the keys of
-      ``cache``, so that a reply to another prompt is not used.
     - ``budget``: limits requests, tokens and money. A request beyond it raises `BudgetSpentError`.
 
     After the replies, ``usage`` has the numbers of requests and tokens, ``ledger`` divides them
@@ -85,11 +53,9 @@ class Ask:
         self,
         judge: Judge,
         *,
-        fusion: Fusion = "on",
-        prompts: str = "",
+        share_requests: bool = True,
         repairs: int = 1,
         patience: float = 5.0,
-        cache: ReplyCache | None = None,
         reasons: Reasons = "off",
         budget: Budget | None = None,
     ) -> None:
@@ -99,12 +65,11 @@ class Ask:
         self.model: str | None = None
         self.is_shortened = False
         self._judge = judge
-        self._fusion = fusion
-        self._prompts = prompts
+        self._shares = share_requests
         self._repairs = repairs
         self._patience = patience
-        self._cache = cache
         self._reasons: Reasons = reasons
+        self.errors: list[BaseException] = []  # of requests that have failed
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -147,11 +112,6 @@ class Ask:
     def _put(self, task: Task[Any]) -> asyncio.Future[object]:
         loop = asyncio.get_running_loop()
         future = self._outcomes[task] = loop.create_future()
-        cached = self._cache.get(self._key(task)) if self._cache else None
-        if cached is not None:
-            reply, self.model = cached
-            future.set_result(reply)
-            return future
         if not self._waiting:
             loop.call_soon(self._settle, self._events, 0)
         self._waiting.append(task)
@@ -161,14 +121,14 @@ class Ask:
     def _settle(self, seen: int, quiet: int) -> None:
         """Send the waiting tasks once no task and no reply has come for `_QUIET` loop iterations.
 
-        With fusion, the tasks also wait for requests under way. ``seen`` is the value that
+        Tasks that may share requests also wait for requests under way. ``seen`` is the value that
         ``_events`` had at the last call. ``quiet`` counts the iterations since its last change.
         """
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
             loop = asyncio.get_running_loop()
             loop.call_soon(self._settle, self._events, quiet)
-        elif self._requests and self._fusion == "on":
+        elif self._requests and self._shares:
             self._wait()
         else:
             self._send_waiting()
@@ -186,7 +146,7 @@ class Ask:
         return waiting
 
     def _send_waiting(self) -> None:
-        for group in group_tasks(self._take(), self._fusion):
+        for group in group_tasks(self._take(), share_requests=self._shares):
             request = asyncio.create_task(self._send(group))
             self._requests.add(request)
             request.add_done_callback(partial(self._close, group))
@@ -200,18 +160,15 @@ class Ask:
                 if isinstance(part, UnparsableReplyError) and repairs > 0:
                     again.append(replace(task, complaint=str(part)))
                 else:
-                    self._deliver(_first(task), part)
+                    self._outcomes[_first(task)].set_result(part)
             asked, repairs = again, repairs - 1
-
-    def _deliver(self, task: Task[Any], part: object) -> None:
-        self._outcomes[task].set_result(part)
-        if self._cache and self.model and isinstance(part, Reply) and not self.is_shortened:
-            self._cache.put(self._key(task), part, model=self.model)
 
     def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
         self._events += 1
         error = given_up() if request.cancelled() else request.exception()
+        if error is not None:
+            self.errors.append(error)
         for task in group:
             if not self._outcomes[task].done():
                 self._outcomes[task].set_result(error)
@@ -219,10 +176,7 @@ class Ask:
             asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
 
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
-        """Put ``tasks`` to the judge; if the texts are too long for it, once more with less text.
-
-        The replies about less text are not cached, because they are about other texts.
-        """
+        """Put ``tasks`` to the judge; if they are too long for it, once more with less text."""
         try:
             return await self._replies(tasks)
         except JudgeTooLongError as error:
@@ -242,8 +196,7 @@ class Ask:
         self._meters[meter] = tasks
         try:
             async with meter:
-                reply = partial(self._judge.reply, tasks)
-                replies = await within(f"judge {self._judge.model}", reply)
+                replies = await self._judge.reply(tasks)
                 meter.tell(replies.usage)
         except JudgeTooLongError:
             raise
@@ -263,10 +216,6 @@ class Ask:
         self.usage += usage
         self.ledger.spend({_first(task): _size_of(task) for task in tasks}, usage)
 
-    def _key(self, task: Task[Any]) -> bytes:
-        text = repr((self._judge.model, self._fusion, self._prompts, task))
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
 
 def _first(task: Task[Any]) -> Task[Any]:
     """Return ``task`` as it was before its reply did not parse."""
@@ -279,16 +228,16 @@ def _size_of(task: Task[Any]) -> int:
     return len(task.kind.instructions or prompt_text(task.prompt)) + sum(map(len, texts))
 
 
-def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:
+def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:
     """Split ``tasks`` into groups; the tasks of a group are sent in one request to the judge.
 
     A task joins the first group with which it may share a request (see `may_share`), else it begins
-    a new group. If ``fusion`` is ``"off"``, each task is a group.
+    a new group. Unless ``share_requests`` is set, each task is a group.
     """
     groups: list[list[Task[Any]]] = []
     for task in tasks:
         home = next((g for g in groups if all(may_share(task, other) for other in g)), None)
-        if fusion == "off" or home is None:
+        if home is None or not share_requests:
             groups.append([task])
         else:
             home.append(task)

@@ -24,11 +24,10 @@ CELLS = 200
 """A window is divided into this number of cells, each of which leaves the window as a whole."""
 NANO = 1_000_000_000
 """Money is counted in whole billionths of the currency, so that sums are exact."""
-_REPLY = 256  # tokens of a reply, before there was one
-_CHARACTERS = 3.0  # in a token of a prompt, before there was one; English has about 4
+_REPLY = 256.0  # tokens of a reply, before there was one
+_PER_CHARACTER = 1 / 3  # tokens of a prompt, before there was one; English has about 1/4
+_RECENT = 0.1  # weight of a value in a mean of recent values
 _FRESH = 1.0  # seconds for which the sums of all processes that a request has seen are used
-_FORGET = 0.9  # share of the largest earlier value that an estimate keeps after each value
-_HALVED = 60.0  # seconds without a value, after which an estimate keeps half of the largest
 
 
 class SlidingWindow:
@@ -66,17 +65,17 @@ class SlidingWindow:
 
     def correct(self, cell: int, difference: int) -> None:
         """Add ``difference`` to the amount of ``cell``, unless it has left the window."""
-        for found in reversed(self._cells):
-            if found[0] == cell:
-                found[1] += difference
+        for pair in reversed(self._cells):
+            if pair[0] == cell:
+                pair[1] += difference
                 self._sum += difference
-            if found[0] <= cell:
+            if pair[0] <= cell:
                 return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What a store of counts answers: the index of the exceeded limit, or the cells of amounts.
+    """What counts answer: the index of the limit that refuses, or the cells of the amounts.
 
     ``used`` are the sums in the windows, which include what was taken.
     """
@@ -89,65 +88,37 @@ class Taken:
 class SharedCounts(Protocol):
     """Counts that several processes share, such as `judge.redis_counts.RedisCounts`."""
 
-    async def take(self, amounts: Sequence[int], used: Sequence[int]) -> Taken | None:
-        """Take ``amounts`` if no limit is exceeded; return None if the store cannot be reached.
-
-        ``used`` is what this process has used in the windows, in case that the store has lost it.
-        """
+    async def take(self, amounts: Sequence[int]) -> Taken | None:
+        """Take ``amounts`` if no limit is exceeded; return None if the counts are unreachable."""
 
     def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
         """Add ``differences`` to the amounts that were taken in ``cells``; return at once."""
 
-    def add(self, amounts: Sequence[int]) -> None:
-        """Add ``amounts`` that this process has used while the store could not be reached."""
-
 
 class _LocalCounts:
-    """The counts of this process. Thread-safe.
+    """The counts of this process, with which a forked child goes on. Thread-safe."""
 
-    With ``inherited``, a forked child goes on with the counts of its parent. Otherwise it counts
-    from zero, because a store that both share has the counts of the parent.
-    """
-
-    def __init__(
-        self, limits: Sequence[Limit], clock: Callable[[], float], *, inherited: bool
-    ) -> None:
+    def __init__(self, limits: Sequence[Limit], clock: Callable[[], float]) -> None:
         self._limits = [whole(limit) for limit in limits]
-        self._seconds = [limit.seconds for limit in limits]
+        self._windows = [SlidingWindow(limit.seconds) for limit in limits]
         self._clock = clock
-        self._inherited = inherited
-        self._forget()
-        call_in_child(self._reset)
+        self._reset_lock()
+        call_in_child(self._reset_lock)
 
-    def _forget(self) -> None:
-        self._windows = [SlidingWindow(seconds) for seconds in self._seconds]
-        self._lock = threading.RLock()
+    def _reset_lock(self) -> None:
+        """Create the lock; a forked child needs its own, because no thread would unlock it."""
+        self._lock = threading.RLock()  # reentrant: a garbage collection may end a request
 
-    def _reset(self) -> None:
-        """Create the lock that a forked child needs, because no thread would unlock the old one."""
-        if self._inherited:
-            self._lock = threading.RLock()
-        else:
-            self._forget()
-
-    def take(self, amounts: Sequence[int]) -> Taken:
+    def take(self, amounts: Sequence[int], *, is_refusable: bool) -> Taken:
+        """Take ``amounts``; if ``is_refusable``, only if no limit is exceeded."""
         with self._lock:
             now = self._clock()
             used = [window.sum(now) for window in self._windows]
             refused = first_exceeded(used, amounts, limits=self._limits)
-            if refused is not None:
+            if refused is not None and is_refusable:
                 return Taken(refused=refused, used=tuple(used))
-            return self._add(now, amounts)
-
-    def add(self, amounts: Sequence[int]) -> Taken:
-        """Take ``amounts`` in any case."""
-        with self._lock:
-            return self._add(self._clock(), amounts)
-
-    def _add(self, now: float, amounts: Sequence[int]) -> Taken:
-        pairs = list(zip(self._windows, amounts, strict=True))
-        cells = tuple(window.add(now, amount) for window, amount in pairs)
-        return Taken(refused=None, cells=cells, used=tuple(w.sum(now) for w in self._windows))
+            pairs = zip(self._windows, amounts, strict=True)
+            return Taken(refused=None, cells=tuple(each.add(now, amount) for each, amount in pairs))
 
     def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
         with self._lock:
@@ -179,27 +150,17 @@ def first_exceeded(
     return None
 
 
-class _LargestRecent:
-    """Estimates the next value by the largest of the recent values; at least their mean.
+class _RecentMean:
+    """The mean of recent values; ``value`` until there is one."""
 
-    A larger value counts at once. A tenth of it is forgotten with each further value, and half of
-    it in each minute without a value. So one large value does not refuse all later requests.
-    """
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self._count = 0
 
-    def __init__(self, first: float) -> None:
-        self._largest = self._mean = first
-        self._at = math.inf  # seconds, when the last value came
-
-    def estimate(self, now: float) -> float:
-        """Return the estimate at ``now`` (seconds)."""
-        minutes = max(0.0, now - self._at) // _HALVED
-        return max(self._mean, math.ldexp(self._largest, -int(minutes)))
-
-    def learn(self, value: float, now: float) -> None:
-        """Include ``value``, which came at ``now`` (seconds)."""
-        self._largest = max(value, self.estimate(now) * _FORGET)
-        self._mean += (value - self._mean) * (1 - _FORGET)
-        self._at = now
+    def learn(self, value: float) -> None:
+        """Include ``value``."""
+        self._count += 1
+        self.value += (value - self.value) * max(_RECENT, 1 / self._count)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -225,11 +186,11 @@ class Budget:
     request a thread that its estimate missed, and a limit of requests is never exceeded. A single
     request that takes more than a limit is admitted if nothing of the limit is used.
 
-    A request is estimated by the size of its prompt, and by the largest of the recent replies.
-    ``reply_tokens``, if set, is the most tokens of a reply. With ``estimates`` off, a request is
-    admitted while anything is left, and may exceed the limit. ``prices`` are needed for money.
-    ``shared`` are counts of several processes; if they cannot be reached, this process counts
-    alone. ``clock`` returns seconds and never goes back. The object is thread-safe.
+    A request is estimated by the size of its prompt, and by the mean of the recent replies. With
+    ``estimates`` off, a request is admitted while anything is left, and may exceed the limit.
+    ``prices`` are needed for money. ``shared`` are counts of several processes; while they cannot
+    be reached, this process counts alone. ``clock`` returns seconds and never goes back. The object
+    is thread-safe.
     """
 
     def __init__(
@@ -237,22 +198,18 @@ class Budget:
         limits: Sequence[Limit],
         *,
         prices: Prices | None = None,
-        reply_tokens: int | None = None,
         estimates: Literal["on", "off"] = "on",
         shared: SharedCounts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = tuple(limits)
         self.prices = prices or Prices()
-        self._most_reply = math.inf if reply_tokens is None else reply_tokens
         self._estimates = estimates
-        self._reply = _LargestRecent(_REPLY)
+        self._reply = _RecentMean(_REPLY)
         # An embedder may be a model with other tokens, and its texts have no instructions.
-        self._per_character = {
-            part: _LargestRecent(1 / _CHARACTERS) for part in ("judge", "embedder")
-        }
+        self._per_character = {part: _RecentMean(_PER_CHARACTER) for part in ("judge", "embedder")}
         self._shared = shared
-        self._local = _LocalCounts(self.limits, clock, inherited=shared is None)
+        self._local = _LocalCounts(self.limits, clock)
         self._clock = clock
         self._seen: tuple[int, ...] = ()
         self._seen_until = -math.inf
@@ -276,7 +233,8 @@ class Budget:
         lacks = "which is not known" if price is None else 'whose price has no "output"'
         msg = (
             f"the budget {money} needs the price of the {part} {model!r}, {lacks}:"
-            " name it in the option prices (docs/cost.md), or limit requests or tokens"
+            " name it in the option prices, install the extra prices (docs/cost.md), or limit"
+            " requests or tokens"
         )
         raise ConfigError(msg)
 
@@ -288,25 +246,21 @@ class Budget:
         ``size`` is the number of characters of the prompt or of the texts to embed. ``part`` is
         ``judge`` or ``embedder``; an embedder writes no reply. Each reservation must be settled.
         """
-        amounts = self.amounts(model, self._estimate(size, part))
-        found = None
-        if self._shared is not None:
-            found = await self._shared.take(amounts, self._local.used())
-        if found is None:
-            local = self._local.take(amounts)
-            self._raise_if_refused(local)
-        else:
-            self._seen, self._seen_until = found.used, self._clock() + _FRESH
-            self._raise_if_refused(found)
-            # This process counts on its own, too, for the time when the shared counts are gone.
-            local = self._local.add(amounts)
+        amounts = self._amounts(model, self._estimate(size, part))
+        shared = None if self._shared is None else await self._shared.take(amounts)
+        if shared is not None:
+            self._seen, self._seen_until = shared.used, self._clock() + _FRESH
+            self._raise_if_refused(shared)
+        # This process counts on its own, too, for the time when the shared counts are gone.
+        local = self._local.take(amounts, is_refusable=shared is None)
+        self._raise_if_refused(local)
         return Reservation(
             model=model,
             part=part,
             size=size,
             amounts=amounts,
             cells=local.cells,
-            shared=None if found is None else found.cells,
+            shared=None if shared is None else shared.cells,
         )
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
@@ -320,25 +274,21 @@ class Budget:
         reservation.is_settled = True
         amounts = tuple(requests * amount for amount in reservation.amounts)
         if usage is not None:
-            amounts = self.amounts(reservation.model, usage)
+            amounts = self._amounts(reservation.model, usage)
             self._learn(reservation, usage)
         differences = [new - old for new, old in zip(amounts, reservation.amounts, strict=True)]
         self._local.correct(reservation.cells, differences)
-        if self._shared is None:
-            return
-        if reservation.shared is None:
-            self._shared.add(amounts)
-        elif any(differences):
+        if self._shared is not None and reservation.shared is not None and any(differences):
             self._shared.correct(reservation.shared, differences)
 
-    def _raise_if_refused(self, found: Taken) -> None:
-        if found.refused is not None:
-            msg = f"not asked: the budget of {self.limits[found.refused]} is spent"
+    def _raise_if_refused(self, taken: Taken) -> None:
+        if taken.refused is not None:
+            msg = f"not asked: the budget of {self.limits[taken.refused]} is spent"
             raise BudgetSpentError(msg)
 
     # --- amounts --------------------------------------------------------------------------------
 
-    def amounts(self, model: str, usage: Usage) -> tuple[int, ...]:
+    def _amounts(self, model: str, usage: Usage) -> tuple[int, ...]:
         """Return what ``usage`` of ``model`` is, in the unit of each limit."""
         return tuple(self._amount(limit, usage, model=model) for limit in self.limits)
 
@@ -353,21 +303,20 @@ class Budget:
         return 0 if price is None else math.ceil(round(price.of(usage) * NANO, 3))
 
     def _estimate(self, size: int, part: str) -> Usage:
-        is_on, now = self._estimates == "on", self._clock()
-        tokens = math.ceil(size * self._per_character[part].estimate(now)) if is_on else 1
+        is_on = self._estimates == "on"
+        tokens = math.ceil(size * self._per_character[part].value) if is_on else 1
         if part == "embedder":
             return Usage(embedding_requests=1, embedding_tokens=tokens)
-        reply = math.ceil(min(self._reply.estimate(now), self._most_reply)) if is_on else 0
+        reply = math.ceil(self._reply.value) if is_on else 0
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _learn(self, reservation: Reservation, usage: Usage) -> None:
-        """Adapt the estimates to ``usage``: upwards at once, and downwards with time."""
-        now = self._clock()
+        """Adapt the estimates to ``usage``."""
         if usage.completion_tokens:
-            self._reply.learn(usage.completion_tokens, now)
+            self._reply.learn(usage.completion_tokens)
         read = usage.prompt_tokens + usage.embedding_tokens
         if read and reservation.size:
-            self._per_character[reservation.part].learn(read / reservation.size, now)
+            self._per_character[reservation.part].learn(read / reservation.size)
 
     # --- state ----------------------------------------------------------------------------------
 

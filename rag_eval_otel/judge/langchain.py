@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import compose, read_parts
-from rag_eval_otel.providers import PROVIDERS, Provider
+from rag_eval_otel.log import address_of
 from rag_eval_otel.runtime.workers import SyncFirst
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import Runnable
+
+
+_TIMEOUT = 30.0  # seconds of an attempt at a call of a model that is named
 
 
 class LangChainJudge:
@@ -39,6 +41,7 @@ class LangChainJudge:
         """Judge with ``llm``; versions of scores contain ``model``, or else the name in ``llm``."""
         self._call = SyncFirst(llm.invoke, llm.ainvoke, max_threads=max_threads)
         self.model = model or _name_of(llm)
+        self.title = _title_of(_model_in(llm), self.model)  # in log lines
 
     def __repr__(self) -> str:
         return f"LangChainJudge({self.model!r})"
@@ -58,54 +61,48 @@ class LangChainJudge:
         )
 
 
-def named_judge(model: str, config: Config) -> LangChainJudge:
-    """Return a judge that asks ``model`` of the provider in ``config.judge`` by way of LangChain.
+def bedrock_judge(model: str) -> LangChainJudge:
+    """Return a judge that asks ``model`` of Amazon Bedrock by way of LangChain.
 
-    It is used for providers without an OpenAI-compatible endpoint, such as Bedrock.
+    Raises `MissingDependencyError` if a package is not installed, and `ConfigError` if the model
+    cannot be made.
     """
-    provider = PROVIDERS[str(config.judge).partition("/")[0]]
-    if config.seed is not None:
-        msg = f"{provider.name}/... takes no seed"
-        raise ConfigError(msg)
-    options = {
-        "base_url": config.judge_base_url,
-        "temperature": config.temperature,
-        "max_tokens": config.max_tokens,
-        "bedrock_api_key": config.judge_api_key,
-        "additional_model_request_fields": config.extra_body,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    llm = _chat_model(provider, model, timeout=config.judge_timeout, **given)
-    return LangChainJudge(llm, model=model, max_threads=config.concurrency)
-
-
-def _chat_model(
-    provider: Provider, model: str, *, timeout: float, **options: Any
-) -> Runnable[Any, Any]:
-    """Make ``model`` of ``provider`` with LangChain's ``init_chat_model`` and return it.
-
-    ``timeout`` is the most seconds of each attempt of a call. Raises `MissingDependencyError` if a
-    package is not installed, and `ConfigError` if the model cannot be made with ``options``.
-    """
+    package = "langchain-aws"
     try:
         make: Any = import_module("langchain.chat_models").init_chat_model
-        limits = import_module("botocore.config").Config(
-            read_timeout=timeout, connect_timeout=timeout
+        timeouts = import_module("botocore.config").Config(
+            read_timeout=_TIMEOUT, connect_timeout=_TIMEOUT
         )
         llm: Runnable[Any, Any] = make(
-            model, model_provider=provider.langchain, config=limits, **options
+            model, model_provider="bedrock_converse", temperature=0.0, config=timeouts
         )
     except ImportError as error:
-        raise MissingDependencyError(provider.package, provider.extra) from error
+        raise MissingDependencyError(package, "bedrock") from error
     except ValueError as error:
-        told = str(error).partition("[type=")[0]  # the rest quotes the options, including a key
-        msg = f"{provider.name}/{model} could not be made: {' '.join(told.split())}"
+        message = str(error).partition("[type=")[0]  # the rest quotes the options, including a key
+        msg = f"bedrock/{model} could not be made: {' '.join(message.split())}"
         raise ConfigError(msg) from None
-    return llm
+    return LangChainJudge(llm, model=model)
+
+
+_ADDRESSES = ("openai_api_base", "base_url", "azure_endpoint", "anthropic_api_url", "endpoint_url")
+"""The attributes in which chat models of LangChain keep the address of their server."""
+
+
+def _title_of(llm: object, model: str) -> str:
+    """Return the class of the chat model ``llm``, the name ``model``, and the server's address."""
+    found = (getattr(llm, name, None) for name in _ADDRESSES)
+    address = next((one for one in found if isinstance(one, str)), None)
+    return f"{type(llm).__name__}/{model}" + (f" at {address_of(address)}" if address else "")
+
+
+def _model_in(llm: Runnable[Any, Any]) -> object:
+    """Return the chat model in ``llm``, which may be a runnable around it."""
+    return getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
 
 
 def _name_of(llm: Runnable[Any, Any]) -> str:
-    model = getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
+    model = _model_in(llm)
     for attribute in ("model_name", "model", "model_id", "deployment_name"):
         name = getattr(model, attribute, None)
         if isinstance(name, str) and name:

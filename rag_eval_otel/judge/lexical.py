@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Literal, TypeAlias, cast
 
-from rag_eval_otel.config import Config
-from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError, UnsuitableJudgeError
 from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge import texts
 from rag_eval_otel.judge.answers import (
@@ -29,9 +28,10 @@ from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.texts import Passages, claims_of, keys_of, within_limit
 from rag_eval_otel.types import Replies
 
-Answer: TypeAlias = say.Reply | UnparsableReplyError
+Answer: TypeAlias = say.Reply | UnparsableReplyError | JudgeTooLongError
 
 _INTENT = "To know: "
+_SHOWN = frozenset({"context", "contexts", "question"})  # which are read up to their own limits
 
 
 class LexicalJudge:
@@ -39,8 +39,9 @@ class LexicalJudge:
 
     Verdicts and most ratings are computed from a probability; at one half, yes and no are equally
     likely. The judge cannot follow instructions (a rubric, a guideline, instructions of your own);
-    its reply to such a task is an `UnparsableReplyError`. At most `texts.MAX_CHARACTERS` of a text
-    are read. Instructions hidden in an answer or a context have no effect.
+    its reply to such a task is an `UnsuitableJudgeError`. At most `texts.MAX_CHARACTERS` of the
+    contexts are read. If the answer has more than `texts.MAX` characters, the reply is a
+    `JudgeTooLongError`. Instructions hidden in an answer or a context have no effect.
     """
 
     model = "lexical"
@@ -53,11 +54,6 @@ class LexicalJudge:
         """Return the replies to ``tasks``, made without any request, so that the usage is zero."""
         read = cache(Passages)  # several tasks show the same contexts
         return Replies(parts=tuple(_answer(task, read) for task in tasks), model=self.model)
-
-
-def named_judge(_model: str, _config: Config) -> LexicalJudge:
-    """Return the offline judge, which has neither a model name nor options."""
-    return LexicalJudge()
 
 
 class _WordEvidence:
@@ -90,6 +86,9 @@ class _WordEvidence:
 
 
 def _answer(task: Task[Any], read: Callable[[tuple[str, ...]], Passages]) -> Answer:
+    others = (task.texts(name) for name, _ in task.inputs if name not in _SHOWN)
+    if any(sum(map(len, one)) > texts.MAX for one in others):
+        return JudgeTooLongError(f"the lexical judge reads at most {texts.MAX:,} characters of it")
     shown = Shown(task)
     answers = EvidenceAnswers(task, shown, _WordEvidence(shown, read))
     family = "" if task.kind.instructions else task.kind.family
@@ -98,7 +97,7 @@ def _answer(task: Task[Any], read: Callable[[tuple[str, ...]], Passages]) -> Ans
     if hasattr(_Answers, f"to_{family}"):
         return cast("Answer", getattr(_Answers(answers), f"to_{family}")())
     told = f"the lexical judge cannot answer {task.prompt!r}: it compares words, and cannot"
-    return UnparsableReplyError(f"{told} follow instructions; take a judge that is a model")
+    return UnsuitableJudgeError(f"{told} follow instructions; take a judge that is a model")
 
 
 class _Answers:
@@ -158,7 +157,7 @@ class _Answers:
     def to_statements(self) -> say.Reply:
         return say.Statements(statements=self._shown.claims)
 
-    def to_response_relevancy(self) -> say.Reply:
+    def to_context_agreement(self) -> say.Reply:
         supported = self._by_evidence.response_supported()
         return supported if self._evidence.relevance() >= EVEN else say.Decision(passing=False)
 
@@ -184,5 +183,5 @@ class _Answers:
 
     def to_correctness(self) -> Answer:
         if not dict(self._task.inputs).get("reference"):
-            return UnparsableReplyError("without a reference, the lexical judge cannot tell")
+            return UnsuitableJudgeError("without a reference, the lexical judge cannot tell")
         return say.FivePoint(rating=1 + 4 * self._agreement())

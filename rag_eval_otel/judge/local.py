@@ -13,12 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rag_eval_otel.config import Config
-from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.answers import ANSWERS, EVEN, EvidenceAnswers, Shown
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.runtime.workers import Workers
 from rag_eval_otel.types import Replies
 
@@ -119,11 +119,6 @@ def _answered(tasks: Sequence[Task[Any]], **probabilities: Mapping[Pair, float])
         answers = EvidenceAnswers(task, shown, _ModelEvidence(shown, **probabilities))
         found.append(ANSWERS[task.kind.family](answers))
     return found
-
-
-def named_judge(model: str, config: Config) -> LocalJudge:
-    """Return a judge with the local ``model``, and the device and batch size of ``config``."""
-    return LocalJudge(model, device=config.device, batch_size=config.batch_size)
 
 
 def _name_of(model: str | os.PathLike[str]) -> str:
@@ -240,11 +235,7 @@ class Classifier:
 
 
 def _load(model: str | os.PathLike[str], device: str | None) -> Any:
-    try:
-        make = import_module("sentence_transformers").CrossEncoder
-    except ImportError as error:
-        package = "sentence-transformers"
-        raise MissingDependencyError(package, "local") from error
+    make = require("sentence_transformers", "local").CrossEncoder
     name = os.fspath(model)
     if name.startswith(("/", ".", "~")):
         name = str(Path(name).expanduser())

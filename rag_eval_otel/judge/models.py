@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -14,17 +13,14 @@ from rag_eval_otel.environment import first_set, variable
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.limits import Endpoint, Limits, title_of
 from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.outcomes import is_usable
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
-from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
-from rag_eval_otel.judge.redis_counts import RedisCounts
 from rag_eval_otel.judge.tasks import Judge, Task
-from rag_eval_otel.judge.throttling import Limits
-from rag_eval_otel.limits import Limit
 from rag_eval_otel.prices import Prices, load_prices
-from rag_eval_otel.providers import REGISTRIES, Part, parts_of
-from rag_eval_otel.runtime.watchdog import within
+from rag_eval_otel.providers import OFFLINE, PROVIDERS, REGISTRIES, parts_of
 from rag_eval_otel.types import Embedder, Replies, Vectors
 
 if TYPE_CHECKING:
@@ -49,14 +45,12 @@ AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
 """Prompts, or the path of a folder with prompts; None: ``RAG_EVAL_PROMPTS`` or built in."""
 
 
-def build_judge(config: Config, on_error: Callable[[], None] = lambda: None) -> Judge:
+def build_judge(config: Config) -> Judge:
     """Return the judge of ``config`` for live scoring.
 
-    Unless the judge is lexical or local, its `Endpoint` has a circuit breaker. ``on_error`` is
-    called when the Redis with the limits a minute cannot be reached.
+    Unless the judge is lexical or local, its `Endpoint` has a circuit breaker.
     """
-    judge = _judge(config)
-    return _protected_judge(judge, _live(config) | _per_minute(config, "judge", judge, on_error))
+    return _protected_judge(build_plain_judge(config), _live(config))
 
 
 def build_plain_judge(config: Config) -> Judge:
@@ -64,32 +58,46 @@ def build_plain_judge(config: Config) -> Judge:
 
     During an outage, a breaker would fail all remaining rows of a dataset at once.
     """
-    judge = _judge(config)
-    return _protected_judge(judge, _per_minute(config, "judge", judge))
+    if not isinstance(config.judge, str):
+        return (
+            config.judge if _is_judge(config.judge) else LangChainJudge(cast("Any", config.judge))
+        )
+    if config.judge == OFFLINE["judge"]:
+        return LexicalJudge()
+    provider, _, model = config.judge.partition("/")
+    if provider in PROVIDERS and PROVIDERS[provider].is_compatible:
+        return OpenAIJudge(model, provider=provider)
+    judge: Judge = REGISTRIES["judge"].make(provider, model)
+    return judge
 
 
-def build_live_embedder(config: Config, on_error: Callable[[], None] = lambda: None) -> Embedder:
+def build_live_embedder(config: Config) -> Embedder:
     """Return the embedder of ``config`` for live scoring.
 
-    Unless the embedder is offline, its `Endpoint` has a circuit breaker. ``on_error`` is called
-    when the Redis with the limits a minute cannot be reached.
+    Unless the embedder is offline, its `Endpoint` has a circuit breaker.
     """
-    embedder = _embedder(config)
-    limits = _live(config) | _per_minute(config, "embedder", embedder, on_error)
-    return _protected_embedder(embedder, limits)
+    return _protected_embedder(build_embedder(config), _live(config))
 
 
 def build_embedder(config: Config) -> Embedder:
     """Return the embedder of ``config``, without a circuit breaker."""
-    embedder = _embedder(config)
-    return _protected_embedder(embedder, _per_minute(config, "embedder", embedder))
+    if not isinstance(config.embedder, str):
+        embeddings = config.embedder
+        if _is_embedder(embeddings):
+            return embeddings
+        return LangChainEmbedder(cast("Any", embeddings))
+    if config.embedder == OFFLINE["embedder"]:
+        return HashingEmbedder()
+    provider, _, model = config.embedder.partition("/")
+    if provider in PROVIDERS:
+        return OpenAIEmbedder(model, provider=provider)
+    embedder: Embedder = REGISTRIES["embedder"].make(provider, model)
+    return embedder
 
 
 _FAILURES = 5  # failed attempts in a row that open the breaker
-_RETRY_SHARE = 0.1  # retries in a minute, as a part of the first attempts
 _REQUESTS = 4  # requests that a turn sends at the same time, at most about
 _LEAST_PATIENCE = 15.0  # seconds; servers often ask for pauses of up to 10 s
-_MINUTELY = ("requests", "tokens")  # the units of limits a minute
 _NO_RETRIES = Limits(retries=0, timeout=None)
 """The limits of judges and embedders that have retries and timeouts of their own."""
 
@@ -103,45 +111,23 @@ def _live(config: Config) -> dict[str, Any]:
     return {
         "failures": _FAILURES,
         "patience": min(patience, config.evaluation_timeout),
-        "retry_share": _RETRY_SHARE,
         "concurrency": _REQUESTS * config.concurrency,
     }
 
 
-def _per_minute(
-    config: Config, part: Part, model: object, on_error: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """Return the fields of `Limits` for the limits a minute that ``config`` has for ``part``.
-
-    With the option ``redis``, all processes with ``model`` share them.
-    """
-    prefix = "" if part == "judge" else "embedder_"
-    amounts = {unit: getattr(config, f"{prefix}max_{unit}_per_minute") for unit in _MINUTELY}
-    found = {unit: amount for unit, amount in amounts.items() if amount is not None}
-    if not found or is_offline(model):
-        return {}
-    fields: dict[str, Any] = {f"{unit}_per_minute": amount for unit, amount in found.items()}
-    if config.redis is not None:
-        limits = [Limit(amount=n, unit=unit, seconds=60.0) for unit, n in found.items()]
-        name = getattr(model, "model", None) or type(model).__name__
-        fields["shared"] = RedisCounts(
-            config.redis, limits, of=f"minute:{part} {name}", option="redis", on_error=on_error
-        )
-    return {**fields, "workers": config.workers}
-
-
 def _protected_judge(judge: Judge, limits: Mapping[str, Any]) -> Judge:
     """Return ``judge`` with the fields ``limits`` of its `Limits` replaced."""
-    if not limits or isinstance(judge, LexicalJudge | LocalJudge):
+    if is_offline(judge):
         return judge
     if isinstance(judge, OpenAIJudge):
         return judge.with_endpoint(judge.endpoint.with_limits(limits))
-    return ProtectedJudge(judge, Endpoint(f"judge {judge.model}", _NO_RETRIES).with_limits(limits))
+    endpoint = Endpoint(f"judge {judge.model}", _NO_RETRIES, title=title_of("judge", judge))
+    return ProtectedJudge(judge, endpoint.with_limits(limits))
 
 
 def _protected_embedder(embedder: Embedder, limits: Mapping[str, Any]) -> Embedder:
     """Return ``embedder`` with the fields ``limits`` of its `Limits` replaced."""
-    if not limits or isinstance(embedder, HashingEmbedder):
+    if is_offline(embedder):
         return embedder
     if isinstance(embedder, OpenAIEmbedder):
         return embedder.with_endpoint(embedder.endpoint.with_limits(limits))
@@ -149,27 +135,6 @@ def _protected_embedder(embedder: Embedder, limits: Mapping[str, Any]) -> Embedd
     return ProtectedEmbedder(
         embedder, Endpoint(f"embedder {name}", _NO_RETRIES).with_limits(limits)
     )
-
-
-def _judge(config: Config) -> Judge:
-    """Return the judge of ``config``, which is given by name or as an object."""
-    if not isinstance(config.judge, str):
-        return (
-            config.judge if _is_judge(config.judge) else LangChainJudge(cast("Any", config.judge))
-        )
-    provider, _, model = config.judge.partition("/")
-    judge: Judge = REGISTRIES["judge"].make(provider, model, config)
-    return judge
-
-
-def _embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config``, which is given by name or as an object."""
-    if not isinstance(config.embedder, str):
-        given = config.embedder
-        return given if _is_embedder(given) else LangChainEmbedder(cast("Any", given))
-    provider, _, model = config.embedder.partition("/")
-    embedder: Embedder = REGISTRIES["embedder"].make(provider, model, config)
-    return embedder
 
 
 def _is_judge(given: object) -> TypeIs[Judge]:
@@ -194,8 +159,9 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
         return judge, embedder
     given: dict[str, Any] = {"judge": judge, "embedder": embedder}
     config = Config.from_env(**{part: model for part, model in given.items() if model is not None})
-    key = _key(config)
-    return _made(key) if key else (build_plain_judge(config), build_embedder(config))
+    if isinstance(config.judge, str) and isinstance(config.embedder, str):
+        return _named(config.judge, config.embedder, _environment(config.judge, config.embedder))
+    return build_plain_judge(config), build_embedder(config)
 
 
 def chosen_prompts(prompts: AnyPrompts) -> Prompts:
@@ -261,59 +227,21 @@ def budget_for(model: object, budget: Budget | None) -> Budget | None:
     return None if is_offline(model) else budget
 
 
-_OF_MODELS = (
-    "judge",
-    "embedder",
-    "judge_base_url",
-    "judge_api_key",
-    "embedder_base_url",
-    "embedder_api_key",
-    "judge_timeout",
-    "judge_retries",
-    "temperature",
-    "seed",
-    "max_tokens",
-    "device",
-    "batch_size",
-    "concurrency",
-    "max_requests_per_minute",
-    "max_tokens_per_minute",
-    "embedder_max_requests_per_minute",
-    "embedder_max_tokens_per_minute",
-    "redis",
-    "workers",
-)
+def _environment(*models: str) -> tuple[str | None, ...]:
+    """Return the environment's keys and addresses for the providers of ``models``.
 
-
-def _key(config: Config) -> tuple[tuple[str, Any], ...]:
-    """Return the options of ``config`` that decide how judge and embedder are made, as a cache key.
-
-    The key is empty if the judge or the embedder is given as an object, which is not cached.
+    They may change between two calls, and the judge with them.
     """
-    if not (isinstance(config.judge, str) and isinstance(config.embedder, str)):
-        return ()
-    extra = json.dumps(config.extra_body, sort_keys=True) if config.extra_body else None
-    options = tuple((name, getattr(config, name)) for name in _OF_MODELS)
-    return (*options, ("extra_body", extra), ("environment", _environment(config)))
-
-
-def _environment(config: Config) -> tuple[str | None, ...]:
-    """Return the environment's keys and addresses for the providers of judge and embedder.
-
-    The keys and addresses are a part of the cache key, because they may change between two calls.
-    """
-    found = [parts_of(name) for name in (config.judge, config.embedder) if isinstance(name, str)]
-    providers = [part[0] for part in found if part]
-    names = [n for one in providers for n in (*one.keys, *one.addresses, *one.settings)]
+    providers = [parts[0] for parts in map(parts_of, models) if parts]
+    names = [n for each in providers for n in (*each.keys, *each.addresses, *each.settings)]
     return tuple(first_set((name,)) for name in names)
 
 
 @lru_cache(maxsize=16)
-def _made(key: tuple[tuple[str, Any], ...]) -> tuple[Judge, Embedder]:
-    options = dict(key)
-    options.pop("environment")
-    options["extra_body"] = options["extra_body"] and json.loads(options["extra_body"])
-    config = Config(**options)
+def _named(
+    judge: str, embedder: str, _environment: tuple[str | None, ...]
+) -> tuple[Judge, Embedder]:
+    config = Config(judge=judge, embedder=embedder)
     return build_plain_judge(config), build_embedder(config)
 
 
@@ -350,14 +278,7 @@ class ProtectedJudge:
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Pass ``tasks`` to the judge; raise `JudgeUnavailableError` if the breaker is open."""
-        texts = (text for task in tasks for name, _ in task.inputs for text in task.texts(name))
-        return await self.endpoint.call(
-            # The endpoint calls it in a task of its own, which the watchdog must know.
-            partial(within, f"judge {self.model}", partial(self._judge.reply, tasks)),
-            tokens=sum(map(len, texts)) // CHARACTERS,
-            is_usable=is_usable,
-            tokens_of=total_tokens,
-        )
+        return await self.endpoint.call(partial(self._judge.reply, tasks), is_usable=is_usable)
 
 
 class ProtectedEmbedder:
@@ -374,6 +295,4 @@ class ProtectedEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; raise the error of the embedder."""
-        tokens = sum(map(len, texts)) // CHARACTERS
-        embed = partial(within, f"embedder {self.model}", partial(self._embedder.embed, texts))
-        return await self.endpoint.call(embed, tokens=tokens)
+        return await self.endpoint.call(partial(self._embedder.embed, texts))

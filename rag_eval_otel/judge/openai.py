@@ -1,36 +1,60 @@
-"""`OpenAIJudge`: use a model behind an OpenAI-compatible server as the judge."""
+"""`OpenAIJudge`: use a model behind an OpenAI-compatible server as the judge.
+
+`OpenAIClient` sends the requests of judge and embedder with the ``openai`` library. Errors of the
+library are raised as `JudgeError`s, without the messages of the server.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
-import logging
 import math
+import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from rag_eval_otel.config import Config
-from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
-from rag_eval_otel.judge.openai_client import OF_LENGTH, OpenAIClient, connection, usage_of
-from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
+from rag_eval_otel.environment import first_set
+from rag_eval_otel.errors import (
+    ConfigError,
+    JudgeAuthError,
+    JudgeError,
+    JudgeRateLimitError,
+    JudgeRequestError,
+    JudgeTimeoutError,
+    JudgeTooLongError,
+    JudgeTransportError,
+    UnparsableReplyError,
+)
+from rag_eval_otel.judge.limits import Endpoint, Limits
+from rag_eval_otel.judge.outcomes import is_usable, retry_after, status_of
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
+from rag_eval_otel.judge.usage import attempt, will_attempt
 from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
-from rag_eval_otel.providers import PROVIDERS, SchemaMode, TokenLimit
+from rag_eval_otel.log import address_of, log
+from rag_eval_otel.providers import Provider, SchemaMode, TokenLimit, provider_of
+from rag_eval_otel.runtime.fork import call_in_child, leave_to_parent
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from ssl import SSLContext
+
+    from openai import APIError, APIStatusError, APITimeoutError, AsyncOpenAI
     from typing_extensions import Self
 
 
-_NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
-_RATING = re.compile(r'"rating"\s*:\s*')
-_log = logging.getLogger("rag_eval_otel")
+# --- the judge ------------------------------------------------------------------------------------
 
 _TOP_LOGPROBS = 20  # the most alternatives to a token that OpenAI returns
 _FEWER = {20: 5, 5: 0}  # the number to ask for after a refusal
@@ -40,8 +64,8 @@ _OTHER: dict[TokenLimit, TokenLimit] = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
 }
-_OF_FORMAT = ("response_format", "schema", "json", "grammar", "guided", "structured")
-_OF_REPLY = ("max_tokens", "max_completion_tokens", "completion")
+_OF_FORMAT = frozenset({"response_format", "schema", "json", "grammar", "guided", "structured"})
+_OF_REPLY = frozenset({"max_tokens", "max_completion_tokens", "completion"})
 _INVALID = (400, 422)
 _THINKING = re.compile(
     r"(^|[^a-z0-9])(o\d|r1|gpt-5|gpt-oss|qwq|qwen3|magistral|gemini|grok|glm|kimi|nemotron)"
@@ -49,6 +73,7 @@ _THINKING = re.compile(
     re.IGNORECASE,
 )
 """Names of models that write hidden thoughts, which count as tokens of the reply."""
+_HOTTEST = 2  # the highest temperature
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
 
 
@@ -68,22 +93,6 @@ class _Form:
     """Whether the request limits the tokens of the reply to a number that depends on the tasks."""
 
 
-def named_judge(model: str, config: Config) -> OpenAIJudge:
-    """Return a judge that asks ``model`` of the provider that ``config.judge`` names."""
-    provider = PROVIDERS[str(config.judge).partition("/")[0]]
-    return OpenAIJudge(
-        model,
-        **connection(provider, config, base_url=config.judge_base_url, key=config.judge_api_key),
-        temperature=config.temperature,
-        seed=config.seed,
-        max_tokens=config.max_tokens,
-        extra_body=config.extra_body,
-        schema_mode=provider.schema_mode,
-        seed_field=provider.seed,
-        limit_field=provider.limit,
-    )
-
-
 class OpenAIJudge:
     """A judge that is a model behind an OpenAI-compatible server.
 
@@ -94,71 +103,73 @@ class OpenAIJudge:
     fewer, and then for none. If the server refuses the name ``max_tokens``, the judge sends
     ``max_completion_tokens``. Later requests leave out what was refused, so that reasoning models
     need no option. ``endpoint`` sends the requests: it retries server errors, 429 (as Retry-After
-    says), timeouts and connection errors up to ``max_retries`` times, but retries are at most a
-    tenth of the requests.
+    says), timeouts and connection errors up to ``retries`` times, but there are at most as many
+    retries as first attempts in a minute.
 
     If there is no ``max_tokens``, the tasks tell the most tokens that a reply may need, and the
     request has this limit, except for models that are known to write hidden thoughts. If a reply is
     cut off at this limit, or if the server refuses it, later requests have no limit.
 
-    - ``timeout``: the most seconds of each attempt.
-    - ``api_key``: by default, the value of ``OPENAI_API_KEY``.
-    - ``max_tokens``: the most tokens of a reply, including the reasoning of the model.
+    - ``provider``: the provider of the server, which decides the names of fields and the
+      environment variables with address and key (``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
+    - ``temperature``: None: the model's own.
+    - ``max_tokens``: the maximum tokens of a reply, including the reasoning of the model.
     - ``extra_body``: further fields of the request; they replace fields of the same name.
-    - ``api_version``: if set, ``base_url`` is an endpoint of Azure and ``model`` a deployment.
+    - ``timeout``: the maximum seconds of each attempt. ``retries``: the maximum number of retries.
+    - ``schema_mode``: the first way to ask for JSON: by a JSON Schema, as a JSON object, or in the
+      prompt.
     - ``client``: a client (for instance an ``AsyncAzureOpenAI``) that replaces ``base_url``,
-      ``api_key``, ``timeout`` and ``max_retries``. It must be used in one event loop only.
+      ``api_key``, ``timeout`` and ``retries``. It must be used in one event loop only.
     """
 
     def __init__(
         self,
         model: str,
         *,
+        provider: str = "openai",
         base_url: str | None = None,
         api_key: str | None = None,
-        timeout: float = 30.0,
-        max_retries: int = 3,
         temperature: float | None = 0.0,
         seed: int | None = None,
         max_tokens: int | None = None,
         extra_body: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "json_schema",
+        timeout: float = 30.0,
+        retries: int = 3,
+        schema_mode: SchemaMode | None = None,
         client: AsyncOpenAI | None = None,
-        api_version: str | None = None,
-        key_variable: str = "OPENAI_API_KEY",
-        seed_field: str = "seed",
-        limit_field: TokenLimit = "max_tokens",
     ) -> None:
         """Judge with ``model``; connect to the server with the first request only.
 
-        ``schema_mode`` is the first way to ask for JSON: by a JSON Schema, as a JSON object, or in
-        the prompt. ``seed_field`` and ``limit_field`` are the server's names of the fields ``seed``
-        and ``max_tokens``. If the key is wrong, the error names the variable ``key_variable``.
+        Raises `ConfigError` for an unknown provider, and for an argument that cannot be used.
         """
         self.model = model
+        kind = provider_of(provider)
+        if temperature is not None and not 0 <= temperature <= _HOTTEST:
+            msg = f"temperature must be None or a number from 0 to 2, not {temperature!r}"
+            raise ConfigError(msg)
         self._form = _Form(
-            mode=schema_mode,
+            mode=schema_mode or kind.schema_mode,
             temperature=temperature,
             top_logprobs=_TOP_LOGPROBS,
-            limit=limit_field,
+            limit=kind.limit,
             is_bounded=max_tokens is None and _may_be_bounded(model, extra_body or {}),
         )
-        self._limit = limit_field
+        self._limit = kind.limit
         self._max_tokens = max_tokens
-        self._seed = {} if seed is None else {seed_field: seed}
+        self._seed = {} if seed is None else {kind.seed: seed}
         self._extra = dict(extra_body or {})
         self._is_taken = False  # whether a request in this form was ever answered
         self._in_vain = 0
         self._client = OpenAIClient(
+            kind,
             base_url=base_url,
             api_key=api_key,
             timeout=timeout,
-            max_retries=max_retries,
+            retries=retries,
             client=client,
-            key_variable=key_variable,
-            api_version=api_version,
         )
-        self.endpoint = Endpoint(f"judge {model}", self._client.limits)
+        title = f"judge {provider}/{model} at {self._client.address}"
+        self.endpoint = Endpoint(f"judge {model}", self._client.limits, title=title)
 
     def __repr__(self) -> str:
         return f"OpenAIJudge({self.model!r})"
@@ -185,38 +196,35 @@ class OpenAIJudge:
             return _replies(payload, tasks, model=self.model, requests=sent)
 
         await self._client.open()  # now, because the time of an attempt is limited
-        tokens = len(request.system + request.user_with_schema) // CHARACTERS
         while True:
             try:
-                replies = await self.endpoint.call(
-                    send, tokens=tokens, is_usable=is_usable, tokens_of=total_tokens
-                )
+                replies = await self.endpoint.call(send, is_usable=is_usable)
             except JudgeError as error:
                 weaker = self._weaker(form, error)
                 if weaker is None:
                     self._in_vain += bool(refusals)
                     raise
                 form = weaker
-                refusals.append(str(error))
+                refusals.append(f"HTTP {status_of(error)}")
                 continue
             self._keep(form, refusals)
             if form.is_bounded and any(isinstance(part, CutOffError) for part in replies.parts):
                 self._form = replace(self._form, is_bounded=False)
-                _log.warning(
-                    "a reply of the judge %s was cut off; its replies are no longer limited",
-                    self.model,
+                log.warning(
+                    "a reply of the %s was cut off; its replies are no longer limited",
+                    self.endpoint.title,
                 )
             return replies
 
     def _keep(self, form: _Form, refusals: Sequence[str]) -> None:
-        """Use ``form``, which the server accepted, for later requests; log earlier ``refusals``."""
+        """Use ``form``, which the server accepted after ``refusals``, for later requests."""
         self._is_taken = True
         if form != self._form and refusals:
             self._form = form
-            _log.warning(
-                "the server of the judge %s refused %s; from now on: %s, temperature %s",
-                self.model,
-                "; then ".join(refusals),
+            log.warning(
+                "the %s refused a form of requests (%s); from now on: %s, temperature %s",
+                self.endpoint.title,
+                ", ".join(refusals),
                 form.mode,
                 form.temperature,
             )
@@ -254,31 +262,30 @@ class OpenAIJudge:
         """
         if not isinstance(error, JudgeRequestError):
             return None
-        refused = str(error).lower()
-        if "temperature" in refused and form.temperature is not None:
+        if "temperature" in error.named and form.temperature is not None:
             return replace(form, temperature=None)
-        if "logprobs" in refused and form.top_logprobs in _FEWER:
+        if "logprobs" in error.named and form.top_logprobs in _FEWER:
             return replace(form, top_logprobs=_FEWER[form.top_logprobs])
-        unlimited = self._unlimited(form, refused)
+        unlimited = self._unlimited(form, error.named)
         if unlimited is not None:
             return unlimited
-        names_it = any(word in refused for word in _OF_FORMAT)
+        names_it = error.named & _OF_FORMAT
         anything = not self._is_taken and self._in_vain < _VAIN and error.status in _INVALID
-        if any(word in refused for word in OF_LENGTH) or not (names_it or anything):
+        if error.named & OF_LENGTH or not (names_it or anything):
             return None
         return replace(form, mode=_WEAKER[form.mode]) if form.mode in _WEAKER else None
 
-    def _unlimited(self, form: _Form, refused: str) -> _Form | None:
+    def _unlimited(self, form: _Form, named: frozenset[str]) -> _Form | None:
         """Return ``form`` with another name for the limit of tokens, or without the limit.
 
-        Return None if the message ``refused`` of the server has another cause. A server may count
-        the limit as a part of the model's context, and refuse a prompt that would fit without it.
+        Return None if the refusal, which ``named`` some options, has another cause. A server may
+        count the limit as a part of the model's context, and refuse a prompt that would fit without
+        it.
         """
-        if form.is_bounded and any(word in refused for word in OF_LENGTH):
-            names_reply = any(word in refused for word in _OF_REPLY)
-            return replace(form, is_bounded=False) if names_reply else None
+        if form.is_bounded and named & OF_LENGTH:
+            return replace(form, is_bounded=False) if named & _OF_REPLY else None
         has_limit = self._max_tokens is not None or form.is_bounded
-        if not has_limit or not any(name in refused for name in _OTHER):
+        if not has_limit or not named & _OTHER.keys():
             return None
         if form.limit == self._limit:
             return replace(form, limit=_OTHER[form.limit])
@@ -324,7 +331,7 @@ def _content(payload: Mapping[str, Any]) -> str:
         message = payload["choices"][0]["message"]
         text = message.get("content") or message.get("refusal") or ""
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        msg = f"the server's reply has no message: {sorted(payload)}"
+        msg = "the server's reply has no message"
         raise UnparsableReplyError(msg) from error
     if isinstance(text, list):  # a list of blocks; blocks of thought have no "text"
         text = "".join(str(block.get("text") or "") for block in text if isinstance(block, dict))
@@ -335,6 +342,10 @@ def _content(payload: Mapping[str, Any]) -> str:
 #
 # A judge that returns the token of its rating can also return the probabilities of other tokens.
 # The mean of the scale under these probabilities agrees better with people than the chosen token.
+
+
+_NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
+_RATING = re.compile(r'"rating"\s*:\s*')
 
 
 def with_expectations(
@@ -430,3 +441,429 @@ def _weights(alternatives: object, task: Task[Any]) -> Iterator[tuple[float, flo
         value = _value(token, task) if isinstance(token, str) else None
         if value is not None and isinstance(logprob, int | float) and logprob <= 0:
             yield value, math.exp(logprob)
+
+
+# --- the client -----------------------------------------------------------------------------------
+
+_AZURE_VERSION = "2024-10-21"
+_KEY = "OPENAI_API_KEY"
+_OPENAI = "https://api.openai.com/v1"  # the default address of the openai library
+_BUNDLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_PARTS = ("prompt", "completion", "total")
+_LARGEST = 1_000_000  # bytes of a reply to the judge
+_LARGEST_ROW = 256_000  # bytes that each text may add to a reply with embeddings
+_PACKED = 16  # a compressed reply, which is not asked for, may be so many times smaller
+_AUTH, _NOT_FOUND, _TIMEOUT, _RATE_LIMIT, _SERVER = (401, 403), 404, 408, 429, 500
+
+
+def _azure_version(provider: Provider, address: str | None) -> str | None:
+    """Return the API version to send to the Azure endpoint at ``address``.
+
+    Return None if the address ends in ``/openai/v1``, because this endpoint has no versions. Raises
+    `ConfigError` if ``address`` is None.
+    """
+    if address is None:
+        msg = "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
+        raise ConfigError(msg)
+    if urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
+        return None
+    return first_set(provider.settings) or _AZURE_VERSION
+
+
+class OpenAIClient:
+    """Creates one ``AsyncOpenAI`` for each event loop, on first use.
+
+    The client sends each request once: an `Endpoint` retries it. A reply is refused while it comes
+    when it becomes larger than 1 MB, or larger than 256 kB for each text to embed.
+
+    The connections of an ``AsyncOpenAI`` belong to the event loop in which it was first used. They
+    are closed when this event loop shuts down, as at the end of `asyncio.run`. If the user passes a
+    ``client``, it is used in all event loops, is not closed, and its replies may have any size.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        base_url: str | None,
+        api_key: str | None,
+        timeout: float,
+        retries: int,
+        client: AsyncOpenAI | None,
+    ) -> None:
+        """Keep the options for clients that are made later; if ``client`` is set, use it instead.
+
+        Then ``client`` also says the timeout of an attempt and the number of retries in `limits`.
+        """
+        if not (timeout > 0 and retries >= 0):
+            msg = f"timeout must be above 0, and retries at least 0, not {timeout!r}, {retries!r}"
+            raise ConfigError(msg)
+        is_plain = provider.name == "openai"  # the client reads its variables itself
+        address = provider.address(
+            base_url if is_plain else base_url or first_set(provider.addresses)
+        )
+        version = None
+        if provider.name == "azure" and client is None:
+            version = _azure_version(provider, address)
+        self._options: dict[str, Any] = {
+            "azure_endpoint" if version else "base_url": address,
+            "api_key": api_key or (None if is_plain else first_set(provider.keys) or provider.key),
+            "timeout": timeout,
+            "max_retries": 0,
+        }
+        self.limits = (
+            Limits(retries=retries, timeout=timeout)
+            if client is None
+            else Limits(retries=client.max_retries, timeout=None)
+        )
+        if version:
+            self._options["api_version"] = version
+        self._key_variable = provider.keys[0]
+        self._given = client
+        self._know_no_clients()
+        call_in_child(self._leave_clients)
+        _import_client()
+
+    def _know_no_clients(self) -> None:
+        self._clients: _Clients = {}
+        weakref.finalize(self, _forget_closed_loops, self._clients)  # at the exit of Python, too
+
+    def _leave_clients(self) -> None:
+        leave_to_parent(self._clients)
+        self._know_no_clients()
+
+    @property
+    def address(self) -> str:
+        """The address of the server, without what may be secret in it."""
+        named = [getattr(self._given, "base_url", None)]
+        if self._given is None:
+            named = [self._options.get("base_url"), self._options.get("azure_endpoint")]
+            named += [first_set(("OPENAI_BASE_URL",)), _OPENAI]
+        return address_of(str(next(filter(None, named), "")))
+
+    async def open(self) -> None:
+        """Make the client for the current event loop if there is none, which may take a second."""
+        will_attempt()
+        with judge_errors(self._key_variable):
+            await self._client()
+
+    async def chat(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Post ``body`` as a chat completion request, and return the decoded reply."""
+        return await self._post("/chat/completions", body, largest=_LARGEST)
+
+    async def embeddings(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Post ``body`` as an embeddings request, and return the decoded reply."""
+        largest = _LARGEST + _LARGEST_ROW * len(body["input"])
+        return await self._post("/embeddings", body, largest=largest)
+
+    async def _post(self, path: str, body: Mapping[str, Any], *, largest: int) -> Mapping[str, Any]:
+        """Post ``body`` to ``path`` of the server and return the decoded reply.
+
+        Raises `UnparsableReplyError` for a reply of more than ``largest`` bytes.
+
+        The typed methods of the ``openai`` client are not used, because they are slow, and because
+        OpenTelemetry instrumentations patch them.
+        """
+        _largest.set(largest)
+        async with attempt() as result:
+            with judge_errors(self._key_variable):
+                client = await self._client()
+                reply = await client.post(
+                    path, body=dict(body), cast_to=object, options={"max_retries": 0}
+                )
+            result.usage = usage_of(reply)
+        if not isinstance(reply, dict):
+            msg = "the server's reply is not a JSON object"
+            raise UnparsableReplyError(msg)
+        return reply
+
+    async def _client(self) -> AsyncOpenAI:
+        if self._given is not None:
+            return self._given
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            opened = _OpenClient(self._new_client())
+            await opened.until_shutdown()
+            _forget_closed_loops(self._clients)
+            self._clients[loop] = opened
+        return self._clients[loop].client
+
+    def _new_client(self) -> AsyncOpenAI:
+        platform.platform()  # with gevent, this thread is none of its greenlets
+        from openai import AsyncAzureOpenAI, AsyncOpenAI  # noqa: PLC0415
+
+        options = {
+            **self._options,
+            "http_client": _http_client(self._options["timeout"]),
+            "default_headers": {"Accept-Encoding": "identity"},
+        }
+        if "api_version" in self._options:
+            return AsyncAzureOpenAI(**options)
+        if self._options["api_key"] is None and self._key_variable != _KEY:
+            # Without this check, the client would send the key for OpenAI to this server.
+            msg = f"no key: set {self._key_variable}, or pass api_key"
+            raise JudgeAuthError(msg)
+        return AsyncOpenAI(**options)
+
+
+def _import_client() -> None:
+    """Import the client on the thread that makes the judge, and do what a fork must not interrupt.
+
+    It takes half a second, so only judges that need it import it. A child that is forked during an
+    import of another thread could never import the module; OpenSSL makes a TLS context under a
+    lock; and before its first request, the client asks for the platform, for which Python may run
+    `uname`, whose pipe a forked child would keep open.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
+        platform.platform()
+    with suppress(JudgeTransportError):  # the first request says which certificates are missing
+        _tls_context()
+
+
+def _http_client(timeout: float) -> Any:
+    """Return the HTTP client to use with the ``openai`` library.
+
+    It sends requests with aiohttp if the extra ``aiohttp`` is installed, which takes a third of the
+    CPU time. Otherwise it is the default client of the library.
+    """
+    import openai  # noqa: PLC0415
+
+    options: dict[str, Any] = {"event_hooks": {"response": [_limit_size]}, "timeout": timeout}
+    options["verify"] = _tls_context()
+    fast = getattr(openai, "DefaultAioHttpClient", None)  # not in older versions
+    if fast is not None:
+        with suppress(RuntimeError):  # aiohttp is not installed
+            return fast(**options)
+    return openai.DefaultAsyncHttpxClient(**options)
+
+
+def _tls_context() -> SSLContext:
+    """Return the TLS context of the HTTP library of the installed ``openai``."""
+    from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
+
+    kinds = DefaultAsyncHttpxClient.__mro__
+    base = next(kind for kind in kinds if kind.__name__ == "AsyncClient")
+    bundles = [first_set((name,)) for name in _BUNDLES]
+    return _certificates(base.__module__.partition(".")[0], *bundles)
+
+
+@lru_cache(maxsize=4)
+def _certificates(library: str, *_bundles: str | None) -> SSLContext:
+    """Return the default TLS context of the HTTP library of this ``openai``, httpx or httpx2.
+
+    It takes 25 ms to make, and is kept for all judges, embedders and event loops. ``_bundles`` are
+    the values of the environment variables that name other certificates.
+    """
+    try:
+        context: SSLContext = sys.modules[library].create_ssl_context()
+    except OSError as error:
+        msg = f"the TLS certificates cannot be read: check {' and '.join(_BUNDLES)}: {error}"
+        raise JudgeTransportError(msg) from error
+    return context
+
+
+def usage_of(reply: object) -> Usage | None:
+    """Return the tokens that ``reply``, the decoded JSON of a server, names for its request.
+
+    None means that it names none: no request takes 0 tokens.
+    """
+    if not isinstance(reply, dict) or not isinstance(usage := reply.get("usage"), dict):
+        return None
+    asked, said, total = (_count(usage, f"{part}_tokens") for part in _PARTS)
+    if not max(asked, said, total):
+        return None
+    if "data" in reply:  # embeddings
+        return Usage(embedding_tokens=asked or total)
+    return Usage(
+        prompt_tokens=asked,
+        cached_tokens=min(_count(usage.get("prompt_tokens_details"), "cached_tokens"), asked),
+        # Some servers leave thoughts out of completion_tokens, none out of total_tokens.
+        completion_tokens=max(said, total - asked),
+    )
+
+
+def _count(found: object, name: str) -> int:
+    value = found.get(name) if isinstance(found, dict) else None
+    return max(0, int(value)) if isinstance(value, int | float) and math.isfinite(value) else 0
+
+
+class _OpenClient:
+    """Closes an ``AsyncOpenAI`` when the current event loop shuts down.
+
+    At its shutdown, an event loop finishes all asynchronous generators. The generator in this class
+    then closes the client. A loop that is closed without `shutdown_asyncgens` does not.
+    """
+
+    def __init__(self, client: AsyncOpenAI) -> None:
+        self.client = client
+        self._closing = self._close_at_end()
+
+    async def until_shutdown(self) -> None:
+        await anext(self._closing)
+
+    async def _close_at_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.client.close()
+
+    def close_late(self) -> None:
+        """Close the client after its event loop; without this, aiohttp logs an error later."""
+        closing = self.client.close()
+        with suppress(StopIteration, RuntimeError):  # clients other than aiohttp's need the loop
+            closing.send(None)
+        closing.close()
+
+
+_Clients: TypeAlias = "dict[asyncio.AbstractEventLoop, _OpenClient]"
+
+
+def _forget_closed_loops(clients: _Clients) -> None:
+    for loop in list(clients):
+        if loop.is_closed() and (opened := clients.pop(loop, None)) is not None:
+            opened.close_late()
+
+
+# --- the size of replies --------------------------------------------------------------------------
+
+_largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_LARGEST)
+
+
+async def _limit_size(response: Any) -> None:
+    """Refuse ``response`` of the HTTP client now or while it is read, if it is too large."""
+    largest = _largest.get()
+    if response.headers.get("content-encoding", "identity") != "identity":
+        largest //= _PACKED
+    promised = response.headers.get("content-length", "")
+    if promised.isdecimal() and int(promised) > largest:
+        raise _too_large(largest)
+    # The base class is that of the HTTP library of this ``openai``, httpx or httpx2.
+    kinds = type(response.stream).__mro__
+    base = next(kind for kind in kinds if kind.__name__ == "AsyncByteStream")
+    response.stream = _limited_stream(base)(response.stream, largest)
+
+
+@lru_cache(maxsize=2)
+def _limited_stream(base: type) -> type:
+    class _Limited(base):  # type: ignore[misc]  # its type is not known before the first request
+        """The bytes of a reply, up to a number of bytes."""
+
+        def __init__(self, stream: Any, largest: int) -> None:
+            self._stream, self._largest = stream, largest
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in self._stream:
+                size += len(chunk)
+                if size > self._largest:
+                    raise _too_large(self._largest)
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    return _Limited
+
+
+def _too_large(largest: int) -> UnparsableReplyError:
+    return UnparsableReplyError(f"the server's reply is larger than {largest:,} bytes")
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
+    """Raise errors of the ``openai`` library as `JudgeError`s.
+
+    A message has the HTTP status and words of this library, but nothing that the server said.
+    """
+    import openai  # noqa: PLC0415
+
+    try:
+        yield
+    except UnicodeEncodeError:  # the cause is not named: it holds the header's text
+        msg = "the request cannot be encoded: is there a stray character in the key or the address?"
+        raise JudgeRequestError(msg) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        msg = "the server's reply is not JSON"
+        raise UnparsableReplyError(msg) from None
+    except ValueError:  # of the HTTP library, for an address with user and password
+        msg = "the request cannot be sent: the address of the server cannot be used"
+        raise JudgeTransportError(msg) from None
+    except openai.APIStatusError as error:
+        raise _status_error(error, key_variable) from None  # the cause quotes all of it
+    except openai.APIError as error:
+        raise _connection_error(error) from None
+    except openai.OpenAIError:  # no client could be made: there is no key
+        msg = f"no key: set {key_variable}, or pass api_key"
+        raise JudgeAuthError(msg) from None
+
+
+def _connection_error(error: APIError) -> JudgeError:
+    import openai  # noqa: PLC0415
+
+    if isinstance(error.__cause__, JudgeError):  # raised while the reply was read
+        return error.__cause__
+    if isinstance(error, openai.APITimeoutError) and not _is_broken(error):
+        return JudgeTimeoutError("no reply in time")
+    return JudgeTransportError(f"{_place_of(error)}: Connection error.")
+
+
+def _is_broken(error: APITimeoutError) -> bool:
+    """Return True if ``error`` is a broken connection, which aiohttp's client calls a timeout."""
+    cause = error.__cause__ and error.__cause__.__cause__
+    names = {kind.__name__ for kind in type(cause).__mro__}
+    return "ClientConnectionError" in names and not isinstance(cause, asyncio.TimeoutError)
+
+
+def _place_of(error: APIError) -> str:
+    """Return the host and the port of the server."""
+    return error.request.url.netloc.decode().rpartition("@")[2]
+
+
+OF_LENGTH = frozenset(
+    {"context length", "context_length", "context window", "too long", "too many tokens"}
+)
+"""Words in the message of a server that refuses a request for its length."""
+_NAMED = (
+    frozenset({"temperature", "logprobs", "encoding_format"}) | _OF_FORMAT | _OF_REPLY | OF_LENGTH
+)
+"""Words that say which option of a request a server has refused."""
+
+
+def _status_error(error: APIStatusError, key_variable: str) -> JudgeError:
+    status = error.status_code
+    message = (_problems(error.body) or str(error)).lower()
+    named = frozenset(word for word in _NAMED if word in message)
+    refusal: JudgeError
+    if status in _AUTH:
+        refusal = JudgeAuthError(f"HTTP {status}: the server refused the key; check {key_variable}")
+    elif status == _RATE_LIMIT:
+        refusal = JudgeRateLimitError(f"HTTP {status}: too many requests")
+    elif status == _TIMEOUT:
+        refusal = JudgeTimeoutError(f"HTTP {status}: no reply in time")
+    elif status >= _SERVER:
+        refusal = JudgeTransportError(f"HTTP {status}: the server has failed")
+    elif status == _NOT_FOUND:
+        msg = f"HTTP {status}: check the name of the model and the address"
+        refusal = JudgeRequestError(msg)
+    elif named & OF_LENGTH:
+        refusal = JudgeTooLongError(f"HTTP {status}: the texts are too long for the model")
+    else:
+        refusal = JudgeRequestError(f"HTTP {status}: the server refused the request")
+    if isinstance(refusal, JudgeRequestError):
+        refusal.named = named
+    refusal.status = status
+    refusal.retry_after = retry_after(error.response.headers)
+    return refusal
+
+
+def _problems(body: object) -> str:
+    """Return the messages in ``body``, the error of a FastAPI server, without quoted input."""
+    detail = body.get("detail") if isinstance(body, dict) else None
+    if isinstance(detail, str):
+        return detail
+    problems = (each for each in detail or () if isinstance(each, dict))
+    return "; ".join(f"{each.get('loc') or ''}: {each.get('msg', '')}" for each in problems)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.errors import (
     JudgeAuthError,
@@ -18,6 +18,8 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
+from rag_eval_otel.log import class_name
+from rag_eval_otel.types import Replies
 
 Outcome: TypeAlias = Literal[
     "ok",
@@ -66,28 +68,35 @@ def outcome_of(error: BaseException) -> Outcome:
         if isinstance(error, kind):
             return outcome
     # By name, because the errors of the client libraries have no base class in common.
-    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+    kinds = " ".join(map(class_name, type(error).__mro__))
     if "Timeout" in kinds:
         return "timeout"
+    if "Credentials" in kinds:
+        return "unauthorized"
     return "transport" if "Connect" in kinds else "internal"
 
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status in ``error``, of this library, an HTTP client or botocore, or None."""
-    response = getattr(error, "response", None)
-    told = response.get("ResponseMetadata") if isinstance(response, dict) else None
-    found = [getattr(error, name, None) for name in ("status", "status_code")]
-    found.append(told.get("HTTPStatusCode") if isinstance(told, dict) else None)
-    return next((one for one in found if isinstance(one, int)), None)
+    response = _attribute(error, "response")
+    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    statuses = [_attribute(error, name) for name in ("status", "status_code")]
+    statuses.append(metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else None)
+    return next((status for status in statuses if isinstance(status, int)), None)
+
+
+def _attribute(error: BaseException | None, name: str) -> Any:
+    """Return an attribute that was set, or None; code of ``error``, as a property, is not run."""
+    return getattr(error, "__dict__", {}).get(name)
 
 
 def retry_after_of(error: BaseException | None) -> float | None:
     """Return the seconds that the server, in ``error``, asks to wait; None if it does not."""
-    known = getattr(error, "retry_after", None)
-    if isinstance(known, int | float):
-        return float(known)
-    headers = getattr(getattr(error, "response", None), "headers", None)
-    return None if headers is None else retry_after(headers)
+    seconds = _attribute(error, "retry_after")
+    if isinstance(seconds, int | float):
+        return float(seconds)
+    headers = getattr(_attribute(error, "response"), "headers", None)
+    return retry_after(headers) if isinstance(headers, Mapping) else None
 
 
 def retry_after(
@@ -111,7 +120,7 @@ def retry_after(
 def _seconds(told: str | None) -> float | None:
     try:
         found = float(told or "")
-    except ValueError:
+    except (ValueError, TypeError):  # an exception of a user may have any headers
         return None
     return max(0.0, found) if math.isfinite(found) else None
 
@@ -121,3 +130,9 @@ def _date(told: str | None) -> float | None:
         return None if told is None else parsedate_to_datetime(told).timestamp()
     except (ValueError, OverflowError, TypeError):
         return None
+
+
+def is_usable(replies: Replies) -> bool:
+    """Return True if at least one part of ``replies`` fits its task, or if there are no parts."""
+    bad = [isinstance(part, UnparsableReplyError) for part in replies.parts]
+    return not (bad and all(bad))

@@ -72,15 +72,19 @@ def load_prompts(folder: str | PathLike[str]) -> Prompts:
     """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt.
 
     Each file has the name of its prompt; ``README.md`` is ignored. The built-in ``closing`` is used
-    if the folder has none. Raises `ConfigError` for a
-    folder that does not exist, for a file that is missing, empty or not readable, and for a file
-    whose name is not the name of a prompt.
+    if the folder has none. Raises `ConfigError` for a folder or file that is not readable, for a
+    file that is missing or empty, and for a file whose name is not the name of a prompt.
     """
     place = Path(folder)
-    if not place.is_dir():
-        msg = f"prompts: {place} is no folder; copy {_BUILT_IN} there and change what you like"
-        raise ConfigError(msg)
-    found = {path.stem: path for path in sorted(place.glob(f"*{_SUFFIX}"))}
+    try:
+        paths = sorted(path for path in place.iterdir() if path.suffix == _SUFFIX)
+    except OSError as error:
+        msg = (
+            f"prompts: the folder {place} cannot be read ({error.strerror});"
+            f" copy {_BUILT_IN} there and change what you like"
+        )
+        raise ConfigError(msg) from error
+    found = {path.stem: path for path in paths}
     found.pop(Path(_NO_PROMPT).stem, None)
     names = built_in_names()
     _refuse_unknown([name for name in found if name not in names], names, place=place)

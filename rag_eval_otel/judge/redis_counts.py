@@ -1,97 +1,70 @@
-"""`RedisCounts`: share the counts of a limit among processes, in a Redis or Valkey server."""
+"""`RedisCounts`: share a budget among processes, in a Redis or Valkey server."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import CELLS, Taken, whole
 from rag_eval_otel.limits import Limit
-from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.redis_calls import RedisCalls
+from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.workers import Workers
 
 _MICRO = 1_000_000
-_OF_BUDGET = (
-    "the budget's Redis cannot be reached (%s): this process counts alone until it is back,"
-    " so that all processes together may exceed the budget"
-)
-_OF_MINUTE = (
-    "the Redis with the limits a minute cannot be reached (%s): until it is back, each process"
-    " keeps to the limits divided by the number of workers"
-)
+_THREADS = 4
+_OF_ARGUMENTS = (AttributeError, LookupError, TypeError, ValueError)
+"""Errors of the package ``redis`` for wrong arguments after ? in a URL, some only on connecting."""
 
-# For each limit: its key, and the arguments limit, width of a cell in microseconds, amount, and the
-# amount that was used while Redis was away. The clock is that of the server, so that all processes
-# have the same windows. A limit of which nothing is used admits any amount. Returns the number of
-# the refused limit (0: none), then each cell and sum, and the time at which the key was made: if it
-# changes, the earlier counts are lost.
+# For each limit: its key, and the arguments limit, width of a cell in microseconds and amount. The
+# clock is that of the server, so that all processes have the same windows. A limit of which nothing
+# is used admits any amount. Returns the number of the limit that refuses (0: none), then each cell
+# and sum.
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local cells, refused, result = {}, 0, {0}
 local count = tonumber(ARGV[1])
 for i, key in ipairs(KEYS) do
-  local a = 4 * i - 2
-  local limit, width = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-  local amount, owed = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
-  local cell, sum = math.floor(now / width), owed
-  local made = redis.call('HGET', key, 'made') or time[1] .. '.' .. time[2]
-  redis.call('HSETNX', key, 'made', made)
-  local found = redis.call('HGETALL', key)
-  for j = 1, #found, 2 do
-    local at = tonumber(found[j])
-    if at == nil then -- "made"
-    elseif at < cell - count then
-      redis.call('HDEL', key, found[j])
+  local limit, width = tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
+  local amount, cell, sum = tonumber(ARGV[3 * i + 1]), math.floor(now / width), 0
+  local pairs = redis.call('HGETALL', key)
+  for j = 1, #pairs, 2 do
+    if tonumber(pairs[j]) < cell - count then
+      redis.call('HDEL', key, pairs[j])
     else
-      sum = sum + tonumber(found[j + 1])
+      sum = sum + tonumber(pairs[j + 1])
     end
   end
-  cells[i] = string.format('%.0f', cell)
-  if owed > 0 then redis.call('HINCRBY', key, cells[i], string.format('%.0f', owed)) end
   if refused == 0 and amount > 0 and sum > 0 and sum + amount > limit then refused = i end
-  result[3 * i - 1] = cell
-  result[3 * i] = sum
-  result[3 * i + 1] = made
+  cells[i], result[2 * i], result[2 * i + 1] = string.format('%.0f', cell), cell, sum
 end
 result[1] = refused
 for i, key in ipairs(KEYS) do
-  local a = 4 * i - 2
   if refused == 0 then
-    redis.call('HINCRBY', key, cells[i], ARGV[a + 2])
-    result[3 * i] = result[3 * i] + tonumber(ARGV[a + 2])
+    redis.call('HINCRBY', key, cells[i], ARGV[3 * i + 1])
+    result[2 * i + 1] = result[2 * i + 1] + tonumber(ARGV[3 * i + 1])
   end
-  redis.call('PEXPIRE', key, string.format('%.0f', ARGV[a + 1] / 1000 * (count + 2)))
+  redis.call('PEXPIRE', key, string.format('%.0f', ARGV[3 * i] / 1000 * (count + 2)))
 end
 return result
-"""
-# For each limit: its key, and the arguments cell and difference.
-_CORRECT = """
-for i, key in ipairs(KEYS) do
-  if redis.call('HEXISTS', key, ARGV[2 * i - 1]) == 1 then
-    redis.call('HINCRBY', key, ARGV[2 * i - 1], ARGV[2 * i])
-  end
-end
 """
 
 
 class RedisCounts:
-    """Counts of the Redis at ``url``, such as ``redis://host:6379/0#name``.
+    """Counts of a budget in the Redis at ``url``, such as ``redis://host:6379/0#name``.
 
-    They are the counts of a budget, or of the limits a minute of one judge or embedder: ``of`` says
-    which, as ``budget`` or, for example, ``minute:judge gpt-5-mini``. All processes with the same
-    server, database, name (the part after ``#``) and ``of`` share the counts of equal units and
-    periods. The sum is checked and raised in one script, so the limits hold exactly over all
-    processes.
+    All processes with the same server, database and name (the part after ``#``) share the counts of
+    equal units and periods. The sum is checked and raised in one script, so the limits hold exactly
+    over all processes.
 
-    The other options are those of `RedisCalls`, which says how long a call waits. If Redis cannot
-    be reached, `take` returns None for ``retry`` seconds without a call. What the process uses
-    meanwhile is added to the counts when Redis is back. If Redis has lost its counts, as after a
-    restart without persistence, each process adds its own use of the windows with its next request.
+    If Redis does not answer in ``timeout`` seconds, or in ``socket_timeout`` seconds if ``url`` has
+    this argument, `take` returns None for ``retry`` seconds without a call, ``on_error()`` is
+    called, and a line a minute is logged. What a process uses meanwhile is not added later.
     """
 
     def __init__(
@@ -99,108 +72,95 @@ class RedisCounts:
         url: str,
         limits: Sequence[Limit],
         *,
-        of: str = "budget",
-        option: str = "budget_redis",
-        **options: Any,
+        timeout: float = 0.25,
+        retry: float = 5.0,
+        on_error: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect with the first call.
 
         Raises `MissingDependencyError` without ``redis``, and `ConfigError` for a wrong ``url``.
         """
-        told = _OF_BUDGET if of == "budget" else _OF_MINUTE
-        calls = self._redis = RedisCalls(url, option=option, told=told, **options)
-        self._take_script = calls.client.register_script(_TAKE)
-        self._correct_script = calls.client.register_script(_CORRECT)
+        self._client, name = _client_of(url, timeout=timeout)
+        self._script = self._client.register_script(_TAKE)
+        redis_error = require("redis", "redis").exceptions.RedisError
+        self._errors = (redis_error, OSError, asyncio.TimeoutError, *_OF_ARGUMENTS)
+        self._timeout = self._client.connection_pool.connection_kwargs["socket_timeout"]
         # In braces: one slot of a cluster.
-        tag = f"{{rag_eval_otel:{of}:{calls.name}}}"
+        tag = f"{{rag_eval_otel:budget:{name}}}"
         self._keys = [f"{tag}:{limit.unit}:{limit.seconds:g}" for limit in limits]
         self._limits = [whole(limit) for limit in limits]
         self._widths = [round(limit.seconds * _MICRO / CELLS) for limit in limits]
-        self._reset()
-        call_in_child(self._reset)
+        self.failures = 0
+        self._retry = retry
+        self._on_error = on_error
+        self._clock = clock
+        self._away_until = float("-inf")
+        self._log = LimitedLog(clock=clock)
+        self._workers = Workers(_THREADS)
 
-    def _reset(self) -> None:
-        """Forget locks, which a forked child does not have, and what the parent owes."""
-        # Reentrant: a garbage collection may end a request while the lock is held.
-        self._lock = threading.RLock()
-        self._taking = threading.RLock()
-        self._owed = [0] * len(self._limits)
-        self._made: list[bytes] = []
-
-    @property
-    def failures(self) -> int:
-        """The number of calls that Redis has failed."""
-        return self._redis.failures
-
-    async def take(self, amounts: Sequence[int], used: Sequence[int]) -> Taken | None:
-        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached.
-
-        ``used`` is what this process has used in the windows.
-        """
-        if self._redis.is_away:
+    async def take(self, amounts: Sequence[int]) -> Taken | None:
+        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached."""
+        if self._clock() < self._away_until:
             return None
-        call, found = self._redis.submit(partial(self._take, amounts, used)), None
+        triples = zip(self._limits, self._widths, amounts, strict=True)
+        arguments = [CELLS, *(value for triple in triples for value in triple)]
+        call = self._workers.run(lambda: self._script(keys=self._keys, args=arguments))
         try:
-            found = await self._redis.result_of(call)
-        finally:
-            if found is None:
-                call.add_done_callback(partial(self._give_back, amounts))
-        return found
-
-    def _take(self, amounts: Sequence[int], used: Sequence[int]) -> Taken:
-        # One at a time: what is owed by one call must not be restored by another.
-        with self._taking:
-            return self._take_alone(amounts, used)
-
-    def _take_alone(self, amounts: Sequence[int], used: Sequence[int]) -> Taken:
-        with self._lock:
-            owed, self._owed = self._owed, [0] * len(self._owed)
-        fours = zip(self._limits, self._widths, amounts, owed, strict=True)
-        arguments = [CELLS, *(value for four in fours for value in four)]
-        try:
-            refused, *rest = self._take_script(keys=self._keys, args=arguments)
-        except self._redis.errors:
-            self.add(owed)
-            raise
-        self._restore([u - o for u, o in zip(used, owed, strict=True)], made=rest[2::3])
-        if any(self._owed):
-            nothing = [0] * len(amounts)
-            with suppress(*self._redis.errors):  # it stays owed, and ``amounts`` are taken
-                self._take(nothing, nothing)
-        return Taken(
-            refused=refused - 1 if refused else None,
-            cells=tuple(rest[::3]),
-            used=tuple(rest[1::3]),
-        )
-
-    def _restore(self, used: Sequence[int], *, made: list[bytes]) -> None:
-        """Owe what this process has ``used`` of each limit whose counts Redis has lost."""
-        with self._lock:
-            for i, (old, new) in enumerate(zip(self._made, made, strict=False)):
-                if old != new:
-                    self._owed[i] = max(0, used[i])
-            self._made = made
-
-    def _give_back(self, amounts: Sequence[int], call: Future[Taken]) -> None:
-        """Subtract ``amounts`` that ``call`` has taken too late: no request counts there."""
-        if not call.cancelled() and call.exception() is None and call.result().refused is None:
-            self.correct(call.result().cells, [-amount for amount in amounts])
+            # Several timeouts: for the connection, for the reply, and for a thread.
+            refused, *rest = await asyncio.wait_for(call, 4 * self._timeout)
+        except self._errors as error:
+            self._failed(error)
+            return None
+        refusal = refused - 1 if refused else None
+        return Taken(refused=refusal, cells=tuple(rest[::2]), used=tuple(rest[1::2]))
 
     def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
         """Add ``differences`` to the amounts taken in ``cells``, in the background."""
-        arguments = [value for pair in zip(cells, differences, strict=True) for value in pair]
 
         def call() -> None:
             try:
-                self._correct_script(keys=self._keys, args=arguments)
-            except self._redis.errors as error:
-                self._redis.failed(error)
-                self.add([max(0, each) for each in differences])
+                with self._client.pipeline(transaction=False) as pipeline:
+                    for key, cell, each in zip(self._keys, cells, differences, strict=True):
+                        pipeline.hincrby(key, str(cell), each)
+                    pipeline.execute()
+            except self._errors as error:
+                self._failed(error)
 
-        self._redis.submit(call)
+        self._workers.submit(call)
 
-    def add(self, amounts: Sequence[int]) -> None:
-        """Add ``amounts`` to the counts with the next call of `take` that reaches Redis."""
-        with self._lock:
-            for i, amount in enumerate(amounts):
-                self._owed[i] += amount
+    def _failed(self, error: BaseException) -> None:
+        """Count ``error``, with which a call has failed, and call Redis no more for a while."""
+        self.failures += 1
+        self._away_until = self._clock() + self._retry
+        self._on_error()
+        # The message of the error may have the address and its password.
+        self._log.write(
+            "redis",
+            "the budget's Redis cannot be reached (%s): this process counts alone until it is back,"
+            " so that all processes together may exceed the budget",
+            type(error).__name__,
+        )
+
+
+def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
+    """Return a client for the server in ``url``, which connects with its first call, and the name.
+
+    Raises `ConfigError` if the package ``redis`` cannot use the address. The error does not quote
+    it, and has no cause, because both may have the password.
+    """
+    redis = require("redis", "redis")
+    client = None
+    address, _, name = str(url).partition("#")
+    with suppress(redis.exceptions.RedisError, *_OF_ARGUMENTS):
+        connected = redis.Redis.from_url(
+            address, socket_timeout=timeout, socket_connect_timeout=timeout
+        )
+        # The arguments after ? are checked by a connection and a script only. Nothing is sent.
+        connected.connection_pool.connection_class(**connected.connection_pool.connection_kwargs)
+        connected.register_script("")
+        client = connected
+    if client is None or "@" in name:
+        msg = "redis must be a URL such as redis://host:6379/0#name; in a password, write # as %23"
+        raise ConfigError(msg)
+    return client, name

@@ -352,7 +352,7 @@ JUDGED_STATEMENTS = _kind(
 )
 GROUNDEDNESS = _two_voices("groundedness", Rating, "answer", "contexts")
 RESPONSE_SUPPORTED = _kind("response_supported", Decision, "answer", "contexts")
-RESPONSE_RELEVANCY = _kind("response_relevancy", Decision, "question", "answer", "contexts")
+CONTEXT_AGREEMENT = _kind("context_agreement", Decision, "question", "answer", "contexts")
 
 # --- against a reference --------------------------------------------------------------------------
 

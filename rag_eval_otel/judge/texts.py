@@ -20,6 +20,8 @@ from itertools import chain, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 MAX_CHARACTERS = 100_000  # limit of a text, and of all passages together
+MAX = 10_000  # most characters of a question or an answer: four pages, read in a second
+_PLACES = 500  # sentences in which a word is compared; a word that is in more of them tells little
 NUMBER, WORD, PAIR, STOP = 2.0, 1.0, 0.5, 0.3  # weights; PAIR: of two characters
 
 _STEM, _LEAST = 6, 3  # letters that are compared; fewest letters of a content word
@@ -229,7 +231,8 @@ class Passages:
         self._pairs = set(pairwise(chain.from_iterable(found)))
         for place, keys in enumerate(found):
             for key in set(keys):
-                self._places[key].append(place)
+                if len(self._places[key]) < _PLACES:
+                    self._places[key].append(place)
 
     def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
         """Return the probability that the passages support ``claim``, by the words in common.
@@ -301,7 +304,7 @@ _POLAR = re.compile(
     r"|peut-on|hay|puede)\b"
 )
 _PARTS = re.compile(
-    rf"(?i)(?<=\?)\s+|,? +(?:and|und|et|y) (?=(?:by |in |at |for |since |until )?"
+    rf"(?i)(?<=\?) |,? (?:and|und|et|y) (?=(?:by |in |at |for |since |until )?"
     rf"(?:{'|'.join(_ASKING.values())})\b)"
 )
 _NOUNS: Mapping[Kind, str] = {
@@ -350,7 +353,7 @@ _IN_COMMON: Mapping[Kind, Mapping[str, float]] = {  # how similar a kind is to o
     "any": dict.fromkeys([*_ASKING, "polar"], 1.0),
 }
 
-MAX, _READ = 10_000, 1000  # most characters of a question; the question word is in the first 1000
+_READ = 1000  # the question word is in so many characters
 _WINDOW = 5  # words after "what" among which its noun is searched
 _TELLS, _LONG = 5, 40  # words: a longer answer may give several kinds, a very long one any
 _MAX_ASKED = 12  # most words of an answer in a question generated from it

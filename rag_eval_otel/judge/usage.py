@@ -66,8 +66,8 @@ class Meter:
         self.budget = budget
         self.size = size
         self.is_closed = False
-        self._model = model
-        self._part = part
+        self.model = model
+        self.part = part
         self._unused: Reservation | None = None
         self._is_told = False  # the tokens, if the client does not call `attempt`
         self._assumed = 1  # attempts, if none is counted
@@ -75,7 +75,7 @@ class Meter:
         self.ended = 0
 
     async def __aenter__(self) -> Self:
-        self._unused = await self._reserve(self.size)
+        self._unused = await self._reserve()
         self._token = _METER.set(self)
         return self
 
@@ -88,7 +88,8 @@ class Meter:
         _METER.reset(self._token)
         self.is_closed = True
         if error is not None and self._assumed and not self.begun:  # the client calls no `attempt`
-            self.usage = _requests(self._part, min(self._assumed, getattr(error, "requests", 1)))
+            requests = error.requests if isinstance(error, JudgeError) else 1
+            self.usage = _requests(self.part, min(self._assumed, requests))
         reservation, self._unused = self._unused, None
         if reservation is None or self.budget is None:
             return
@@ -105,12 +106,12 @@ class Meter:
             return
         self.usage, self._is_told = usage, usage.tokens > 0
         if self.budget is not None and not usage.judge_requests + usage.embedding_requests:
-            self.usage += _requests(self._part, 1)
+            self.usage += _requests(self.part, 1)
 
     @property
     def so_far(self) -> Usage:
         """The usage with the attempt that is under way; see the class for no attempt at all."""
-        return self.usage + _requests(self._part, max(self.begun, self._assumed) - self.ended)
+        return self.usage + _requests(self.part, max(self.begun, self._assumed) - self.ended)
 
     def close(self) -> Usage:
         """Return the usage `so_far`; what a shared request takes later counts for other meters."""
@@ -123,34 +124,20 @@ class Meter:
 
     async def begin(self) -> Reservation | None:
         """Return the budget's reservation for the next attempt, or None without a budget."""
-        reservation = await self.admitted()
+        reservation, self._unused = self._unused, None
+        if reservation is None:
+            reservation = await self._reserve()
         self.begun += 1
         return reservation
 
     def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
         """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
         self.ended += 1
-        counted = self.attempted(usage)
+        tokens = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
+        counted = tokens + _requests(self.part, 1)
         self.usage += counted
         if reservation is not None and self.budget is not None:
             self.budget.settle(reservation, None if usage is None else counted)
-
-    def attempted(self, usage: Usage | None) -> Usage:
-        """Return the usage of an attempt of which the server names the tokens in ``usage``."""
-        told = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
-        return told + _requests(self._part, 1)
-
-    async def admitted(self, others: Sequence[Meter] = ()) -> Reservation | None:
-        """Return the budget's reservation for an attempt, or None without a budget.
-
-        With ``others``, which have the same budget, it is for their texts, too.
-        """
-        if not others and self._unused is not None:
-            reservation, self._unused = self._unused, None
-            return reservation
-        for meter in (self, *others):
-            meter.give_back()
-        return await self._reserve(self.size + sum(meter.size for meter in others))
 
     def give_back(self) -> None:
         """Give the reservation back that was made when the ``with`` block was entered."""
@@ -158,82 +145,43 @@ class Meter:
         if reservation is not None and self.budget is not None:
             self.budget.settle(reservation, Usage())
 
-    async def _reserve(self, size: int) -> Reservation | None:
+    async def _reserve(self) -> Reservation | None:
         if self.budget is None:
             return None
-        return await self.budget.reserve(self._model, size=size, part=self._part)
+        return await self.budget.reserve(self.model, size=self.size, part=self.part)
 
 
-class SharedMeter:
-    """Counts the attempts of one request that several evaluations share.
-
-    The first of ``meters`` that is not closed counts the attempt. The tokens are divided among the
-    meters that are not closed, in proportion to the sizes of their texts, so that the tokens of an
-    evaluation that has timed out are not lost. Each budget admits an attempt once, with the texts
-    of all its meters.
-    """
-
-    def __init__(self, meters: Sequence[Meter]) -> None:
-        self._meters = meters
-        self._payer = meters[0]
-        self._of_budget: dict[Budget | None, list[Meter]] = {}
-        for meter in meters:
-            self._of_budget.setdefault(meter.budget, []).append(meter)
-        self._admitted: list[Reservation | None] = []
-
-    def expect_attempts(self) -> None:
-        """Do nothing, because each of the meters was told."""
-
-    async def begin(self) -> None:
-        """Let the next attempt pass each budget; raise `BudgetSpentError` if one refuses it."""
-        self._admitted = []
-        try:
-            for first, *others in self._of_budget.values():
-                self._admitted.append(await first.admitted(others))
-        finally:
-            if len(self._admitted) < len(self._of_budget):  # the request is not sent
-                self._settle([Usage()] * len(self._admitted))
-        self._payer = next(self._open(), self._payer)
-        self._payer.begun += 1
-
-    def end(self, _: Reservation | None, usage: Usage | None) -> None:
-        """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
-        self._payer.ended += 1
-        counted = self._payer.attempted(usage)
-        sizes = [sum(one.size for one in group) for group in self._of_budget.values()]
-        self._settle([None] * len(sizes) if usage is None else shares(counted, sizes))
-        self._payer.usage += self._payer.attempted(None)
-        meters = list(self._open())
-        told = shares(usage or Usage(), [meter.size for meter in meters])
-        for meter, part in zip(meters, told, strict=True):
-            meter.usage += part
-
-    def _open(self) -> Iterator[Meter]:
-        return (meter for meter in self._meters if not meter.is_closed)
-
-    def _settle(self, parts: Sequence[Usage | None]) -> None:
-        for budget, reservation, part in zip(self._of_budget, self._admitted, parts, strict=False):
-            if budget is not None and reservation is not None:
-                budget.settle(reservation, part)
-
-
-_METER: ContextVar[Meter | SharedMeter | None] = ContextVar("rag_eval_otel_meter", default=None)
+_METER: ContextVar[Meter | None] = ContextVar("rag_eval_otel_meter", default=None)
 
 
 def current_meter() -> Meter | None:
     """Return the meter in whose ``with`` block the caller is, or None."""
-    meter = _METER.get()
-    return meter if isinstance(meter, Meter) else None
+    return _METER.get()
 
 
 @contextmanager
 def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
-    """Count the attempts at the request that is sent in the ``with`` block with all ``meters``."""
-    token = _METER.set(SharedMeter(meters) if meters else None)
+    """Count the attempts in the ``with`` block once, and divide their usage among ``meters``.
+
+    The shares are in proportion to the sizes of the texts, for the meters that are not closed at
+    the end. The first meter's budget admits the attempts.
+    """
+    if not meters:
+        yield
+        return
+    for meter in meters:
+        meter.give_back()
+    first, size = meters[0], sum(meter.size for meter in meters)
+    total = Meter(first.budget, model=first.model, size=size, part=first.part)
+    token = _METER.set(total)
     try:
         yield
     finally:
         _METER.reset(token)
+        still_open = [meter for meter in meters if not meter.is_closed]
+        parts = shares(total.usage, [meter.size for meter in still_open])
+        for meter, part in zip(still_open, parts, strict=True):
+            meter.usage += part
 
 
 def will_attempt() -> None:
@@ -257,19 +205,19 @@ async def attempt() -> AsyncIterator[AttemptUsage]:
     refuses takes no tokens. If the tokens are unknown, because a reply does not name them or cannot
     be read, or after a timeout or a cancellation, the budget counts its estimate.
     """
-    meter, one = _METER.get(), AttemptUsage()
+    meter, result = _METER.get(), AttemptUsage()
     if meter is None:
-        yield one
+        yield result
         return
     reservation = await meter.begin()
     unnamed: Usage | None = None
     try:
-        yield one
+        yield result
     except JudgeError as error:
         unnamed = Usage() if _is_unpaid(error) else None
         raise
     finally:
-        meter.end(reservation, one.usage or unnamed)
+        meter.end(reservation, result.usage or unnamed)
 
 
 def _requests(part: Part, number: int) -> Usage:

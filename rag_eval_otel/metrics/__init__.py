@@ -1,45 +1,31 @@
-"""The metrics: each metric computes a score of one sample (question, contexts, answer)."""
+"""The metrics: each metric computes a score of one sample (question, contexts, answer).
+
+`metric` makes a metric by name, with options. The classes here are those with options of their own.
+"""
 
 from __future__ import annotations
 
-from rag_eval_otel.metrics.context import (
-    ContextPrecision,
-    ContextRecall,
-    ContextRelevance,
-    ContextRelevancyRubric,
-    ContextUtilization,
-    StatementContextRelevance,
-)
+from rag_eval_otel.metrics.base import Metric
+from rag_eval_otel.metrics.context import StatementContextRelevance
 from rag_eval_otel.metrics.correctness import (
-    AnswerAccuracy,
     AnswerCorrectness,
-    AnswerExactMatch,
     Correctness,
     CrossEncoderSimilarity,
     SemanticSimilarity,
 )
-from rag_eval_otel.metrics.custom import LLMMetric
-from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
-from rag_eval_otel.metrics.groundedness import (
-    Faithfulness,
-    ResponseGroundedness,
-    ResponseRelevancy,
-    ResponseSupported,
-    StatementFaithfulness,
+from rag_eval_otel.metrics.custom import (
+    FunctionMetric,
+    Guideline,
+    InstanceRubric,
+    LLMMetric,
+    MetricFunction,
+    Rubric,
 )
-from rag_eval_otel.metrics.ranking import (
-    MRR,
-    NDCG,
-    AveragePrecision,
-    HitRate,
-    IDContextPrecision,
-    IDContextRecall,
-    RetrievalPrecision,
-    RetrievalRecall,
-)
+from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
 from rag_eval_otel.metrics.registry import (
     METRIC_SETS,
     METRICS,
+    metric,
     metric_names,
     require_measured,
     resolve_metrics,
@@ -47,56 +33,35 @@ from rag_eval_otel.metrics.registry import (
 )
 from rag_eval_otel.metrics.relevancy import (
     AnswerRelevancy,
-    AnswerRelevancyRubric,
     DecompositionRelevancy,
-    DirectRelevancy,
     IntentRelevancy,
     MultiMethodRelevancy,
     ReverseRelevancy,
 )
-from rag_eval_otel.metrics.rubric import Guideline, InstanceRubric, Rubric
 
 __all__ = [
     "METRICS",
     "METRIC_SETS",
-    "MRR",
-    "NDCG",
-    "AnswerAccuracy",
     "AnswerCorrectness",
-    "AnswerExactMatch",
     "AnswerRelevancy",
-    "AnswerRelevancyRubric",
-    "AveragePrecision",
-    "ContextPrecision",
-    "ContextRecall",
-    "ContextRelevance",
-    "ContextRelevancyRubric",
-    "ContextUtilization",
     "Correctness",
     "CrossEncoderSimilarity",
     "DecompositionRelevancy",
-    "DirectRelevancy",
     "Faithfulness",
     "FunctionMetric",
     "Guideline",
-    "HitRate",
-    "IDContextPrecision",
-    "IDContextRecall",
     "InstanceRubric",
     "IntentRelevancy",
     "LLMMetric",
+    "Metric",
     "MetricFunction",
     "MultiMethodRelevancy",
-    "ResponseGroundedness",
-    "ResponseRelevancy",
-    "ResponseSupported",
-    "RetrievalPrecision",
-    "RetrievalRecall",
     "ReverseRelevancy",
     "Rubric",
     "SemanticSimilarity",
     "StatementContextRelevance",
     "StatementFaithfulness",
+    "metric",
     "metric_names",
     "require_measured",
     "resolve_metrics",

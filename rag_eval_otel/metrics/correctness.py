@@ -16,25 +16,38 @@ import numpy as np
 from rag_eval_otel.embed import cosine
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import ACCURACY, COMPARED_STATEMENTS, CORRECTNESS, AskLike, Rated
-from rag_eval_otel.metrics.outcome import (
-    Examples,
-    check_options,
-    claims_in,
-    dual_score,
-    edge_score,
-    grade_score,
-    measured,
-    shown_text,
-    task_about,
-    undefined,
-)
+from rag_eval_otel.metrics.base import BaseMetric, RatedMetric, claims_in, shown_text, task_about
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
 if TYPE_CHECKING:
     from rag_eval_otel.types import Vectors
 
+CORRECT = (
+    RatedMetric(
+        name="answer_accuracy",
+        kinds=ACCURACY,
+        judges=2,
+        blank={"reference": None, "answer": 0.0},
+        needs=frozenset({"question", "answer", "reference"}),
+        top=4,
+        swaps=True,
+        about="""\
+How far the answer agrees with the reference (NVIDIA, in ragas).
 
-_NEEDS = frozenset({"answer", "reference"})
+Two prompts of different wording are answered independently with a rating of 0, 2 or 4. In the
+second prompt, answer and reference are exchanged. The score is the mean rating divided by 4: 0,
+.25, .5, .75 or 1. With ``judges=1``, only the first prompt is used. The option ``rating`` is that
+of ``context_relevance``.
+
+Special cases: If one judge gives no valid rating, the rating of the other judge counts
+(``partial``). If the server returns no probabilities, the plain ratings count (``no_logprobs``).
+
+Source: ``AnswerAccuracy`` of ragas 0.4.3, with answer and reference exchanged as in its
+``collections`` version. Unlike in ragas, either of the two judges may fail, and the ratings 1 and 3
+are refused.""",
+    ),
+)
+"""The metrics of this module that ask one kind of question."""
 
 
 def _dot(one: Vectors, other: Vectors) -> float:
@@ -50,10 +63,15 @@ _MODES: Mapping[str, Callable[[Vectors, Vectors], float | None]] = {
     "dot_product": _dot,
     "euclidean": _negative_distance,
 }
+_NEEDS = frozenset({"answer", "reference"})
+_ALL = frozenset({"question", "answer", "reference"})
+_MAX_BETA = 1e6  # nearly recall alone
+_PAIR = 2
+_SCALE = (1.0, 5.0)  # lowest and highest grade of `Correctness`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SemanticSimilarity:
+class SemanticSimilarity(BaseMetric):
     """Similarity of the embeddings of answer and reference (ragas, LlamaIndex, Haystack's SAS).
 
     With ``mode="cosine"``, the score is in [-1, 1]. With ``mode="dot_product"``, the score may be
@@ -81,13 +99,12 @@ class SemanticSimilarity:
     """A copy of ``threshold`` if ``rule="threshold"``, else None, for the version of the score."""
 
     needs = _NEEDS
-    asks = ()
     requests = "0"
-    range = "[-1, 1]"
+    scale = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for an unknown mode or rule, and for a missing threshold."""
-        check_options(self)
+        BaseMetric.__post_init__(self)
         if self.rule == "threshold":
             if self.threshold is None:
                 msg = "rule='threshold' needs a threshold"
@@ -95,16 +112,16 @@ class SemanticSimilarity:
             object.__setattr__(self, "cut", self.threshold)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, reference=None, answer=None):
-            return edge
+        if score := self.blank_score(sample, reference=None, answer=None):
+            return score
         reference = sample.reference or ""
         rows = await embed([sample.answer, reference])
         similarity = _MODES[self.mode](rows[0], rows[1])
         if similarity is None or not math.isfinite(similarity):
-            return undefined(self.name, "zero_vector")
+            return self.undefined("zero_vector")
         near = 1 / (1 - similarity) if self.mode == "euclidean" else similarity
         detail = {"similarity": similarity}
-        score = measured(self, near, detail=detail)
+        score = self.score_of(near, detail=detail)
         if self.cut is not None:
             return replace(score, value=float(near >= self.cut))
         return replace(
@@ -113,7 +130,7 @@ class SemanticSimilarity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrossEncoderSimilarity:
+class CrossEncoderSimilarity(BaseMetric):
     """Similarity of answer and reference, computed by a function that you pass (Haystack's SAS).
 
     ``score(answer, reference)`` is any function that returns a number, such as the ``predict`` of a
@@ -132,29 +149,24 @@ class CrossEncoderSimilarity:
     score: Callable[[str, str], float] = field(compare=False)
     model: str = ""
     activation: Literal["identity", "sigmoid"] = "identity"
-    threshold: float | None = 0.5
     name: str = "cross_encoder_similarity"
 
     needs = _NEEDS
-    asks = ()
     requests = "0"
-    range = "the model's"
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    scale = (-math.inf, math.inf)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, reference=None, answer=None):
-            return edge
+        if score := self.blank_score(sample, reference=None, answer=None):
+            return score
         reference = sample.reference or ""
         value = float(self.score(sample.answer, reference))
         if self.activation == "sigmoid":
             value = 0.5 * (1 + math.tanh(value / 2))
-        return measured(self, value)
+        return self.score_of(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerExactMatch:
+class AnswerExactMatch(BaseMetric):
     """Whether answer and reference are the same string: 1 or 0 (Haystack).
 
     White space and case count. The metric needs answer and reference. It takes no request.
@@ -164,77 +176,20 @@ class AnswerExactMatch:
     Source: ``AnswerExactMatchEvaluator`` of haystack-ai 3.4.1.
     """
 
-    threshold: float | None = 0.5
     name: str = "answer_exact_match"
 
     needs = _NEEDS
-    asks = ()
     requests = "0"
-    range = "{0, 1}"
+    scale = (0.0, 1.0)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if not sample.reference:
-            return undefined(self.name, "missing_reference")
-        return measured(self, float(sample.answer == sample.reference))
-
-
-_HIGHEST = 4  # rating of `AnswerAccuracy`
-_MAX_BETA = 1e6  # nearly recall alone
-_PAIR = 2
-_SCALE = (1, 5)  # lowest and highest grade of `Correctness`
+            return self.undefined("missing_reference")
+        return self.score_of(float(sample.answer == sample.reference))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerAccuracy:
-    """How far the answer agrees with the reference (NVIDIA, in ragas).
-
-    Two prompts of different wording are answered independently with a rating of 0, 2 or 4. In the
-    second prompt, answer and reference are exchanged. The score is the mean rating divided by 4: 0,
-    .25, .5, .75 or 1. With ``judges=1``, only the first prompt is used. With ``rating="logprobs"``,
-    each rating is the mean of 0, 2 and 4, weighted by the probabilities that the judge gives these
-    numbers. The metric needs question, answer and reference. It takes as many judge requests as
-    ``judges`` says (1 or 2).
-
-    Special cases: If there is no reference, the score is undefined (``missing_reference``). If
-    there is no answer, the score is 0 (``empty_answer``). If one judge gives no valid rating, the
-    rating of the other judge counts (``partial``). If the server returns no probabilities, the
-    plain ratings count (``no_logprobs``).
-
-    Source: ``AnswerAccuracy`` of ragas 0.4.3, with answer and reference exchanged as in its
-    ``collections`` version. Unlike in ragas, either of the two judges may fail, and the ratings 1
-    and 3 are refused.
-    """
-
-    judges: Literal[1, 2] = 2
-    rating: Rated = "integer"
-    threshold: float | None = 0.5
-    examples: Examples = ()
-    name: str = "answer_accuracy"
-
-    needs = frozenset({"question", "answer", "reference"})
-    asks = ACCURACY
-    requests = "2"
-    range = "{0, .25, .5, .75, 1}"
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, reference=None, answer=0.0):
-            return edge
-        reference = sample.reference or ""
-        sides = ((sample.answer, reference), (reference, sample.answer))
-        tasks = [
-            task_about(
-                sample, kind, answer=one, reference=other, rated=self.rating, examples=self.examples
-            )
-            for kind, (one, other) in zip(ACCURACY, sides, strict=True)
-        ]
-        return await dual_score(self, tasks[: self.judges], ask, top=_HIGHEST)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerCorrectness:
+class AnswerCorrectness(BaseMetric):
     """How far the claims of answer and reference agree, and how similar the texts are (ragas).
 
     The judge breaks up answer and reference into claims and says for each claim whether the other
@@ -262,14 +217,12 @@ class AnswerCorrectness:
 
     beta: float = 1.0
     weights: tuple[float, float] = (0.75, 0.25)
-    threshold: float | None = 0.5
-    examples: Examples = ()
     name: str = "answer_correctness"
 
-    needs = frozenset({"question", "answer", "reference"})
+    needs = _ALL
     asks = (COMPARED_STATEMENTS,)
     requests = "1"
-    range = "[-.25, 1]"
+    scale = (-0.25, 1.0)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a ``beta``, weights or examples that cannot be used."""
@@ -280,27 +233,27 @@ class AnswerCorrectness:
         if len(self.weights) != _PAIR or not min(self.weights) >= 0 < total < math.inf:
             msg = f"weights must be two numbers from 0, not both 0, not {self.weights!r}"
             raise ConfigError(msg)
-        check_options(self)
+        BaseMetric.__post_init__(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        if edge := edge_score(self, sample, reference=None, answer=0.0):
-            return edge
+        if score := self.blank_score(sample, reference=None, answer=0.0):
+            return score
         factual, detail = await self._factual(sample, ask)
         if factual is None:
-            return undefined(self.name, "no_claims")
+            return self.undefined("no_claims")
         similar = await self._similar(sample, embed)
         if similar is None:
-            return undefined(self.name, "zero_vector", detail=detail)
+            return self.undefined("zero_vector", detail=detail)
         by_claims, by_vectors = self.weights
         value = (by_claims * factual + by_vectors * similar) / (by_claims + by_vectors)
         detail = {**detail, "factual": factual, "similarity": similar}
-        return measured(self, value, detail=detail)
+        return self.score_of(value, detail=detail)
 
     async def _factual(self, sample: Sample, ask: AskLike) -> tuple[float | None, dict[str, Any]]:
         """Return the F-beta score of the claims, and its counts; None if no text has a claim."""
         if not self.weights[0]:
             return 0.0, {}
-        reply = await ask(task_about(sample, COMPARED_STATEMENTS, examples=self.examples))
+        reply = await ask(task_about(sample, COMPARED_STATEMENTS, self.examples))
         said, wanted = map(claims_in, (reply.answer_statements, reply.reference_statements))
         if not said and not wanted:
             return None, {}
@@ -327,7 +280,7 @@ def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Correctness:
+class Correctness(BaseMetric):
     """How correct and relevant the answer is as a whole, as a grade from 1 to 5 (LlamaIndex).
 
     ``normalized`` is ``(score - 1) / 4``; ``threshold`` is on the scale from 1 to 5. With
@@ -346,23 +299,19 @@ class Correctness:
 
     rating: Rated = "integer"
     threshold: float | None = 4.0
-    examples: Examples = ()
     name: str = "correctness"
 
     needs = frozenset({"question", "answer"})
     asks = (CORRECTNESS,)
     requests = "1"
-    range = "[1, 5]"
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    scale = _SCALE
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, question=None, answer=_SCALE[0]):
-            return edge if edge.value is None else replace(edge, normalized=0.0)
+        if score := self.blank_score(sample, question=None, answer=_SCALE[0]):
+            return score if score.value is None else replace(score, normalized=0.0)
         fields = ("question", "answer", "reference")
         texts = {name: shown_text(sample, name) for name in fields}
         shown = {name: text for name, text in texts.items() if text}
         task = CORRECTNESS.task(shown, rated=self.rating, examples=self.examples)
         grade = await ask(task)
-        return grade_score(self, grade, scale=_SCALE, rated=self.rating)
+        return self.grade_score(grade, scale=_SCALE, rated=self.rating)

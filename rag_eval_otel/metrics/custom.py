@@ -1,32 +1,36 @@
-"""`LLMMetric`: a metric with the user's own instructions to the judge, and typed outputs."""
+"""Does the answer follow rules of your own?
+
+The metrics of this module take your words or your code: a question to the judge (`LLMMetric`),
+levels (`Rubric`), a rule (`Guideline`), or a function of the sample (`FunctionMetric`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache, partial
+from types import CodeType, FunctionType
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, StrictBool, StrictStr, create_model
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import Reply, integer, number, one_of, within
-from rag_eval_otel.judge.tasks import AskLike, Kind
-from rag_eval_otel.metrics.outcome import (
-    MISSING,
-    Examples,
-    check_options,
-    measured,
-    shown_text,
-    undefined,
-)
-from rag_eval_otel.types import EmbedFn, Sample, Score
+from rag_eval_otel.judge.replies import Graded, Reply, grade_on, integer, number, one_of, within
+from rag_eval_otel.judge.tasks import GUIDELINE, AskLike, Kind, Rated
+from rag_eval_otel.metrics.base import MISSING, BaseMetric, label_of, shown_text, task_about
+from rag_eval_otel.runtime.workers import Workers
+from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
+
+# --- a question of your own -----------------------------------------------------------------------
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TAKEN = frozenset({"context", "example"})  # names with another meaning in a request
+_RESERVED_INPUTS = frozenset({"context", "example"})  # names with another meaning in a request
 _PAIR = 2
 _PLAIN: Mapping[Any, Any] = {
     bool: StrictBool,
@@ -37,7 +41,7 @@ _PLAIN: Mapping[Any, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LLMMetric:
+class LLMMetric(BaseMetric):
     """A metric that asks the judge in your own words (Haystack's ``LLMEvaluator``).
 
     - ``instructions``: the question to the judge. The judge sees the text of each input under the
@@ -68,11 +72,8 @@ class LLMMetric:
     outputs: Mapping[str, Any] = field(default_factory=lambda: {"score": float})
     value: str = "score"
     bounds: tuple[float, float] = (0.0, 1.0)
-    threshold: float | None = 0.5
-    examples: Examples = ()
 
     requests = "1"
-    range = "its bounds"
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for names, types, bounds or examples that cannot be used."""
@@ -84,29 +85,29 @@ class LLMMetric:
             msg = f"outputs must map names to types, as in {{'score': float}}, not {outputs!r}"
             raise ConfigError(msg)
         names = (self.name, *self.inputs, *self.outputs)
-        odd = [name for name in names if not _NAME.fullmatch(str(name))]
-        odd += [name for name in self.inputs if name in _TAKEN]
-        odd += [name for name in self.outputs if hasattr(Reply, str(name))]
-        if odd:
-            msg = f"{odd[0]!r} can't be a name here; use a-z, 0-9 and _, and no name of ours"
+        refused = [name for name in names if not _NAME.fullmatch(str(name))]
+        refused += [name for name in self.inputs if name in _RESERVED_INPUTS]
+        refused += [name for name in self.outputs if hasattr(Reply, str(name))]
+        if refused:
+            msg = f"{refused[0]!r} can't be a name here; use a-z, 0-9 and _, and no name of ours"
             raise ConfigError(msg)
-        for name, given in self.outputs.items():
-            _check_type(name, given, is_value=name == self.value)
+        for name, kind in self.outputs.items():
+            _check_type(name, kind, is_value=name == self.value)
         if self.value not in self.outputs:
             msg = f"value={self.value!r} must be one of the outputs: {', '.join(self.outputs)}"
             raise ConfigError(msg)
         if len(self.bounds) != _PAIR or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
             msg = f"bounds must be two numbers (low, high) with low < high, not {self.bounds!r}"
             raise ConfigError(msg)
-        check_options(self)
+        BaseMetric.__post_init__(self)
 
     @property
     def scale(self) -> tuple[float, float]:
         """The lowest and the highest score that the metric can give."""
-        given = _frozen(self.outputs[self.value])
-        if isinstance(given, tuple):
-            return float(min(given)), float(max(given))
-        return (0.0, 1.0) if given is bool else self.bounds
+        kind = _frozen(self.outputs[self.value])
+        if isinstance(kind, tuple):
+            return float(min(kind)), float(max(kind))
+        return (0.0, 1.0) if kind is bool else self.bounds
 
     @property
     def needs(self) -> frozenset[str]:
@@ -115,17 +116,17 @@ class LLMMetric:
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        types = tuple((name, _frozen(given)) for name, given in self.outputs.items())
+        types = tuple((name, _frozen(kind)) for name, kind in self.outputs.items())
         return (
             Kind(
                 prompt=f"custom_{self.name}",
                 reply=_reply(types, self.value, bounds=tuple(self.bounds)),
                 inputs=tuple(self.inputs),
-                instructions=self._told(),
+                instructions=self._instructions(),
             ),
         )
 
-    def _told(self) -> str:
+    def _instructions(self) -> str:
         """Return the instructions, followed by the bounds of a score that is a free number.
 
         The schema of the reply does not limit the number, so the prompt must state the bounds.
@@ -140,13 +141,12 @@ class LLMMetric:
         missing = [name for name, text in shown.items() if not text]
         if missing:
             reason = MISSING.get(missing[0], "missing_input")
-            return undefined(self.name, reason, detail={"missing": missing})
+            return self.undefined(reason, detail={"missing": missing})
         reply = await ask(self.asks[0].task(shown, examples=self.examples))
         outputs = reply.model_dump()
         low, high = self.scale
         value = float(outputs[self.value])
-        return measured(
-            self,
+        return self.score_of(
             value,
             normalized=None if (low, high) == (0, 1) else (value - low) / (high - low),
             explanation=" / ".join(text for text in outputs.values() if isinstance(text, str)),
@@ -154,26 +154,26 @@ class LLMMetric:
         )
 
 
-def _frozen(given: Any) -> Any:
-    return tuple(given) if isinstance(given, list | tuple) else given
+def _frozen(kind: Any) -> Any:
+    return tuple(kind) if isinstance(kind, list | tuple) else kind
 
 
-def _check_type(name: str, given: Any, *, is_value: bool) -> None:
-    """Raise `ConfigError` unless ``given``, the type of the output ``name``, is allowed.
+def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
+    """Raise `ConfigError` unless ``kind``, the type of the output ``name``, is allowed.
 
     The type must be ``bool``, ``int``, ``float``, ``str``, or a list of the allowed values. If
     ``is_value`` is True, the output is the score, and its type must not be a text.
     """
     allowed = (int, float) if is_value else (int, float, str)
-    listed = isinstance(given, list | tuple) and all(
-        isinstance(v, allowed) and not isinstance(v, bool) for v in given
+    listed = isinstance(kind, list | tuple) and all(
+        isinstance(v, allowed) and not isinstance(v, bool) for v in kind
     )
-    if listed and len(set(given)) > 1:
+    if listed and len(set(kind)) > 1:
         return
-    if any(given is plain for plain in _PLAIN if plain is not str or not is_value):
+    if any(kind is plain for plain in _PLAIN if plain is not str or not is_value):
         return
-    kinds = "bool, int, float" if is_value else "bool, int, float, str"
-    msg = f"the type of output {name!r} must be {kinds} or a list of values, not {given!r}"
+    allowed_kinds = "bool, int, float" if is_value else "bool, int, float, str"
+    msg = f"the type of output {name!r} must be {allowed_kinds} or a list of values, not {kind!r}"
     raise ConfigError(msg)
 
 
@@ -187,15 +187,428 @@ def _reply(
     numbers outside ``bounds``. Equal arguments give the same class.
     """
     digest = hashlib.sha256(repr((types, value, bounds)).encode()).hexdigest()[:8]
-    members: dict[str, Any] = {name: (_annotation(given), ...) for name, given in types}
+    members: dict[str, Any] = {name: (_annotation(kind), ...) for name, kind in types}
     if dict(types)[value] in (int, float):
         low, high = bounds
         members[value] = (Annotated[members[value][0], BeforeValidator(within(low, high))], ...)
     return create_model(f"Outputs_{digest}", __base__=Reply, **members)
 
 
-def _annotation(given: Any) -> Any:
-    if not isinstance(given, tuple):
-        return _PLAIN[given]
-    numbers = all(isinstance(v, int | float) for v in given)
-    return one_of(given) if numbers else Literal[given]
+def _annotation(kind: Any) -> Any:
+    if not isinstance(kind, tuple):
+        return _PLAIN[kind]
+    numbers = all(isinstance(v, int | float) for v in kind)
+    return one_of(kind) if numbers else Literal[kind]
+
+
+# --- rubrics and guidelines -----------------------------------------------------------------------
+
+_FIELDS = ("question", "contexts", "answer", "reference")
+_FIVE: Mapping[float, str] = {
+    1: "Wrong throughout, or about something else.",
+    2: "Mostly wrong; little of it is of use.",
+    3: "Partly right, with gaps or mistakes that matter.",
+    4: "Right, with small gaps or a lack of clarity.",
+    5: "Right, complete and clear.",
+}
+
+
+def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
+    """Return a dict from the levels of ``rubric``, as ascending numbers, to their meanings.
+
+    A key of ``rubric`` is a number, or a text that contains one number (``"0.5"``,
+    ``"score1_description"``). Raises `ConfigError` for any other key, for a level that is given
+    twice, for a level without a meaning, and for a rubric without levels.
+    """
+    levels: dict[float, str] = {}
+    for key, meaning in rubric.items():
+        level = _level(key)
+        if level is None or level in levels:
+            msg = f"each key of a rubric must name one number, and each its own; see {key!r}"
+            raise ConfigError(msg)
+        if not isinstance(meaning, str) or not meaning.strip():
+            msg = f"level {key!r} of the rubric must say what it means, not {meaning!r}"
+            raise ConfigError(msg)
+        levels[level] = meaning
+    if not levels:
+        msg = "a rubric needs at least one level"
+        raise ConfigError(msg)
+    return dict(sorted(levels.items()))
+
+
+def _level(key: object) -> float | None:
+    """Return ``key`` as a number, or the only number in its text; None if there is not one."""
+    if isinstance(key, int | float):
+        return None if isinstance(key, bool) or not math.isfinite(key) else float(key)
+    numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
+    return float(numbers[0]) if len(numbers) == 1 else None
+
+
+def _check_inputs(inputs: Sequence[str]) -> None:
+    if set(inputs) - set(_FIELDS) or not inputs:
+        msg = f"inputs must be some of {', '.join(_FIELDS)}, not {inputs!r}"
+        raise ConfigError(msg)
+
+
+def _rubric_kind(levels: Sequence[float]) -> Kind[Graded]:
+    reply = grade_on(*levels) if levels else Graded
+    return Kind(prompt="rubric", reply=reply, inputs=(*_FIELDS, "rubric"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rubric(BaseMetric):
+    """The level of a rubric that fits the sample best, as the judge chooses it.
+
+    ``levels`` maps numbers to their meanings; the default has five levels, from 1 (wrong) to 5
+    (right). The levels may be any numbers, and the range is from the lowest to the highest level.
+    ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None if there is only one level.
+    ``explanation`` is the judge's feedback. ``inputs`` are the fields of the sample that the judge
+    sees, if the sample has them. With ``rating="logprobs"``, the score is the mean of the levels,
+    weighted by the probabilities that the judge gives the levels. The metric takes 1 judge request.
+
+    Special cases: If the sample has none of the ``inputs``, the score is undefined
+    (``missing_input``). If the server returns no probabilities, the plain level counts
+    (``no_logprobs``). Levels or inputs that cannot be used raise `ConfigError`.
+
+    Source: ``RubricsScore`` and ``DomainSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels
+    may be any numbers, such as 0, 0.5 and 1, and the judge is asked again for a number that is not
+    a level.
+    """
+
+    levels: Mapping[float, str] = field(default_factory=lambda: dict(_FIVE))
+    inputs: tuple[str, ...] = _FIELDS
+    rating: Rated = "integer"
+    threshold: float | None = None
+    name: str = "rubric"
+
+    requests = "1"
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """The lowest and the highest level."""
+        levels = parse_levels(self.levels)
+        return min(levels), max(levels)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for levels, inputs or examples that cannot be used."""
+        _check_inputs(self.inputs)
+        BaseMetric.__post_init__(self)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields that a sample must have: the answer if it is an input, else all inputs."""
+        return frozenset({"answer"} if "answer" in self.inputs else self.inputs)
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        return (_rubric_kind(list(parse_levels(self.levels))),)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        return await _grade(self, sample, ask, levels=parse_levels(self.levels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRubric(BaseMetric):
+    """The level of the sample's own rubric that fits the sample best (``Sample.rubric``).
+
+    The judge chooses the level, as for `Rubric`. The range is from the lowest to the highest level
+    of the sample's rubric; ``normalized`` makes samples with different levels comparable. The
+    metric needs the rubric. It takes 1 judge request.
+
+    Special cases: If the sample has no rubric, or a rubric that cannot be used, the score is
+    undefined (``missing_rubric``). If the sample has none of the ``inputs``, the score is undefined
+    (``missing_input``).
+
+    Source: ``InstanceSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels may be any numbers,
+    such as 0, 0.5 and 1, and the judge is asked again for a number that is not a level.
+    """
+
+    inputs: tuple[str, ...] = _FIELDS
+    rating: Rated = "integer"
+    threshold: float | None = None
+    name: str = "instance_rubric"
+
+    needs = frozenset({"rubric"})
+    asks = (_rubric_kind(()),)
+    requests = "1"
+    scale = (-math.inf, math.inf)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for inputs that cannot be used, and for examples that do not fit."""
+        _check_inputs(self.inputs)
+        BaseMetric.__post_init__(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if not sample.rubric:
+            return self.undefined("missing_rubric")
+        try:
+            levels = parse_levels(sample.rubric)
+        except ConfigError as error:
+            return self.undefined("missing_rubric", detail={"error": str(error)})
+        return await _grade(self, sample, ask, levels=levels)
+
+
+async def _grade(
+    metric: Rubric | InstanceRubric, sample: Sample, ask: AskLike, *, levels: Mapping[float, str]
+) -> Score:
+    """Ask the judge which of ``levels`` fits ``sample``, and return this level as the score.
+
+    ``levels`` maps numbers to meanings. The judge sees each field in ``metric.inputs`` that
+    ``sample`` has.
+    """
+    texts = {name: shown_text(sample, name) for name in metric.inputs}
+    shown = {name: text for name, text in texts.items() if text}
+    if not shown:
+        return metric.undefined("missing_input")
+    rubric = "\n".join(f"{level:.15g}: {meaning}" for level, meaning in levels.items())
+    task = _rubric_kind(list(levels)).task(
+        {**shown, "rubric": rubric}, rated=metric.rating, examples=metric.examples
+    )
+    scale = (min(levels), max(levels))
+    return metric.grade_score(await ask(task), scale=scale, rated=metric.rating)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guideline(BaseMetric):
+    """Whether the answer follows ``guidelines``, in your own words: 1 or 0 (LlamaIndex).
+
+    The metric needs question and answer. It takes 1 judge request. ``explanation`` is the judge's
+    feedback.
+
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is undefined (``empty_answer``). Blank guidelines raise `ConfigError`.
+
+    Source: ``GuidelineEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, a reply that does not
+    parse makes the score undefined (there: an exception).
+    """
+
+    guidelines: str = (
+        "The answer replies to all of the question. It is not vague. Where figures or names"
+        " matter, it gives them."
+    )
+    name: str = "guideline"
+
+    needs = frozenset({"question", "answer"})
+    asks = (GUIDELINE,)
+    requests = "1"
+    scale = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for blank guidelines, and for examples that do not fit."""
+        if not self.guidelines.strip():
+            msg = "guidelines must say what is asked of the answer"
+            raise ConfigError(msg)
+        BaseMetric.__post_init__(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if score := self.blank_score(sample, question=None, answer=None):
+            return score
+        task = task_about(sample, GUIDELINE, self.examples, guidelines=self.guidelines)
+        decision = await ask(task)
+        return self.score_of(float(decision.passing), explanation=decision.reason)
+
+
+# --- a function of your own ----------------------------------------------------------------------
+
+Measured: TypeAlias = "float | bool | Score"
+MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"
+
+_THREADS = 4
+
+
+class _DefaultThreshold(float):
+    """The default threshold, 0.5. It does not label a `Score` that the user's function returns."""
+
+    def __repr__(self) -> str:
+        return f"usually {float(self):g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionMetric(BaseMetric):
+    """The result of your function of the sample: a number, a bool (1 or 0), or a `Score`.
+
+    If ``metrics`` contains a function, a `FunctionMetric` with the name of the function is made
+    from it. Make one yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds).
+    ``async def`` functions run on the evaluator's event loop; other functions run on at most four
+    worker threads for each metric. The metric takes no judge request.
+
+    A number or bool becomes a score with a pass or fail label by ``threshold``, or without a label
+    if ``threshold`` is None. To use another scale than [0, 1] or to add an explanation, return a
+    `Score`; its name is replaced by the name of the metric. A returned `Score` keeps its own label
+    and threshold. If it has neither, it is labelled by the ``threshold`` that you set, here or in
+    the ``thresholds`` of a configuration; the default of 0.5 does not label it.
+
+    Special cases: If the function raises an exception or returns anything else (NaN, a string,
+    None), the score has the status ``error`` (``internal``). If it takes more than ``timeout``
+    seconds, the score has the status ``error`` (``timeout``). The log says what was raised where.
+    A function that never returns keeps its worker thread. A function without a name, or one that
+    does not take exactly one argument, raises `ConfigError`.
+
+    The version of the score, and with it the key in a cache, contains a digest of the source of the
+    function, its defaults, and the plain values that it binds from outer functions, a ``partial``
+    or the fields of a dataclass. If anything else changes that the result depends on, change the
+    name, or the attribute ``revision`` of the object with the function.
+    """
+
+    function: MetricFunction = field(compare=False)
+    name: str = ""
+    threshold: float | None = _DefaultThreshold(0.5)
+    timeout: float = field(default=30.0, compare=False)
+    source: str = field(init=False, default="", repr=False)
+    _workers: Workers = field(
+        init=False, default_factory=partial(Workers, _THREADS), compare=False, repr=False
+    )
+
+    needs = frozenset[str]()
+    requests = "0"
+    scale = (-math.inf, math.inf)
+
+    def __post_init__(self) -> None:
+        """Check the function, and set the name and the digest; raise `ConfigError` if unusable."""
+        function = _plain(self.function)
+        name = self.name or getattr(function, "__name__", "")
+        if not name.isidentifier():
+            msg = (
+                f"{self.function!r} has no name that a metric can have; use def, or"
+                " FunctionMetric(function=..., name='my_metric')"
+            )
+            raise ConfigError(msg)
+        _check_signature(self.function, name)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "source", _digest(self.function))
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        call = asyncio.ensure_future(self._call(sample))
+        try:
+            done, _ = await asyncio.wait([call], timeout=self.timeout)
+        finally:
+            call.cancel()  # no effect on a call that is done
+        if not done:
+            return self._failed("timeout", f"no result within {self.timeout:g} s")
+        return self._score(call.result())
+
+    async def _call(self, sample: Sample) -> object:
+        if inspect.iscoroutinefunction(_plain(self.function)):
+            result: object = self.function(sample)
+        else:
+            result = await self._workers.run(lambda: self.function(sample))
+        return await result if inspect.isawaitable(result) else result
+
+    def _score(self, result: object) -> Score:
+        if isinstance(result, Score):
+            return self._labelled(replace(result, name=self.name))
+        number = _number(result)
+        if number is None:
+            return self._failed("internal", f"it returned {_shown(result)}, which is no number")
+        return self.score_of(number)
+
+    def _labelled(self, score: Score) -> Score:
+        """Label ``score``, which the function returned, by a threshold that the user set.
+
+        A score that has a label or a threshold of its own is not changed.
+        """
+        own = score.label is not None or score.threshold is not None
+        if own or score.value is None or isinstance(self.threshold, _DefaultThreshold | None):
+            return score
+        label = label_of(score.value, self.threshold)
+        return replace(score, label=label, threshold=self.threshold)
+
+    def _failed(self, reason: Reason, cause: str) -> Score:
+        detail = {"error": f"the function of {self.name}: {cause}"}
+        return Score(name=self.name, status="error", reason=reason, detail=detail)
+
+
+def _plain(function: Any) -> Any:
+    """Return the function that a ``partial`` wraps, or ``function`` if it is not a ``partial``."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _check_signature(function: Callable[..., object], name: str) -> None:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        msg = f"the function {name} must take one argument, the sample: {error}"
+        raise ConfigError(msg) from error
+    except ValueError:  # a function in C has no signature
+        return
+
+
+def _digest(function: Any) -> str:
+    """Return a hash (8 hex digits) of the source of ``function`` and of the values it binds."""
+    described = _described(function)
+    if not inspect.isroutine(function) and inspect.isfunction(type(function).__call__):
+        described = (_described(type(function).__call__), described)
+    return hashlib.sha256(repr(described).encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def _described(value: Any, depth: int = 8) -> object:
+    """Return a description of ``value`` for a hash, which is the same in every process."""
+    if value is None or isinstance(value, str | bytes | int | float | complex):
+        return repr(value)
+    if depth == 0:  # an object that contains itself
+        return type(value).__qualname__
+    inner = partial(_described, depth=depth - 1)
+    if isinstance(value, dict):
+        return sorted(((inner(key), inner(item)) for key, item in value.items()), key=repr)
+    if isinstance(value, set | frozenset):
+        return sorted(map(inner, value), key=repr)
+    if isinstance(value, tuple | list):
+        return list(map(inner, value))
+    return [type(value).__qualname__, *map(inner, _parts(value))]
+
+
+def _parts(value: Any) -> list[object]:
+    """Return what a function, or another object, is made of."""
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if inspect.ismethod(value):
+        return [value.__func__, value.__self__]
+    if inspect.isfunction(value):
+        return [_source(value), value.__defaults__, value.__kwdefaults__, _closure(value)]
+    names = [item.name for item in fields(value) if item.compare] if is_dataclass(value) else []
+    attributes = ("__qualname__", "revision", *names)
+    return [getattr(value, name, None) for name in attributes]
+
+
+def _closure(function: FunctionType) -> list[object]:
+    """Return the values of the outer functions' variables that ``function`` uses."""
+    values: list[object] = []
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a variable without a value yet
+            values.append(cell.cell_contents)
+    return values
+
+
+def _source(function: FunctionType) -> tuple[object, ...]:
+    """Return the source of ``function``, or its compiled form if there is no source.
+
+    For a lambda, both are returned, because one line of source may hold several lambdas.
+    """
+    code = function.__code__
+    constants = [c.co_code if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    compiled = (code.co_code, code.co_names, constants)
+    if code.co_filename == "<string>":  # made by exec; Python 3.13 finds the text of `python -c`
+        return compiled
+    try:
+        source = inspect.getsource(code)
+    except OSError:
+        return compiled
+    return (source, compiled) if code.co_name == "<lambda>" else (source,)
+
+
+def _number(value: object) -> float | None:
+    """Return ``value``, which may be a NumPy number, as a float; None if it is not finite."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _shown(value: object) -> str:
+    """Return a float as text; for other values only the type, because texts may be private."""
+    return repr(value) if isinstance(value, float) else f"a {type(value).__name__}"

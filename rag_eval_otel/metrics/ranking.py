@@ -10,311 +10,129 @@ relevant. ``k`` limits a metric to the first ``k`` retrieved ids; a ``k`` below 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
-from rag_eval_otel.metrics.outcome import Labelled, Metric, check_options, measured, undefined
+from rag_eval_otel.metrics.base import BaseMetric
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
-_NEEDS = frozenset({"retrieved_ids", "relevant_ids"})
+_EDGES = (
+    "If there is no relevant id, the score is undefined (``missing_reference``). If nothing was"
+    " retrieved, the score is 0 (``no_context``)."
+)
 
 
-class _Ranked(Metric, Protocol):
-    """A metric of ranked ids that may be limited to the first ``k`` retrieved ids."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The ids of a sample: ``retrieved`` up to rank ``k``, and the gain of each relevant id.
+
+    ``hits`` has the ranks, ascending, at which relevant ids first occur in ``retrieved``.
+    """
+
+    retrieved: Sequence[str]
+    gains: Mapping[str, float]
+    k: int | None
 
     @property
-    def k(self) -> int | None: ...
+    def hits(self) -> list[int]:
+        return hit_ranks(self.retrieved, self.gains)
 
 
-def _check(metric: _Ranked) -> None:
-    if metric.k is not None and metric.k < 1:
-        msg = f"k must be at least 1, or None for all, not {metric.k}"
-        raise ConfigError(msg)
-    check_options(metric)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingMetric(BaseMetric):
+    """A metric of the ids in a sample, without a judge: a row of a table of metrics.
+
+    - ``k``: the number of retrieved ids that count, from the first; None means all.
+    - ``about``: the description of the metric for users. ``formula``: computes the score.
+    - ``unretrieved``: the score if nothing was retrieved, and ``irrelevant``: the score if no id is
+      relevant; None if the score is then undefined.
+    - ``definition``: the built-in name, which stays if the metric gets another ``name``.
+    """
+
+    k: int | None = None
+    about: str = field(compare=False, repr=False)
+    formula: Callable[[Ranking], float] = field(compare=False, repr=False)
+    unretrieved: float | None = field(default=0.0, compare=False, repr=False)
+    irrelevant: float | None = field(default=None, compare=False, repr=False)
+    definition: str = ""
+
+    needs = frozenset({"retrieved_ids", "relevant_ids"})
+    requests = "0"
+    scale = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a ``k`` below 1."""
+        object.__setattr__(self, "definition", self.definition or self.name)
+        if self.k is not None and self.k < 1:
+            msg = f"k must be at least 1, or None for all, not {self.k}"
+            raise ConfigError(msg)
+        BaseMetric.__post_init__(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        gains, retrieved = gains_of(sample), sample.ranked_ids
+        if not gains and self.irrelevant is None:
+            return self.undefined("missing_reference")
+        if not retrieved:
+            if self.unretrieved is None:
+                return self.undefined("no_context")
+            return self.score_of(self.unretrieved, reason="no_context")
+        if not gains:
+            return self.score_of(self.irrelevant or 0.0)
+        return self.score_of(
+            self.formula(Ranking(retrieved=retrieved[: self.k], gains=gains, k=self.k))
+        )
 
 
-def relevant_of(sample: Sample) -> frozenset[str]:
-    """Return the ids in ``sample.relevant_ids``, without the ids that have the grade 0."""
+def gains_of(sample: Sample) -> dict[str, float]:
+    """Return the grade of each relevant id of ``sample``, without ids of the grade 0.
+
+    The grade is 1 if the sample has no grades. If an id is listed twice, its higher grade counts.
+    """
     grades = sample.grades or (1.0,) * len(sample.relevant_ids)
-    return frozenset(one for one, grade in zip(sample.relevant_ids, grades, strict=True) if grade)
+    gains: dict[str, float] = {}
+    for document, grade in zip(sample.relevant_ids, grades, strict=True):
+        if grade:
+            gains[document] = max(grade, gains.get(document, 0.0))
+    return gains
 
 
-def hit_ranks(retrieved: Sequence[str], wanted: Collection[str]) -> list[int]:
-    """Return the ranks (from 1, ascending) at which ids of ``wanted`` first occur in ``retrieved``.
+def hit_ranks(retrieved: Sequence[str], relevant: Collection[str]) -> list[int]:
+    """Return the ranks (from 1, ascending) at which ids of ``relevant`` first occur.
 
     An id that was not retrieved adds no rank to the list.
     """
     first: dict[str, int] = {}
-    for rank, one in enumerate(retrieved, start=1):
-        if one in wanted:
-            first.setdefault(one, rank)
+    for rank, document in enumerate(retrieved, start=1):
+        if document in relevant:
+            first.setdefault(document, rank)
     return list(first.values())
 
 
-def _without_ids(metric: Labelled, sample: Sample) -> Score | None:
-    """Return the score if ``sample`` has no relevant ids or no retrieved ids, else None."""
-    if not relevant_of(sample):
-        return undefined(metric.name, "missing_reference")
-    if not sample.ranked_ids:
-        return measured(metric, 0.0, reason="no_context")
-    return None
+def _recall(ranking: Ranking) -> float:
+    return len(ranking.hits) / len(ranking.gains)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HitRate:
-    """Whether a relevant document was retrieved: 1 or 0.
-
-    With ``mode="granular"``, the score is the share of the relevant documents that were retrieved,
-    in [0, 1].
-
-    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
-    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
-
-    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
-    nothing was retrieved, the score is 0 (``no_context``).
-
-    Source: ``HitRate`` of LlamaIndex 0.14. Unlike in LlamaIndex, a document that was retrieved more
-    than once is counted once.
-    """
-
-    k: int | None = None
-    mode: Literal["any", "granular"] = "any"
-    threshold: float | None = 0.5
-    name: str = "hit_rate"
-
-    needs = _NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if without := _without_ids(self, sample):
-            return without
-        wanted = relevant_of(sample)
-        hits = len(hit_ranks(sample.ranked_ids[: self.k], wanted))
-        share = hits / len(wanted)
-        value = share if self.mode == "granular" else float(hits > 0)
-        return measured(self, value)
+def _precision(ranking: Ranking) -> float:
+    return len(ranking.hits) / (ranking.k or len(set(ranking.retrieved)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MRR:
-    """The reciprocal rank of the first relevant document; 0 if no relevant one was retrieved.
-
-    The mean over samples is the mean reciprocal rank. With ``mode="granular"``, the score is the
-    mean of the reciprocal ranks of all relevant documents that were retrieved. The range is [0, 1].
-
-    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
-    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
-
-    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
-    nothing was retrieved, the score is 0 (``no_context``).
-
-    Source: ``MRR`` of LlamaIndex 0.14, ``DocumentMRREvaluator`` of haystack-ai 3.4.1.
-    """
-
-    k: int | None = None
-    mode: Literal["first", "granular"] = "first"
-    threshold: float | None = None
-    name: str = "mrr"
-
-    needs = _NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if without := _without_ids(self, sample):
-            return without
-        wanted = relevant_of(sample)
-        ranks = hit_ranks(sample.ranked_ids[: self.k], wanted)
-        counted = ranks if self.mode == "granular" else ranks[:1]
-        value = sum(1 / rank for rank in counted) / len(counted) if counted else 0.0
-        return measured(self, value)
+def _average_precision(ranking: Ranking) -> float:
+    precisions = (hits / rank for hits, rank in enumerate(ranking.hits, start=1))
+    return sum(precisions) / len(ranking.gains)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalPrecision:
-    """The share of the retrieved documents that are relevant.
-
-    With ``k``, the score is the number of relevant documents among the first ``k``, divided by
-    ``k``. The range is [0, 1].
-
-    The metric compares the retrieved ids of a sample with its relevant ids. A ``k`` below 1 raises
-    `ConfigError`.
-
-    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
-    nothing was retrieved, the score is undefined (``no_context``).
-
-    Source: ``Precision`` of LlamaIndex 0.14; precision@k as in TREC evaluation.
-    """
-
-    k: int | None = None
-    threshold: float | None = None
-    name: str = "retrieval_precision"
-
-    needs = _NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        wanted = relevant_of(sample)
-        if not wanted:
-            return undefined(self.name, "missing_reference")
-        if not sample.ranked_ids:
-            return undefined(self.name, "no_context")
-        ranked = sample.ranked_ids[: self.k]
-        hits = len(hit_ranks(ranked, wanted))
-        return measured(self, hits / (self.k or len(set(ranked))))
+def _reciprocal_rank(ranking: Ranking) -> float:
+    return 1 / ranking.hits[0] if ranking.hits else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalRecall:
-    """The share of the relevant documents that were retrieved.
-
-    With ``mode="single_hit"``, the score is 1 if any relevant document was retrieved, else 0. The
-    range is [0, 1].
-
-    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
-    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
-
-    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
-    nothing was retrieved, the score is 0 (``no_context``).
-
-    Source: ``DocumentRecallEvaluator`` of haystack-ai 3.4.1, ``Recall`` of LlamaIndex 0.14.
-    """
-
-    k: int | None = None
-    mode: Literal["multi_hit", "single_hit"] = "multi_hit"
-    threshold: float | None = None
-    name: str = "retrieval_recall"
-
-    needs = _NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if without := _without_ids(self, sample):
-            return without
-        wanted = relevant_of(sample)
-        hits = len(hit_ranks(sample.ranked_ids[: self.k], wanted))
-        share = hits / len(wanted)
-        value = share if self.mode == "multi_hit" else float(hits > 0)
-        return measured(self, value)
+def _mean_reciprocal_rank(ranking: Ranking) -> float:
+    return sum(1 / rank for rank in ranking.hits) / len(ranking.hits) if ranking.hits else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AveragePrecision:
-    """The mean of the precision at the ranks of the relevant documents.
-
-    ``score = sum over hits (hits so far / rank) / relevant documents``. A relevant document that
-    was not retrieved adds 0. The range is [0, 1]. The mean over samples is the mean average
-    precision (MAP).
-
-    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
-    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
-
-    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
-    nothing was retrieved, the score is 0 (``no_context``).
-
-    Source: ``AveragePrecision`` of LlamaIndex 0.14, ``DocumentMAPEvaluator`` of haystack-ai 3.4.1.
-    Unlike in these libraries, a document that was retrieved more than once is counted once, so that
-    the score is at most 1.
-    """
-
-    k: int | None = None
-    threshold: float | None = None
-    name: str = "average_precision"
-
-    needs = _NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if without := _without_ids(self, sample):
-            return without
-        wanted = relevant_of(sample)
-        ranks = hit_ranks(sample.ranked_ids[: self.k], wanted)
-        precisions = [hits / rank for hits, rank in enumerate(ranks, start=1)]
-        value = sum(precisions) / len(wanted)
-        return measured(self, value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NDCG:
-    """Normalized discounted cumulative gain: are relevant documents ranked early, the best first?
-
-    The discounted gain is the ``sum over hits gain / log2(rank + 1)``. The score is the discounted
-    gain of the retrieved ids, divided by the discounted gain of the ideal ranking; both are cut at
-    ``k``. The gain of a document is its grade (``Sample.grades``), or 1 if there are no grades.
-    With ``gain="exponential"``, the gain is 2^grade - 1. The range is [0, 1].
-
-    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
-    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
-
-    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
-    nothing was retrieved, the score is 0 (``no_context``).
-
-    Source: ``NDCG`` of LlamaIndex 0.14, ``DocumentNDCGEvaluator`` of haystack-ai 3.4.1. Unlike in
-    these libraries, a document that was retrieved more than once is counted once in both sums, so
-    that the score is at most 1.
-    """
-
-    k: int | None = None
-    gain: Literal["linear", "exponential"] = "linear"
-    threshold: float | None = None
-    name: str = "ndcg"
-
-    needs = _NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if without := _without_ids(self, sample):
-            return without
-        gains = self._gains(sample)
-        ideal = _discounted(enumerate(sorted(gains.values(), reverse=True)[: self.k], start=1))
-        ranked = sample.ranked_ids[: self.k]
-        hits = ((rank, gains[ranked[rank - 1]]) for rank in hit_ranks(ranked, gains))
-        return measured(self, min(1.0, _discounted(hits) / ideal))
-
-    def _gains(self, sample: Sample) -> dict[str, float]:
-        """Return the gain of each relevant id, divided by the gain of the highest grade.
-
-        If an id is listed twice, its higher gain counts.
-        """
-        grades = sample.grades or (1.0,) * len(sample.relevant_ids)
-        top = max(grades)
-        gains: dict[str, float] = {}
-        for one, grade in zip(sample.relevant_ids, grades, strict=True):
-            gain = grade / top if self.gain == "linear" else _exponential(grade, top)
-            gains[one] = max(gain, gains.get(one, 0.0))
-        return gains
+def _linear(grade: float, top: float) -> float:
+    return grade / top
 
 
 def _exponential(grade: float, top: float) -> float:
@@ -323,61 +141,150 @@ def _exponential(grade: float, top: float) -> float:
     return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
 
 
+def _ndcg(gain: Callable[[float, float], float]) -> Callable[[Ranking], float]:
+    def formula(ranking: Ranking) -> float:
+        top = max(ranking.gains.values())
+        gains = {document: gain(grade, top) for document, grade in ranking.gains.items()}
+        best = sorted(gains.values(), reverse=True)[: ranking.k]
+        hits = ((rank, gains[ranking.retrieved[rank - 1]]) for rank in ranking.hits)
+        return min(1.0, _discounted(hits) / _discounted(enumerate(best, start=1)))
+
+    return formula
+
+
 def _discounted(hits: Iterable[tuple[int, float]]) -> float:
     return sum(gain / math.log2(rank + 1) for rank, gain in hits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IDContextPrecision:
-    """The share of the retrieved ids that are relevant: |retrieved & relevant| / |retrieved|.
+RANKING = (
+    RankingMetric(
+        name="hit_rate",
+        formula=lambda ranking: float(bool(ranking.hits)),
+        about=f"""\
+Whether a relevant document was retrieved: 1 or 0.
 
-    The range is [0, 1].
+Special cases: {_EDGES}
 
-    Special cases: If nothing was retrieved, the score is undefined (``no_context``). If there is no
-    relevant id, the score is 0; `RetrievalPrecision` is then undefined.
+Source: ``HitRate`` of LlamaIndex 0.14, whose granular mode is `retrieval_recall` here, and
+``DocumentRecallEvaluator`` of haystack-ai 3.4.1 in the mode ``single_hit``.""",
+    ),
+    RankingMetric(
+        name="mrr",
+        threshold=None,
+        formula=_reciprocal_rank,
+        about=f"""\
+The reciprocal rank of the first relevant document; 0 if none was retrieved.
 
-    Source: ``IDBasedContextPrecision`` of ragas 0.4.3.
-    """
+The mean over samples is the mean reciprocal rank.
 
-    threshold: float | None = 0.5
-    name: str = "id_context_precision"
+Special cases: {_EDGES}
 
-    needs = _NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
+Source: ``MRR`` of LlamaIndex 0.14, ``DocumentMRREvaluator`` of haystack-ai 3.4.1.""",
+    ),
+    RankingMetric(
+        name="mrr_of_all",
+        threshold=None,
+        formula=_mean_reciprocal_rank,
+        about=f"""\
+The mean of the reciprocal ranks of all relevant documents that were retrieved.
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        retrieved, relevant = set(sample.ranked_ids), relevant_of(sample)
-        if not retrieved:
-            return undefined(self.name, "no_context")
-        value = len(retrieved & relevant) / len(retrieved)
-        return measured(self, value)
+Special cases: {_EDGES}
 
+Source: ``MRR`` of LlamaIndex 0.14 in the granular mode.""",
+    ),
+    RankingMetric(
+        name="retrieval_precision",
+        threshold=None,
+        unretrieved=None,
+        formula=_precision,
+        about="""\
+The share of the retrieved documents that are relevant.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IDContextRecall:
-    """The share of the relevant ids that were retrieved: |retrieved & relevant| / |relevant|.
+With ``k``, the score is the number of relevant documents among the first ``k``, divided by ``k``.
 
-    The range is [0, 1].
+Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
+nothing was retrieved, the score is undefined (``no_context``).
 
-    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
-    nothing was retrieved, the score is 0 (``no_context``).
+Source: ``Precision`` of LlamaIndex 0.14; precision@k as in TREC evaluation.""",
+    ),
+    RankingMetric(
+        name="retrieval_recall",
+        threshold=None,
+        formula=_recall,
+        about=f"""\
+The share of the relevant documents that were retrieved.
 
-    Source: ``IDBasedContextRecall`` of ragas 0.4.3.
-    """
+Special cases: {_EDGES}
 
-    threshold: float | None = 0.5
-    name: str = "id_context_recall"
+Source: ``Recall`` of LlamaIndex 0.14, ``DocumentRecallEvaluator`` of haystack-ai 3.4.1 in the mode
+``multi_hit``; its mode ``single_hit`` is `hit_rate` here.""",
+    ),
+    RankingMetric(
+        name="average_precision",
+        threshold=None,
+        formula=_average_precision,
+        about=f"""\
+The mean of the precision at the ranks of the relevant documents.
 
-    needs = _NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
+``score = sum over hits (hits so far / rank) / relevant documents``. A relevant document that was
+not retrieved adds 0. The mean over samples is the mean average precision (MAP).
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        retrieved, relevant = set(sample.ranked_ids), relevant_of(sample)
-        if not relevant:
-            return undefined(self.name, "missing_reference")
-        value = len(retrieved & relevant) / len(relevant)
-        return measured(self, value, reason=None if retrieved else "no_context")
+Special cases: {_EDGES}
+
+Source: ``AveragePrecision`` of LlamaIndex 0.14, ``DocumentMAPEvaluator`` of haystack-ai 3.4.1.
+Unlike in these libraries, a document that was retrieved more than once is counted once, so that
+the score is at most 1.""",
+    ),
+    RankingMetric(
+        name="ndcg",
+        threshold=None,
+        formula=_ndcg(_linear),
+        about=f"""\
+Normalized discounted cumulative gain: are relevant documents ranked early?
+
+The discounted gain is the ``sum over hits gain / log2(rank + 1)``. The score is the discounted gain
+of the retrieved ids, divided by the discounted gain of the ideal ranking; both are cut at ``k``.
+The gain of a document is its grade (``Sample.grades``), or 1 if there are no grades.
+
+Special cases: {_EDGES}
+
+Source: ``NDCG`` of LlamaIndex 0.14, ``DocumentNDCGEvaluator`` of haystack-ai 3.4.1. Unlike in these
+libraries, a document that was retrieved more than once is counted once in both sums, so that the
+score is at most 1.""",
+    ),
+    RankingMetric(
+        name="ndcg_exponential",
+        threshold=None,
+        formula=_ndcg(_exponential),
+        about=f"""\
+`ndcg` with the gain ``2^grade - 1``, which favours the documents of high grades.
+
+Special cases: {_EDGES}
+
+Source: ``NDCG`` of LlamaIndex 0.14 in the mode ``exponential``.""",
+    ),
+    RankingMetric(
+        name="id_context_precision",
+        unretrieved=None,
+        irrelevant=0.0,
+        formula=_precision,
+        about="""\
+The share of the retrieved ids that are relevant: |retrieved & relevant| / |retrieved|.
+
+Special cases: If nothing was retrieved, the score is undefined (``no_context``). If there is no
+relevant id, the score is 0; `retrieval_precision` is then undefined.
+
+Source: ``IDBasedContextPrecision`` of ragas 0.4.3.""",
+    ),
+    RankingMetric(
+        name="id_context_recall",
+        formula=_recall,
+        about=f"""\
+The share of the relevant ids that were retrieved: |retrieved & relevant| / |relevant|.
+
+Special cases: {_EDGES}
+
+Source: ``IDBasedContextRecall`` of ragas 0.4.3.""",
+    ),
+)
+"""The metrics of this module."""

@@ -7,32 +7,38 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics.context import (
-    ContextPrecision,
-    ContextRecall,
-    ContextRelevance,
-    ContextUtilization,
-    StatementContextRelevance,
+from rag_eval_otel.metrics.base import Metric, RatedMetric, TaskMetric
+from rag_eval_otel.metrics.context import CONTEXT, StatementContextRelevance
+from rag_eval_otel.metrics.correctness import (
+    CORRECT,
+    AnswerCorrectness,
+    AnswerExactMatch,
+    Correctness,
+    SemanticSimilarity,
 )
-from rag_eval_otel.metrics.correctness import AnswerCorrectness
-from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
-from rag_eval_otel.metrics.groundedness import Faithfulness, ResponseGroundedness
-from rag_eval_otel.metrics.outcome import Metric
-from rag_eval_otel.metrics.ranking import (
-    MRR,
-    NDCG,
-    AveragePrecision,
-    HitRate,
-    RetrievalPrecision,
-    RetrievalRecall,
+from rag_eval_otel.metrics.custom import (
+    FunctionMetric,
+    Guideline,
+    InstanceRubric,
+    MetricFunction,
+    Rubric,
 )
-from rag_eval_otel.metrics.relevancy import AnswerRelevancy, MultiMethodRelevancy
+from rag_eval_otel.metrics.groundedness import GROUNDED, Faithfulness, StatementFaithfulness
+from rag_eval_otel.metrics.ranking import RANKING, RankingMetric
+from rag_eval_otel.metrics.relevancy import (
+    RELEVANCY,
+    AnswerRelevancy,
+    DecompositionRelevancy,
+    IntentRelevancy,
+    MultiMethodRelevancy,
+    ReverseRelevancy,
+)
 from rag_eval_otel.registry import Registry
 
-_NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(
     {
@@ -49,42 +55,86 @@ already. Backends that store attributes as nested objects can have only one of t
 """
 
 
+_ROWS: tuple[TaskMetric | RatedMetric | RankingMetric, ...] = (
+    *RELEVANCY,
+    *GROUNDED,
+    *CONTEXT,
+    *RANKING,
+    *CORRECT,
+)
+_CLASSES: tuple[Callable[..., Metric], ...] = (
+    AnswerCorrectness,
+    AnswerExactMatch,
+    AnswerRelevancy,
+    Correctness,
+    DecompositionRelevancy,
+    Faithfulness,
+    Guideline,
+    InstanceRubric,
+    IntentRelevancy,
+    MultiMethodRelevancy,
+    ReverseRelevancy,
+    Rubric,
+    SemanticSimilarity,
+    StatementContextRelevance,
+    StatementFaithfulness,
+)
+
+_FACTORIES: Mapping[str, Callable[..., Metric]] = {
+    **{row.name: partial(replace, row) for row in _ROWS},
+    **{make().name: make for make in _CLASSES},
+}
+METRICS: Mapping[str, Callable[..., Metric]] = {
+    name: _FACTORIES[name] for name in sorted(_FACTORIES)
+}
+"""The built-in metrics by name. Calling a value with options makes the metric."""
+
+_DUAL: Mapping[str, Mapping[str, Any]] = {
+    "context_relevance": {"judges": 2},
+    "faithfulness": {"form": "full"},
+    "response_groundedness": {"judges": 2},
+}
+"""The options of metrics with which they are what their sources define."""
+
+
+def _named_metrics(*names: str) -> tuple[Metric, ...]:
+    return tuple(METRICS[name]() for name in names)
+
+
 def _default() -> tuple[Metric, ...]:
-    return (AnswerRelevancy(), ContextRelevance(), Faithfulness(), ResponseGroundedness())
-
-
-def _dual() -> tuple[Metric, ...]:
-    return (
-        AnswerRelevancy(),
-        ContextRelevance(judges=2),
-        Faithfulness(form="full"),
-        ResponseGroundedness(judges=2),
+    return _named_metrics(
+        "answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"
     )
 
 
+def _dual() -> tuple[Metric, ...]:
+    return (AnswerRelevancy(), *(METRICS[name](**options) for name, options in _DUAL.items()))
+
+
+def _full() -> tuple[Metric, ...]:
+    return tuple(METRICS[name](**options, name=f"{name}_full") for name, options in _DUAL.items())
+
+
 def _online() -> tuple[Metric, ...]:
-    return (
-        AnswerRelevancy(),
-        Faithfulness(),
-        ContextUtilization(),
-        StatementContextRelevance(),
-        MultiMethodRelevancy(),
+    return _named_metrics(
+        "answer_relevancy",
+        "faithfulness",
+        "context_utilization",
+        "statement_context_relevance",
+        "multi_method_relevancy",
     )
 
 
 def _reference() -> tuple[Metric, ...]:
-    return (*_online(), ContextPrecision(), ContextRecall(), AnswerCorrectness())
+    return (
+        *_online(),
+        *_named_metrics("context_precision", "context_recall", "answer_correctness"),
+    )
 
 
 def _retrieval() -> tuple[Metric, ...]:
-    return (HitRate(), MRR(), RetrievalPrecision(), RetrievalRecall(), AveragePrecision(), NDCG())
-
-
-def _full() -> tuple[Metric, ...]:
-    return (
-        ContextRelevance(judges=2, name="context_relevance_full"),
-        Faithfulness(form="full", name="faithfulness_full"),
-        ResponseGroundedness(judges=2, name="response_groundedness_full"),
+    return _named_metrics(
+        "hit_rate", "mrr", "retrieval_precision", "retrieval_recall", "average_precision", "ndcg"
     )
 
 
@@ -92,64 +142,33 @@ METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
     "default": _default,
     "dual": _dual,
     "full": _full,
-    "lean": _default,
     "online": _online,
     "reference": _reference,
     "retrieval": _retrieval,
 }
-"""Named sets of metrics. With fusion, they take 2, 4, 3, 2, 3, 4 and 0 judge requests a sample.
+"""Named sets of metrics. With shared requests, they take 2, 4, 3, 3, 4 and 0 judge requests a turn.
 
 ``dual`` has the metrics of ``default`` as their sources define them, with two judges and with
 claims that the judge finds. ``full`` has three of these metrics under names that end in ``_full``,
-so that they can be measured beside the short ones. ``lean`` is another name of ``default``.
+so that they can be measured beside the short ones.
 """
 
-_REGISTRY = Registry(
-    kind="metric",
-    built_in={
-        "answer_accuracy": "rag_eval_otel.metrics.correctness:AnswerAccuracy",
-        "answer_correctness": "rag_eval_otel.metrics.correctness:AnswerCorrectness",
-        "answer_exact_match": "rag_eval_otel.metrics.correctness:AnswerExactMatch",
-        "answer_relevancy": "rag_eval_otel.metrics.relevancy:AnswerRelevancy",
-        "answer_relevancy_rubric": "rag_eval_otel.metrics.relevancy:AnswerRelevancyRubric",
-        "average_precision": "rag_eval_otel.metrics.ranking:AveragePrecision",
-        "context_precision": "rag_eval_otel.metrics.context:ContextPrecision",
-        "context_recall": "rag_eval_otel.metrics.context:ContextRecall",
-        "context_relevance": "rag_eval_otel.metrics.context:ContextRelevance",
-        "context_relevancy_rubric": "rag_eval_otel.metrics.context:ContextRelevancyRubric",
-        "context_utilization": "rag_eval_otel.metrics.context:ContextUtilization",
-        "correctness": "rag_eval_otel.metrics.correctness:Correctness",
-        "decomposition_relevancy": "rag_eval_otel.metrics.relevancy:DecompositionRelevancy",
-        "direct_relevancy": "rag_eval_otel.metrics.relevancy:DirectRelevancy",
-        "faithfulness": "rag_eval_otel.metrics.groundedness:Faithfulness",
-        "guideline": "rag_eval_otel.metrics.rubric:Guideline",
-        "hit_rate": "rag_eval_otel.metrics.ranking:HitRate",
-        "id_context_precision": "rag_eval_otel.metrics.ranking:IDContextPrecision",
-        "id_context_recall": "rag_eval_otel.metrics.ranking:IDContextRecall",
-        "instance_rubric": "rag_eval_otel.metrics.rubric:InstanceRubric",
-        "intent_relevancy": "rag_eval_otel.metrics.relevancy:IntentRelevancy",
-        "mrr": "rag_eval_otel.metrics.ranking:MRR",
-        "multi_method_relevancy": "rag_eval_otel.metrics.relevancy:MultiMethodRelevancy",
-        "ndcg": "rag_eval_otel.metrics.ranking:NDCG",
-        "response_groundedness": "rag_eval_otel.metrics.groundedness:ResponseGroundedness",
-        "response_relevancy": "rag_eval_otel.metrics.groundedness:ResponseRelevancy",
-        "response_supported": "rag_eval_otel.metrics.groundedness:ResponseSupported",
-        "retrieval_precision": "rag_eval_otel.metrics.ranking:RetrievalPrecision",
-        "retrieval_recall": "rag_eval_otel.metrics.ranking:RetrievalRecall",
-        "reverse_relevancy": "rag_eval_otel.metrics.relevancy:ReverseRelevancy",
-        "rubric": "rag_eval_otel.metrics.rubric:Rubric",
-        "semantic_similarity": "rag_eval_otel.metrics.correctness:SemanticSimilarity",
-        "statement_context_relevance": "rag_eval_otel.metrics.context:StatementContextRelevance",
-        "statement_faithfulness": "rag_eval_otel.metrics.groundedness:StatementFaithfulness",
-    },
-    also=tuple(METRIC_SETS),
-)
-"""The class of each metric, built in or of another package. It is called without arguments."""
+_PACKAGES = Registry(kind="metric", built_in={}, also=(*METRICS, *METRIC_SETS))
+"""The metrics of other packages. They are called without arguments, or with options."""
 
-METRICS: Mapping[str, Callable[[], Metric]] = {
-    name: _REGISTRY.find(name) for name in _REGISTRY.built_in
-}
-"""The built-in metrics by name. Calling a value makes the metric with its default parameters."""
+
+def metric(name: str, /, **options: Any) -> Metric:
+    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``.
+
+    Raises `ConfigError` for an unknown name, and for options that the metric does not have.
+    """
+    if name not in METRICS:
+        return _checked(_PACKAGES.make(name, **options))
+    try:
+        return METRICS[name](**options)
+    except TypeError as error:
+        msg = f"the metric {name!r} cannot be made: {error}"
+        raise ConfigError(msg) from error
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
@@ -159,18 +178,18 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
     `ConfigError` for an unknown name, for an object that is not a metric, for two metrics with the
     same name, and if ``wanted`` is empty.
     """
-    found: list[Metric] = []
+    metrics: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
-        found += _named(item) if isinstance(item, str) else (_checked(item),)
-    names = [metric.name for metric in found]
+        metrics += _named(item) if isinstance(item, str) else (_checked(item),)
+    names = [metric.name for metric in metrics]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         msg = f"metrics named twice: {', '.join(twice)}; give each a name of its own (name=...)"
         raise ConfigError(msg)
-    if not found:
+    if not metrics:
         msg = "no metrics; name at least one, or 'default'"
         raise ConfigError(msg)
-    return tuple(found)
+    return tuple(metrics)
 
 
 def with_thresholds(
@@ -181,77 +200,74 @@ def with_thresholds(
     Raises `ConfigError` for a threshold of a metric that is not in ``metrics``, and for a threshold
     outside the metric's range.
     """
-    found = {metric.name: metric for metric in metrics}
+    by_name = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
-        require_measured(name, found, told="a threshold")
-        found[name] = _with_threshold(found[name], threshold)
-    return tuple(found.values())
+        require_measured(name, by_name, option="a threshold")
+        by_name[name] = _with_threshold(by_name[name], threshold)
+    return tuple(by_name.values())
 
 
-def require_measured(name: str, measured: Collection[str], *, told: str) -> None:
+def require_measured(name: str, measured: Collection[str], *, option: str) -> None:
     """Raise `ConfigError` unless ``name`` is one of ``measured``, the names of measured metrics.
 
-    ``told`` is what the user set for the metric, such as "a threshold", for the error message.
+    ``option`` is what the user set for the metric, such as "a threshold", for the error message.
     """
     if name not in measured:
         near = get_close_matches(name, measured, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
         listed = ", ".join(sorted(measured))
-        msg = f"there is {told} of {name!r}, which is not measured{meant} Measured are: {listed}"
+        msg = f"there is {option} of {name!r}, which is not measured{meant} Measured are: {listed}"
         raise ConfigError(msg)
 
 
 def _with_threshold(metric: Metric, threshold: float) -> Metric:
-    made: Any = metric
-    if "threshold" not in getattr(made, "__dataclass_fields__", {}):
+    options: Any = metric
+    if "threshold" not in getattr(options, "__dataclass_fields__", {}):
         msg = f"the metric {metric.name!r} has no threshold that could be set"
         raise ConfigError(msg)
-    low, high = bounds_of(metric)
+    low, high = scale_of(metric)
     if not low <= threshold <= high:
         msg = f"the threshold of {metric.name} must be from {low:g} to {high:g}, not {threshold:g}"
         raise ConfigError(msg)
-    changed: Metric = replace(made, threshold=threshold)
+    changed: Metric = replace(options, threshold=threshold)
     return changed
 
 
-def bounds_of(metric: Metric) -> tuple[float, float]:
-    """Return the lowest and the highest score of ``metric``; infinite if it states no range."""
-    scale = getattr(metric, "scale", None) or getattr(metric, "levels", None)
-    if scale:
-        return float(min(scale)), float(max(scale))
-    told = [float(number) for number in _NUMBER.findall(getattr(metric, "range", ""))]
-    return (min(told), max(told)) if told else (-math.inf, math.inf)
+def scale_of(metric: Metric) -> tuple[float, float]:
+    """Return the lowest and the highest score of ``metric``; infinite if it states no scale."""
+    low, high = getattr(metric, "scale", (-math.inf, math.inf))
+    return float(low), float(high)
 
 
 def metric_names() -> tuple[str, ...]:
     """Return the names of all metrics: built-in metrics first, then metrics of other packages."""
-    return _REGISTRY.names()
+    return tuple(dict.fromkeys((*METRICS, *_PACKAGES.names())))
 
 
 def _named(name: str) -> tuple[Metric, ...]:
     if name in METRIC_SETS:
         return METRIC_SETS[name]()
-    return (_checked(_REGISTRY.make(name)),)
+    return (metric(name),)
 
 
-def _checked(given: Metric | MetricFunction) -> Metric:
-    """Return ``given`` as a metric; a function becomes a `FunctionMetric`.
+def _checked(wanted: Metric | MetricFunction) -> Metric:
+    """Return ``wanted`` as a metric; a function becomes a `FunctionMetric`.
 
     Raises `ConfigError` for a class, an object that lacks a part of a metric, and a name that
     cannot be used.
     """
-    metric: Any = given
-    if callable(given) and not isinstance(given, type) and not hasattr(given, "measure"):
-        metric = FunctionMetric(function=given)
-    if isinstance(metric, type):
-        msg = f"{metric.__name__} is a class; pass a metric made of it: {metric.__name__}()"
+    candidate: Any = wanted
+    if callable(wanted) and not isinstance(wanted, type) and not hasattr(wanted, "measure"):
+        candidate = FunctionMetric(function=wanted)
+    if isinstance(candidate, type):
+        msg = f"{candidate.__name__} is a class; pass a metric made of it: {candidate.__name__}()"
         raise ConfigError(msg)
-    missing = [part for part in ("name", "needs", "asks", "measure") if not hasattr(metric, part)]
+    missing = [part for part in ("name", "needs", "measure") if not hasattr(candidate, part)]
     if missing:
-        msg = f"{metric!r} is no metric: it has no {', '.join(missing)} (see outcome.Metric)"
+        msg = f"{candidate!r} is no metric: it has no {', '.join(missing)} (see `Metric`)"
         raise ConfigError(msg)
-    if not _NAME.fullmatch(metric.name) or metric.name in _RESERVED:
-        msg = f"a metric can't be named {metric.name!r}; use a-z, 0-9 and _, and none of "
+    if not _NAME.fullmatch(candidate.name) or candidate.name in _RESERVED:
+        msg = f"a metric can't be named {candidate.name!r}; use a-z, 0-9 and _, and none of "
         raise ConfigError(msg + ", ".join(sorted(_RESERVED)))
-    checked: Metric = metric
+    checked: Metric = candidate
     return checked

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from rag_eval_otel.embed import cosine
 from rag_eval_otel.errors import ConfigError, JudgeError
-from rag_eval_otel.judge.replies import ReverseQuestion, Verdict
+from rag_eval_otel.judge.replies import ReverseQuestion
 from rag_eval_otel.judge.tasks import (
     ADDRESSED,
     ANSWER_RELEVANCY_RUBRIC,
@@ -27,18 +27,17 @@ from rag_eval_otel.judge.tasks import (
     SIMILARITIES,
     SUB_QUESTIONS,
     AskLike,
+    Kind,
     fitting,
 )
-from rag_eval_otel.metrics.outcome import (
+from rag_eval_otel.metrics.base import (
+    BaseMetric,
     Examples,
     Metric,
-    check_options,
-    edge_score,
+    TaskMetric,
     in_order,
-    measured,
     share_of,
     task_about,
-    undefined,
     valid_replies,
 )
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
@@ -54,19 +53,47 @@ _BANDS = (
 """Lowest scores of four ranges of relevancy, each with the explanation of its scores."""
 
 
-def _check_strictness(strictness: int) -> None:
-    if strictness < 1:
-        msg = f"strictness must be at least 1, not {strictness}"
-        raise ConfigError(msg)
-
-
 def band(value: float) -> str:
     """Return a sentence that explains the relevancy score ``value`` (0 to 1)."""
     return next((text for low, text in _BANDS if value >= low), _BANDS[-1][1])
 
 
+RELEVANCY = (
+    TaskMetric(
+        name="answer_relevancy_rubric",
+        kind=ANSWER_RELEVANCY_RUBRIC,
+        blank={"question": None, "answer": 0.0},
+        formula=lambda metric, points: metric.score_of(
+            (points.subject + points.focus) / 2,
+            explanation=points.reason,
+            detail={"subject": points.subject, "focus": points.focus},
+        ),
+        about="""\
+Two points for the answer: it is on the subject, and it takes the perspective asked for.
+
+``score = points / 2``, one of 0, .5 and 1.
+
+Source: ``AnswerRelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
+with two flags that match a schema; LlamaIndex searches the judge's text for a number, which may
+exceed 2. The score has a pass or fail label.""",
+    ),
+    TaskMetric(
+        name="direct_relevancy",
+        kind=DIRECT_RELEVANCY,
+        blank={"question": None, "answer": 0.0},
+        formula=lambda metric, reply: metric.score_of(reply.rating, explanation=reply.reason),
+        about="""\
+How well the answer addresses the question, as a number from 0 to 1 that the judge gives.
+
+Source: the article that describes multi-method relevancy, method "direct". Unlike there, the judge
+is asked again if it replies with prose or with a number out of range (there: .5).""",
+    ),
+)
+"""The metrics of this module that ask one kind of question."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRelevancy:
+class AnswerRelevancy(BaseMetric):
     """How similar the question is to questions that the judge generates from the answer (ragas).
 
     The judge sees only the answer. It generates ``strictness`` questions ``g_i`` to which the
@@ -75,9 +102,8 @@ class AnswerRelevancy:
 
         score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
 
-    The range is [-1, 1]; negative cosines are rare and are not clipped. The metric needs question
-    and answer. It takes as many judge requests as ``strictness`` says (with ``fusion="on"``: 1),
-    and 1 embedding request.
+    The range is [-1, 1]; negative cosines are rare and are not clipped. The metric takes as many
+    judge requests as ``strictness`` says (1 if tasks share requests), and 1 embedding request.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is 0 (``empty_answer``). If every reply of the judge says that the
@@ -89,55 +115,55 @@ class AnswerRelevancy:
 
     Source: ``AnswerRelevancy`` of ragas 0.4.3. Unlike in ragas, a blank question is left out of the
     mean, but its evasive flag counts. An empty answer is not sent to the judge, and a failure never
-    becomes a number. In a fused request the judge is asked for questions that differ from each
+    becomes a number. In a shared request the judge is asked for questions that differ from each
     other.
     """
 
     strictness: int = 3
-    threshold: float | None = 0.5
-    examples: Examples = ()
     name: str = "answer_relevancy"
 
     needs = _NEEDS
     asks = (REVERSE_QUESTION,)
     requests = "3 (fused 1)"
-    range = "[-1, 1]"
+    scale = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
         _check_strictness(self.strictness)
-        check_options(self)
+        BaseMetric.__post_init__(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        if edge := edge_score(self, sample, question=None, answer=0.0):
-            return edge
-        drawn = await draw_questions(sample.answer, self.strictness, ask, examples=self.examples)
-        return await self._score(sample.question, drawn, embed)
-
-    async def _score(self, question: str, drawn: list[ReverseQuestion], embed: EmbedFn) -> Score:
-        asked = [draw.question for draw in drawn if draw.question.strip()]
+        if score := self.blank_score(sample, question=None, answer=0.0):
+            return score
+        draws = await _draw_questions(sample.answer, self.strictness, ask, self.examples)
+        questions = [draw.question for draw in draws if draw.question.strip()]
         detail = {
-            "questions": asked,
-            "noncommittal_fraction": sum(draw.noncommittal for draw in drawn) / len(drawn),
+            "questions": questions,
+            "noncommittal_fraction": sum(draw.noncommittal for draw in draws) / len(draws),
         }
-        if all(draw.noncommittal for draw in drawn):
-            return measured(self, 0.0, reason="noncommittal", detail=detail)
-        if not asked:
-            return undefined(self.name, "no_questions", detail=detail)
-        rows = await embed([question, *asked])
+        if all(draw.noncommittal for draw in draws):
+            return self.score_of(0.0, reason="noncommittal", detail=detail)
+        if not questions:
+            return self.undefined("no_questions", detail=detail)
+        rows = await embed([sample.question, *questions])
         similarities = [s for row in rows[1:] if (s := cosine(rows[0], row)) is not None]
         if not similarities:
-            return undefined(self.name, "zero_vector", detail=detail)
-        return measured(
-            self,
+            return self.undefined("zero_vector", detail=detail)
+        return self.score_of(
             float(np.mean(similarities)),
             reason="partial" if len(similarities) < self.strictness else None,
-            explanation="The answer reads as a reply to: " + " / ".join(asked),
+            explanation="The answer reads as a reply to: " + " / ".join(questions),
             detail={**detail, "similarities": similarities},
         )
 
 
-async def draw_questions(
-    answer: str, count: int, ask: AskLike, *, examples: Examples
+def _check_strictness(strictness: int) -> None:
+    if strictness < 1:
+        msg = f"strictness must be at least 1, not {strictness}"
+        raise ConfigError(msg)
+
+
+async def _draw_questions(
+    answer: str, count: int, ask: AskLike, examples: Examples
 ) -> list[ReverseQuestion]:
     """Ask the judge ``count`` times for a question to which ``answer`` would be a reply.
 
@@ -149,56 +175,13 @@ async def draw_questions(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRelevancyRubric:
-    """Two points for the answer: it is on the subject, and it takes the perspective asked for.
-
-    ``score = points / 2``, one of 0, .5 and 1. The metric needs question and answer. It takes 1
-    judge request.
-
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``).
-
-    Source: ``AnswerRelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
-    with two flags that match a schema; LlamaIndex searches the judge's text for a number, which may
-    exceed 2. The score has a pass or fail label.
-    """
-
-    threshold: float | None = 0.5
-    examples: Examples = ()
-    name: str = "answer_relevancy_rubric"
-
-    needs = _NEEDS
-    asks = (ANSWER_RELEVANCY_RUBRIC,)
-    requests = "1"
-    range = "{0, .5, 1}"
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, question=None, answer=0.0):
-            return edge
-        points = await ask(task_about(sample, ANSWER_RELEVANCY_RUBRIC, examples=self.examples))
-        return measured(
-            self,
-            (points.subject + points.focus) / 2,
-            explanation=points.reason,
-            detail={"subject": points.subject, "focus": points.focus},
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReverseRelevancy:
+class ReverseRelevancy(BaseMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
     The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`. Then the
     judge rates how similar each generated question is to the question of the user. The prompt
-    describes the ratings 0, .25, .5, .75 and 1::
-
-        score = mean similarity
-
-    The range is [0, 1]. The metric needs question and answer. It takes ``strictness`` + 1 judge
-    requests. With ``fusion="on"``, all questions are generated in 1 request, so that it takes 2.
+    describes the ratings 0, .25, .5, .75 and 1. The score is the mean of the ratings. The metric
+    takes ``strictness`` + 1 judge requests (2 if tasks share requests).
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is 0 (``empty_answer``). If the judge generates only blank questions,
@@ -212,75 +195,40 @@ class ReverseRelevancy:
     """
 
     strictness: int = 3
-    threshold: float | None = 0.5
-    examples: Examples = ()
     name: str = "reverse_relevancy"
 
     needs = _NEEDS
     asks = (REVERSE_QUESTION, SIMILARITIES)
     requests = "4 (fused 2)"
-    range = "[0, 1]"
+    scale = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         _check_strictness(self.strictness)
-        check_options(self)
+        BaseMetric.__post_init__(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, question=None, answer=0.0):
-            return edge
-        drawn = await draw_questions(sample.answer, self.strictness, ask, examples=self.examples)
-        asked = [draw.question for draw in drawn if draw.question.strip()]
-        if not asked:
-            return undefined(self.name, "no_questions")
-        task = task_about(sample, SIMILARITIES, questions=asked, examples=self.examples)
-        rated = in_order((await ask(task)).similarities, len(asked))
-        if rated is None:
-            return undefined(self.name, "judge_incomplete", detail={"questions": asked})
-        similarities = [one.similarity for one in rated]
+        if score := self.blank_score(sample, question=None, answer=0.0):
+            return score
+        draws = await _draw_questions(sample.answer, self.strictness, ask, self.examples)
+        questions = [draw.question for draw in draws if draw.question.strip()]
+        if not questions:
+            return self.undefined("no_questions")
+        task = task_about(sample, SIMILARITIES, self.examples, questions=questions)
+        ratings = in_order((await ask(task)).similarities, len(questions))
+        if ratings is None:
+            return self.undefined("judge_incomplete", detail={"questions": questions})
+        similarities = [rating.similarity for rating in ratings]
         value = sum(similarities) / len(similarities)
-        return measured(
-            self,
+        return self.score_of(
             value,
-            reason="partial" if len(asked) < self.strictness else None,
+            reason="partial" if len(questions) < self.strictness else None,
             explanation=band(value),
-            detail={"questions": asked, "similarities": similarities},
+            detail={"questions": questions, "similarities": similarities},
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DirectRelevancy:
-    """How well the answer addresses the question, as a number from 0 to 1 that the judge gives.
-
-    The metric needs question and answer. It takes 1 judge request.
-
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``).
-
-    Source: the article that describes multi-method relevancy, method "direct". Unlike there, the
-    judge is asked again if it replies with prose or with a number out of range (there: .5).
-    """
-
-    threshold: float | None = 0.5
-    examples: Examples = ()
-    name: str = "direct_relevancy"
-
-    needs = _NEEDS
-    asks = (DIRECT_RELEVANCY,)
-    requests = "1"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, question=None, answer=0.0):
-            return edge
-        reply = await ask(task_about(sample, DIRECT_RELEVANCY, examples=self.examples))
-        return measured(self, reply.rating, explanation=reply.reason)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecompositionRelevancy:
+class DecompositionRelevancy(BaseMetric):
     """The share of the question's sub-questions that the answer addresses.
 
     The judge splits the question into sub-questions; the first 8 of them count. Then the judge says
@@ -288,8 +236,7 @@ class DecompositionRelevancy:
 
         score = addressed / sub-questions        detail["coverage"] = "addressed/sub-questions"
 
-    The range is [0, 1]. The metric needs question and answer. It takes 2 judge requests, one after
-    the other.
+    The metric takes 2 judge requests, one after the other.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is 0 (``empty_answer``). If the judge finds no sub-question, the score
@@ -302,40 +249,31 @@ class DecompositionRelevancy:
     score is undefined without sub-questions (there: 0).
     """
 
-    threshold: float | None = 0.5
-    examples: Examples = ()
     name: str = "decomposition_relevancy"
 
     needs = _NEEDS
     asks = (SUB_QUESTIONS, ADDRESSED)
     requests = "2"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    scale = (0.0, 1.0)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, question=None, answer=0.0):
-            return edge
-        split = await ask(task_about(sample, SUB_QUESTIONS, examples=self.examples))
+        if score := self.blank_score(sample, question=None, answer=0.0):
+            return score
+        split = await ask(task_about(sample, SUB_QUESTIONS, self.examples))
         parts = [part for part in split.sub_questions if part.strip()][:_MAX_SUB_QUESTIONS]
         if not parts:
-            return undefined(self.name, "no_questions")
-        task = task_about(sample, ADDRESSED, sub_questions=parts, examples=self.examples)
+            return self.undefined("no_questions")
+        task = task_about(sample, ADDRESSED, self.examples, sub_questions=parts)
         verdicts = in_order((await ask(task)).verdicts, len(parts))
         if verdicts is None:
-            return undefined(self.name, "judge_incomplete", detail={"sub_questions": parts})
-        return self._coverage(parts, verdicts)
-
-    def _coverage(self, parts: Sequence[str], judged: Sequence[Verdict]) -> Score:
-        flags = [one.verdict for one in judged]
+            return self.undefined("judge_incomplete", detail={"sub_questions": parts})
+        flags = [verdict.verdict for verdict in verdicts]
         missing = [part for part, flag in zip(parts, flags, strict=True) if not flag]
-        return measured(
-            self,
-            share_of(judged),
+        return self.score_of(
+            share_of(verdicts),
             explanation="Not addressed: " + " / ".join(missing) if missing else None,
             detail={
-                "sub_questions": list(parts),
+                "sub_questions": parts,
                 "addressed": flags,
                 "coverage": f"{sum(flags)}/{len(flags)}",
             },
@@ -343,12 +281,11 @@ class DecompositionRelevancy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntentRelevancy:
+class IntentRelevancy(BaseMetric):
     """How far the answer fulfils the intent of the question.
 
     The judge sees only the question and states the intent. Then the judge rates from 0 to 1 how far
-    the answer fulfils the intent. The metric needs question and answer. It takes 2 judge requests,
-    one after the other.
+    the answer fulfils the intent. The metric takes 2 judge requests, one after the other.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is 0 (``empty_answer``). If the intent is blank, the score is undefined
@@ -358,49 +295,45 @@ class IntentRelevancy:
     judge is asked again if it replies with prose or with a number out of range (there: .5).
     """
 
-    threshold: float | None = 0.5
-    examples: Examples = ()
     name: str = "intent_relevancy"
 
     needs = _NEEDS
     asks = (INTENT, INTENT_FULFILMENT)
     requests = "2"
-    range = "[0, 1]"
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    scale = (0.0, 1.0)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if edge := edge_score(self, sample, question=None, answer=0.0):
-            return edge
-        wanted = await ask(task_about(sample, INTENT, examples=self.examples))
-        if not wanted.intent.strip():
-            return undefined(self.name, "judge_incomplete")
-        task = task_about(sample, INTENT_FULFILMENT, intent=wanted.intent, examples=self.examples)
-        reply = await ask(task)
-        return measured(
-            self, reply.rating, explanation=reply.reason, detail={"intent": wanted.intent}
-        )
+        if score := self.blank_score(sample, question=None, answer=0.0):
+            return score
+        intent = (await ask(task_about(sample, INTENT, self.examples))).intent
+        if not intent.strip():
+            return self.undefined("judge_incomplete")
+        reply = await ask(task_about(sample, INTENT_FULFILMENT, self.examples, intent=intent))
+        return self.score_of(reply.rating, explanation=reply.reason, detail={"intent": intent})
 
 
-_METHODS = (ReverseRelevancy, DirectRelevancy, DecompositionRelevancy, IntentRelevancy)
-_KINDS = tuple(kind for method in _METHODS for kind in method.asks)
+_DIRECT = RELEVANCY[1]
 _PARTS: Mapping[str, float] = {"reverse": 0.3, "direct": 0.25, "decomposition": 0.25, "intent": 0.2}
+_KINDS: Mapping[str, tuple[Kind[Any], ...]] = {
+    "reverse": ReverseRelevancy.asks,
+    "direct": _DIRECT.asks,
+    "decomposition": DecompositionRelevancy.asks,
+    "intent": IntentRelevancy.asks,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultiMethodRelevancy:
+class MultiMethodRelevancy(BaseMetric):
     """Weighted mean of four relevancy scores: reverse, direct, decomposition and intent.
 
-    Each of the four parts is a metric of its own (`ReverseRelevancy`, `DirectRelevancy`,
+    Each of the four parts is a metric of its own (`ReverseRelevancy`, ``direct_relevancy``,
     `DecompositionRelevancy`, `IntentRelevancy`)::
 
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    The range is [0, 1]. The metric needs question and answer. It takes 9 judge requests. With
-    ``fusion="on"``, parts share requests, so that it takes 3. ``weights`` maps names of parts to
-    their weights; a part without a weight is not measured. The ``detail`` of the score has the
+    The metric takes 9 judge requests (3 if tasks share requests). ``weights`` maps names of parts
+    to their weights; a part without a weight is not measured. The ``detail`` of the score has the
     value of each part, the reason of each part without a value, and the coverage
     "addressed/sub-questions". The ``explanation`` is one of four sentences, by the height of the
     score.
@@ -418,14 +351,12 @@ class MultiMethodRelevancy:
 
     strictness: int = 3
     weights: Mapping[str, float] = field(default_factory=lambda: dict(_PARTS), hash=False)
-    threshold: float | None = 0.5
-    examples: Examples = ()
     name: str = "multi_method_relevancy"
 
     needs = _NEEDS
-    asks = _KINDS
+    asks = tuple(kind for kinds in _KINDS.values() for kind in kinds)
     requests = "9 (fused 3)"
-    range = "[0, 1]"
+    scale = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for weights that cannot be used, and for examples that do not fit."""
@@ -436,11 +367,11 @@ class MultiMethodRelevancy:
         if not 0 < sum(weights) < math.inf:
             msg = "at least one of the weights must be above 0, and their sum a number"
             raise ConfigError(msg)
-        check_options(self)
+        BaseMetric.__post_init__(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        if edge := edge_score(self, sample, question=None, answer=0.0):
-            return edge
+        if score := self.blank_score(sample, question=None, answer=0.0):
+            return score
         parts = self._parts()
         outcomes = await asyncio.gather(
             *(part.measure(sample, ask, embed) for part in parts.values()), return_exceptions=True
@@ -448,44 +379,43 @@ class MultiMethodRelevancy:
         errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if len(errors) == len(parts):
             raise errors[0]
-        return self._combined(
-            {
-                name: undefined(name, _reason(one)) if isinstance(one, BaseException) else one
-                for name, one in zip(parts, outcomes, strict=True)
-            }
-        )
+        return self._combined(dict(zip(parts, outcomes, strict=True)))
 
     def _parts(self) -> dict[str, Metric]:
-        examples = [fitting(self.examples, kind.asks) for kind in _METHODS]
+        examples = {name: fitting(self.examples, kinds) for name, kinds in _KINDS.items()}
         parts: dict[str, Metric] = {
-            "reverse": ReverseRelevancy(strictness=self.strictness, examples=examples[0]),
-            "direct": DirectRelevancy(examples=examples[1]),
-            "decomposition": DecompositionRelevancy(examples=examples[2]),
-            "intent": IntentRelevancy(examples=examples[3]),
+            "reverse": ReverseRelevancy(strictness=self.strictness, examples=examples["reverse"]),
+            "direct": replace(_DIRECT, examples=examples["direct"]),
+            "decomposition": DecompositionRelevancy(examples=examples["decomposition"]),
+            "intent": IntentRelevancy(examples=examples["intent"]),
         }
         return {name: part for name, part in parts.items() if self.weights.get(name)}
 
-    def _combined(self, parts: Mapping[str, Score]) -> Score:
-        values = {name: part.value for name, part in parts.items() if part.value is not None}
+    def _combined(self, parts: Mapping[str, Score | BaseException]) -> Score:
+        values = {
+            name: part.value
+            for name, part in parts.items()
+            if isinstance(part, Score) and part.value is not None
+        }
         total = sum(self.weights[name] for name in parts)
         weight = sum(self.weights[name] for name in values)
-        detail: dict[str, Any] = {
-            "parts": values,
-            "missing": {name: part.reason for name, part in parts.items() if name not in values},
-        }
-        if "decomposition" in values:
-            detail["coverage"] = parts["decomposition"].detail["coverage"]
+        missing = {name: _reason(part) for name, part in parts.items() if name not in values}
+        detail: dict[str, Any] = {"parts": values, "missing": missing}
+        split = parts.get("decomposition")
+        if isinstance(split, Score) and split.value is not None:
+            detail["coverage"] = split.detail["coverage"]
         if weight < total / 2:
-            return undefined(self.name, "judge_incomplete", detail=detail)
-        value = sum(self.weights[name] * one for name, one in values.items()) / weight
-        return measured(
-            self,
+            return self.undefined("judge_incomplete", detail=detail)
+        value = sum(self.weights[name] * part for name, part in values.items()) / weight
+        return self.score_of(
             value,
-            reason="partial" if detail["missing"] else None,
+            reason="partial" if missing else None,
             explanation=band(value),
             detail=detail,
         )
 
 
-def _reason(error: BaseException) -> Reason:
-    return error.reason if isinstance(error, JudgeError) else "internal"
+def _reason(part: Score | BaseException) -> Reason | None:
+    if isinstance(part, Score | JudgeError):
+        return part.reason
+    return "internal"

@@ -16,17 +16,16 @@ from rag_eval_otel.errors import (
     JudgeRateLimitError,
     JudgeTimeoutError,
     JudgeTransportError,
-    JudgeUnavailableError,
     UnparsableReplyError,
 )
-from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.judge.ask import Ask, ReplyCache, group_tasks
-from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements
+from rag_eval_otel.evaluation import aevaluate
+from rag_eval_otel.judge.ask import Ask, group_tasks
+from rag_eval_otel.judge.replies import Rating, Statements
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness
-from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Evaluation, Fusion, Replies, Sample, Usage
+from rag_eval_otel.types import Evaluation, Replies, Sample, Usage
 from scoring import FULL, script
 from support import GOOD, answers, in_turn
 
@@ -80,13 +79,6 @@ def test_tasks_that_wait_at_once_share_requests() -> None:
     assert ask.model == "fake"
 
 
-def test_without_fusion_each_task_is_a_request() -> None:
-    """The definitions say one request per question."""
-    judge = FakeJudge(answers())
-    within_loop(lambda: Ask(judge, fusion="off").each(EVERY))
-    assert judge.requests == [(task,) for task in EVERY]
-
-
 def test_a_task_that_is_put_a_moment_later_still_shares() -> None:
     """Metrics that need a few steps before they ask are waited for."""
     judge = FakeJudge(answers())
@@ -103,13 +95,15 @@ def test_a_task_that_is_put_a_moment_later_still_shares() -> None:
 GROUP = st.lists(st.sampled_from(EVERY), max_size=8, unique=True)
 
 
-@given(GROUP, st.sampled_from(["on", "off"]))
-def test_grouping_keeps_every_task_and_every_rule(group: list[Task[Any]], fusion: Fusion) -> None:
+@given(group=GROUP, share_requests=st.booleans())
+def test_grouping_keeps_every_task_and_every_rule(
+    group: list[Task[Any]], *, share_requests: bool
+) -> None:
     """Each task is in exactly one request, and with none that it must not see."""
-    requests = group_tasks(group, fusion)
+    requests = group_tasks(group, share_requests=share_requests)
     assert sorted(map(repr, group)) == sorted(repr(task) for one in requests for task in one)
     for request in requests:
-        assert fusion == "on" or len(request) == 1
+        assert share_requests or len(request) == 1
         assert all(may_share(one, two) for one in request for two in request if one is not two)
 
 
@@ -172,13 +166,6 @@ def test_a_repair_keeps_nobody_else_waiting() -> None:
     assert isinstance(failure, JudgeTimeoutError)
 
 
-def test_parts_are_kept_one_by_one() -> None:
-    """One part that fails for good does not take the others of its request with it."""
-    judge = FakeJudge(answers(groundedness_1=None))
-    replies = within_loop(lambda: Ask(judge).each([CONTEXT_1, GROUNDED_1, STATEMENTS]))
-    assert [type(reply) for reply in replies] == [Rating, UnparsableReplyError, Statements]
-
-
 # --- failures -------------------------------------------------------------------------------------
 
 
@@ -203,14 +190,6 @@ def test_a_failed_request_fails_each_of_its_tasks(error: Exception) -> None:
     assert within_loop(lambda: ask.each([CONTEXT_1, STATEMENTS])) == [error, error]
     assert ask.usage == Usage(judge_requests=1)
     assert ask.model is None
-
-
-def test_what_was_not_asked_is_not_counted() -> None:
-    """While the circuit is open there are no requests, so none are counted."""
-    ask = Ask(Failing(JudgeUnavailableError("open")))
-    with pytest.raises(JudgeUnavailableError):
-        within_loop(lambda: ask(STATEMENTS))
-    assert ask.usage == Usage()
 
 
 def test_a_judge_that_is_cancelled_inside_is_a_timeout() -> None:
@@ -400,7 +379,7 @@ class Slow:
 
 async def scored(judge: Judge, *sets: str | Metric, timeout: float | None = None) -> Evaluation:
     """Evaluate a sample that has everything."""
-    return await evaluate(FULL, sets, judge=judge, embedder=HashingEmbedder(), timeout=timeout)
+    return await aevaluate(FULL, sets, judge=judge, embedder=HashingEmbedder(), timeout=timeout)
 
 
 TURNS = st.lists(st.integers(0, 40) | st.integers(0, 400), max_size=6)
@@ -462,7 +441,7 @@ def test_what_comes_up_during_a_repair_waits_for_it() -> None:
 def test_without_fusion_nothing_waits() -> None:
     """A metric that is ahead does not wait for the others where they cannot travel together."""
     judge = Slow([], hanging="groundedness_1")
-    ask = Ask(judge, fusion="off")
+    ask = Ask(judge, share_requests=False)
 
     async def use(loop: VirtualLoop) -> float:
         hung = asyncio.ensure_future(ask(GROUNDED_1))
@@ -523,7 +502,7 @@ class Fickle(Slow):
 @given(
     st.lists(st.sampled_from(["good", "hang", "fail", "break", "unparsable"]), max_size=8),
     TURNS,
-    st.sampled_from(["online", "reference", "default", "lean"]),
+    st.sampled_from(["online", "reference", "default"]),
 )
 def test_nothing_is_ever_stuck(moods: list[str], turns: list[int], name: str) -> None:
     """Whatever becomes of the requests, every metric has its score and nothing is left behind."""
@@ -532,90 +511,6 @@ def test_nothing_is_ever_stuck(moods: list[str], turns: list[int], name: str) ->
     assert len(evaluation.scores) == len(METRIC_SETS[name]())
     assert all((score.value is None) == (score.status != "ok") for score in evaluation.scores)
     assert evaluation.usage.judge_requests == len(judge.requests)
-
-
-# --- cache ----------------------------------------------------------------------------------------
-
-
-class Dated:
-    """Answers under another name than it is asked by, as hosted models do."""
-
-    model = "gpt-x"
-
-    def __init__(self) -> None:
-        """Count requests from none."""
-        self.requests = 0
-
-    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Answer well, except a statement extraction."""
-        self.requests += 1
-        parts = [
-            UnparsableReplyError("no") if task.prompt == "statements" else Rating(rating=1)
-            for task in group
-        ]
-        return Replies(parts=tuple(parts), model="gpt-x-2026", usage=Usage(judge_requests=1))
-
-
-def test_a_reply_is_remembered_across_samples() -> None:
-    """The same question about the same material costs nothing, and has the same version."""
-    judge, cache = Dated(), ReplyCache()
-    asks = [Ask(judge, cache=cache) for _ in range(2)]
-    replies = [within_loop(lambda ask=ask: ask(CONTEXT_1)) for ask in asks]
-    assert replies[0] == replies[1]
-    assert judge.requests == 1
-    assert [ask.usage.judge_requests for ask in asks] == [1, 0]
-    assert [ask.model for ask in asks] == ["gpt-x-2026", "gpt-x-2026"]
-
-
-def test_a_failure_is_not_remembered() -> None:
-    """What did not parse once may parse the next time."""
-    judge, cache = Dated(), ReplyCache()
-    for _ in range(2):
-        with pytest.raises(UnparsableReplyError):
-            within_loop(lambda: Ask(judge, cache=cache, repairs=0)(STATEMENTS))
-    assert judge.requests == 2
-
-
-def test_measurements_do_not_mix_in_the_cache() -> None:
-    """Another judge, another fusion mode and another voice or draw are other measurements."""
-    cache = ReplyCache()
-    judges = [FakeJudge(answers(), model=model) for model in ("one", "other")]
-    for judge in judges:
-        for fusion in ("on", "off"):
-            within_loop(
-                lambda judge=judge, fusion=fusion: Ask(judge, fusion=fusion, cache=cache).each(
-                    [CONTEXT_1, CONTEXT_2]
-                )
-            )
-    assert [len(judge.requests) for judge in judges] == [4, 4]
-
-
-def test_drawings_are_remembered_apart() -> None:
-    """Three drawings stay three, also from the cache."""
-    cache = ReplyCache()
-    drawn = [{"question": f"{i}?", "noncommittal": 0} for i in range(3)]
-    judge = FakeJudge(lambda task: drawn[task.draw])
-    for _ in range(2):
-        replies = within_loop(lambda: Ask(judge, cache=cache).each(DRAWS))
-        assert replies == [ReverseQuestion.model_validate(draw) for draw in drawn]
-    assert len(judge.requests) == 1
-
-
-def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
-    """The cache is bounded; a reply that was just used stays."""
-    cache = ReplyCache(max_entries=2)
-    for key in (b"1", b"2"):
-        cache.put(key, Rating(rating=1), model="m")
-    assert cache.get(b"1") == (Rating(rating=1), "m")
-    cache.put(b"3", Rating(rating=2), model="m")
-    assert [cache.get(key) is not None for key in (b"1", b"2", b"3")] == [True, False, True]
-
-
-def test_text_that_is_no_unicode_can_be_remembered() -> None:
-    """A lone surrogate in a document is no reason to fail."""
-    task = questions.groundedness("bad \ud800", C, voice=1)
-    ask = Ask(FakeJudge(answers()), cache=ReplyCache())
-    assert within_loop(lambda: ask(task)) == Rating(rating=2)
 
 
 # --- what comes up as two replies arrive shares one request, whichever is first and by how much ---
@@ -655,6 +550,6 @@ def test_follow_ups_of_two_replies_share_a_request(prompt: str, turns: int) -> N
     judge = LateJudge(prompt, turns)
     sample = Sample(question="Why?", answer="Because.")
     asyncio.run(
-        evaluate(sample, ["multi_method_relevancy"], judge=judge, embedder=FakeEmbedder({}))
+        aevaluate(sample, ["multi_method_relevancy"], judge=judge, embedder=FakeEmbedder({}))
     )
     assert len(judge.requests) == 3

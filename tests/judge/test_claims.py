@@ -159,26 +159,3 @@ def test_what_backs_a_claim_less(better: str, worse: str) -> None:
     passages = Passages([LEAVE])
     assert passages.probability(better) == pytest.approx(1)
     assert passages.probability(worse) < passages.probability(better)
-
-
-def test_words_may_be_taken_as_given() -> None:
-    """Of a claim, what the question has already can be left out."""
-    passages = Passages([LEAVE])
-    claim = "The pension fund has 27 days"
-    assert passages.share(claim, beyond=keys_of("the pension fund has")) == 1
-    assert passages.share(claim) < 1
-    assert passages.share("pension fund", beyond=keys_of("pension fund")) == 0
-
-
-def test_no_passages_back_nothing() -> None:
-    """Without passages the share is 0; so it is of an empty claim."""
-    assert Passages([]).probability("Leave lapses.") == Passages([LEAVE]).probability("") == 0
-    assert Passages([]).share("Leave lapses.") == Passages([LEAVE]).share("?") == 0
-
-
-@given(ODD | PROSE, ODD | PROSE)
-def test_a_probability_is_one(text: str, other: str) -> None:
-    """Whatever is read, it is from 0 to 1; every sentence of a passage is backed by it."""
-    assert 0 <= Passages([other]).probability(text) <= 1
-    passages = Passages([other, text])
-    assert all(passages.probability(one) == pytest.approx(1) for one in sentences(text))

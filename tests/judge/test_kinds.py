@@ -10,7 +10,7 @@ from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import Kind, Task, may_share
 from rag_eval_otel.judge.wire import compose, prompt_text, reply_schema
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.metrics.rubric import parse_levels
+from rag_eval_otel.metrics.custom import parse_levels
 
 ALL: dict[str, Kind[Any]] = {
     kind.prompt: kind

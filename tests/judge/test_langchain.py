@@ -19,7 +19,7 @@ import questions
 from apps.fakes import ScriptedChat, StallingChat
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.replies import Rating, Statements
 from rag_eval_otel.judge.tasks import Task
@@ -80,10 +80,12 @@ def asked(llm: Runnable[Any, Any], *group: Task[Any], **options: Any) -> Replies
     return asyncio.run(LangChainJudge(llm, **options).reply(group or (CONTEXT,)))
 
 
-def evaluated(llm: BaseChatModel, metrics: Sequence[str] = ("lean",), **options: Any) -> Evaluation:
+def evaluated(
+    llm: BaseChatModel, metrics: Sequence[str] = ("default",), **options: Any
+) -> Evaluation:
     """Score a sample with a judge on ``llm``."""
     return asyncio.run(
-        evaluate(SAMPLE, metrics, judge=LangChainJudge(llm), embedder=HashingEmbedder(), **options)
+        aevaluate(SAMPLE, metrics, judge=LangChainJudge(llm), embedder=HashingEmbedder(), **options)
     )
 
 

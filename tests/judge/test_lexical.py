@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import questions
-from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel import Sample, aevaluate
+from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
+from rag_eval_otel.judge import texts
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements, Verdicts
+from rag_eval_otel.judge.replies import Rating, Statements, Verdicts
 from rag_eval_otel.judge.tasks import Kind, Task
-from rag_eval_otel.judge.texts import sentences, terms
-from rag_eval_otel.types import Usage
 
 QUESTION = "How many days of paid leave does an employee get?"
 CONTEXTS = (
@@ -51,7 +51,7 @@ KNOWN = (
     *(*kinds.CONTEXT_RELEVANCE, kinds.RELEVANT_STATEMENTS, kinds.CONTEXT_STATEMENTS),
     *(kinds.CONTEXT_RELEVANCY_RUBRIC, kinds.USEFUL_FOR_ANSWER, kinds.USEFUL_FOR_REFERENCE),
     *(kinds.STATEMENTS, kinds.VERDICTS, kinds.JUDGED_STATEMENTS, *kinds.GROUNDEDNESS),
-    *(kinds.RESPONSE_SUPPORTED, kinds.RESPONSE_RELEVANCY, kinds.REFERENCE_STATEMENTS),
+    *(kinds.RESPONSE_SUPPORTED, kinds.CONTEXT_AGREEMENT, kinds.REFERENCE_STATEMENTS),
     *(kinds.COMPARED_STATEMENTS, *kinds.ACCURACY, kinds.CORRECTNESS),
 )
 
@@ -73,12 +73,6 @@ def every_task(question: str, answer: str, contexts: tuple[str, ...]) -> list[Ta
         *(kinds.REVERSE_QUESTION.task(shown, draw=draw) for draw in range(1, 4)),
         *(kind.task(shown) for kind in KNOWN),
     ]
-
-
-def test_a_request_costs_nothing() -> None:
-    """The reply names the lexical judge and counts no request."""
-    replies = asyncio.run(LexicalJudge().reply([questions.statements(QUESTION, GOOD)]))
-    assert (replies.model, replies.usage) == ("lexical", Usage())
 
 
 @pytest.mark.parametrize(
@@ -169,33 +163,6 @@ def test_a_claim_needs_its_words_in_the_contexts(statement: str, verdict: int) -
     assert verdicts(statement) == [verdict]
 
 
-def test_words_scattered_over_the_contexts_back_nothing() -> None:
-    """A claim put together from pieces of many contexts is not in any of them."""
-    contexts = ("The red bus stops here.", "The old mayor lives there.", "Green tea is served.")
-    assert verdicts("The mayor serves tea here on the red bus.", contexts=contexts) == [0]
-
-
-def test_a_verdict_tells_how_likely_it_is() -> None:
-    """A claim that is copied is certain; the more of it is not found, the less likely it is."""
-    asked = questions.verdicts(CONTEXTS, [GOOD, f"{GOOD[:-1]} in Ulm.", WRONG, "Parrots sing."])
-    found = [one.probability for one in reply(asked).verdicts]
-    assert found[0] == pytest.approx(1)
-    assert found == sorted(found, reverse=True)
-    assert found[2] < 0.5
-    assert found[3] == 0
-
-
-def test_claims_and_verdicts_come_together() -> None:
-    """Judged in one step, every claim carries its verdict."""
-    answer = f"{GOOD} Parrots are free. Parrots are free."
-    judged = reply(questions.judged_statements(QUESTION, answer, CONTEXTS)).statements
-    assert [(one.statement, one.verdict) for one in judged] == [
-        (GOOD, 1),
-        ("Parrots are free.", 0),
-        ("Parrots are free.", 0),
-    ]
-
-
 @pytest.mark.parametrize("voice", [1, 2])
 @pytest.mark.parametrize(
     ("question", "rating"),
@@ -210,24 +177,6 @@ def test_contexts_are_relevant_that_hold_what_is_asked_about(
 ) -> None:
     """Both voices rate by how much of the question the contexts hold."""
     assert reply(questions.context_relevance(question, CONTEXTS, voice=voice)).rating == rating
-
-
-@pytest.mark.slow
-def test_the_voices_on_relevance_are_two() -> None:
-    """Words far apart in one context satisfy the first voice more than the second."""
-    filler = "It rains. " * 5
-    context = f"Larks sing. {filler} Owls sleep. {filler} Doves nest."
-    ratings = [
-        reply(questions.context_relevance("larks owls doves sing sleep", [context], voice=v)).rating
-        for v in (1, 2)
-    ]
-    assert ratings[0] >= ratings[1]
-    halves = ("larks bring many tidings", "owls bring other tidings at night")
-    one, two = (
-        reply(questions.context_relevance("larks owls herons tidings", halves, voice=v)).rating
-        for v in (1, 2)
-    )
-    assert (one, two) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -268,18 +217,6 @@ def test_groundedness_is_rated_by_words_and_by_claims(answer: str, ratings: list
 def test_an_answer_is_asked_for_by_its_kind_and_words(answer: str, question: str) -> None:
     """The form of an answer tells what kind of question it answers, its words what about."""
     assert reply(questions.reverse_question(answer, draw=0)).question == question
-
-
-def test_the_drawings_differ() -> None:
-    """Each drawing takes another kind of thing the answer may give; then comes the first again."""
-    found: list[ReverseQuestion] = [
-        reply(questions.reverse_question("The Harriers played at Brickfield Park.", draw=draw))
-        for draw in range(4)
-    ]
-    asked = [one.question.split(":")[0] for one in found]
-    assert asked[0] == "Where"
-    assert len(set(asked)) > 1
-    assert asked[3] == asked[0]
 
 
 @pytest.mark.parametrize(
@@ -338,28 +275,15 @@ def test_every_task_is_answered_for_any_text(
         assert task.reply.model_validate(part.model_dump()).model_dump() == part.model_dump()
 
 
-@given(st.lists(TEXT, max_size=5), st.lists(TEXT, max_size=3).map(tuple))
-def test_every_statement_gets_its_verdict(statements: list[str], contexts: tuple[str, ...]) -> None:
-    """There is one verdict per statement, numbered from 1 in their order."""
-    found: Verdicts = reply(questions.verdicts(contexts, statements))
-    assert [verdict.index for verdict in found.verdicts] == list(range(1, len(statements) + 1))
-
-
-@given(TEXT, TEXT)
-def test_what_is_copied_from_a_context_is_backed(text: str, other: str) -> None:
-    """Every sentence of a context that has a word follows from the contexts."""
-    copied = [sentence for sentence in sentences(text) if terms(sentence)]
-    assert all(verdicts(*copied, contexts=(other, text)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KNOWN, ids=lambda kind: kind.prompt)
 def test_large_texts_are_answered(kind: Kind[Any]) -> None:
-    """Large texts take bounded work: what is beyond the limit is not read."""
-    large = "Word is not other. " * 6_000
-    for task in every_task(large, large, (large, large)):
+    """Of the contexts, what is beyond the limit is not read; a large reference is refused."""
+    large, answer = ("Word is not other. " * count for count in (6_000, 200))
+    for task in every_task(answer, answer, (large, large)):
         if task.kind == kind and not task.draw:
-            assert isinstance(reply(task), task.reply)
+            is_large = "reference" in dict(task.inputs)
+            assert isinstance(reply(task), JudgeTooLongError if is_large else task.reply)
 
 
 def test_nothing_is_right_without_a_reference() -> None:
@@ -371,15 +295,6 @@ def test_nothing_is_right_without_a_reference() -> None:
 def about(kind: Kind[Any], **shown: str | tuple[str, ...]) -> Any:
     """Return the judge's answer to a question of ``kind``."""
     return reply(kind.task(shown))
-
-
-def test_similar_questions_are_rated_by_words_and_kind() -> None:
-    """The same question is 1, one of the same subject in between, another 0."""
-    others = (QUESTION, "Which employee gets paid leave?", "Is it raining in Ulm?")
-    found = about(kinds.SIMILARITIES, question=QUESTION, questions=others).similarities
-    assert [one.index for one in found] == [1, 2, 3]
-    assert found[0].similarity == pytest.approx(1)
-    assert 1 > found[1].similarity > found[2].similarity
 
 
 @pytest.mark.parametrize(
@@ -401,15 +316,6 @@ def test_relevancy_is_rated_directly(answer: str, low: float, high: float) -> No
     assert about(kinds.INTENT_FULFILMENT, intent=wanted, answer=answer).rating == direct
 
 
-def test_a_question_falls_into_its_parts() -> None:
-    """Each part has a question word of its own; the answer may address only one."""
-    question = "How much is the fee, and who approves the claim?"
-    parts = tuple(about(kinds.SUB_QUESTIONS, question=question).sub_questions)
-    assert parts == ("How much is the fee?", "who approves the claim?")
-    found = about(kinds.ADDRESSED, sub_questions=parts, answer="The fee is 12 euros.").verdicts
-    assert [(one.index, one.verdict) for one in found] == [(1, 1), (2, 0)]
-
-
 @pytest.mark.parametrize(
     ("answer", "points"),
     [
@@ -425,43 +331,12 @@ def test_the_rubric_has_a_point_for_subject_and_focus(answer: str, points: tuple
     assert (found.subject, found.focus) == points
 
 
-def test_sentences_are_needed_that_hold_what_is_asked_about() -> None:
-    """Those are copied; all are listed with a mark; the contexts get marks from 0 to 2."""
-    shown: dict[str, Any] = {"question": QUESTION, "contexts": CONTEXTS}
-    assert about(kinds.RELEVANT_STATEMENTS, **shown).relevant_statements == [GOOD]
-    found = about(kinds.CONTEXT_STATEMENTS, **shown).statements
-    assert [one.verdict for one in found] == [1, 0, 0, 0]
-    marks = about(kinds.CONTEXT_RELEVANCY_RUBRIC, **shown)
-    assert marks.subject == marks.sufficiency > 1.5
-
-
 @pytest.mark.parametrize(("context", "verdict"), [(CONTEXTS[0], 1), (CONTEXTS[1], 0)])
 def test_a_context_is_useful_that_holds_what_is_said(context: str, verdict: int) -> None:
     """It must be about the question and have the answer's, or the reference's, own words."""
     shown = {"question": QUESTION, "context": context}
     assert about(kinds.USEFUL_FOR_ANSWER, **shown, answer=GOOD).verdict == verdict
     assert about(kinds.USEFUL_FOR_REFERENCE, **shown, reference="27 days").verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_supported", "is_relevant"),
-    [
-        (GOOD, True, True),
-        (WRONG, False, False),
-        ("Flights are booked by the travel desk.", True, True),
-        ("I don't know.", False, False),
-    ],
-)
-def test_a_whole_answer_passes_or_not(
-    answer: str, *, is_supported: bool, is_relevant: bool
-) -> None:
-    """All of its claims must be backed, and the contexts be about the question."""
-    assert about(kinds.RESPONSE_SUPPORTED, answer=answer, contexts=CONTEXTS).passing is is_supported
-    shown: dict[str, Any] = {"question": QUESTION, "answer": answer}
-    found = about(kinds.RESPONSE_RELEVANCY, **shown, contexts=CONTEXTS)
-    assert found.passing is is_relevant
-    off = about(kinds.RESPONSE_RELEVANCY, **shown, contexts=("Larks sing.",))
-    assert not off.passing
 
 
 def test_an_answer_is_compared_with_its_reference() -> None:
@@ -477,16 +352,12 @@ def test_an_answer_is_compared_with_its_reference() -> None:
         assert abs(first.rating - first.expected) <= 1.1
 
 
-def test_claims_of_both_sides_are_compared() -> None:
-    """Each claim is marked by whether the other side makes it; references by the contexts."""
-    found = about(
-        kinds.COMPARED_STATEMENTS,
-        question=QUESTION,
-        answer=f"{GOOD} Parrots are free.",
-        reference=f"{GOOD} Unused days lapse.",
-    )
-    assert [one.verdict for one in found.answer_statements] == [1, 0]
-    assert [one.verdict for one in found.reference_statements] == [1, 0]
-    shown: dict[str, Any] = {"question": QUESTION, "contexts": CONTEXTS}
-    traced = about(kinds.REFERENCE_STATEMENTS, **shown, reference=f"{GOOD} Parrots are free.")
-    assert [one.verdict for one in traced.statements] == [1, 0]
+@pytest.mark.parametrize("block", ["ab cd. ", "ab ", "\ni", "잊a"])
+@pytest.mark.parametrize("length", [texts.MAX, 100_000])
+def test_the_length_of_an_answer_is_bounded(block: str, length: int) -> None:
+    """Of a longer answer than it reads, the judge says so; a context may be ten times as long."""
+    answer, context = (block * (size // len(block)) for size in (length, 100_000))
+    sample = Sample(question="Who wrote?", contexts=[context], answer=answer)
+    found = asyncio.run(aevaluate(sample, judge=LexicalJudge(), embedder="hashing"))
+    assert (found["faithfulness"].reason == "too_long") == (length > texts.MAX)
+    assert found["context_relevance"].value is not None

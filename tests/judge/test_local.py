@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import questions
-from rag_eval_otel import LexicalJudge, LocalJudge, evaluate
+from rag_eval_otel import LexicalJudge, LocalJudge, aevaluate
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.judge.models import build_judge, build_plain_judge
@@ -216,7 +216,7 @@ def test_long_contexts_are_read_in_windows(library: type[Encoder]) -> None:
 def test_the_offline_judge_answers_the_rest(library: type[Encoder]) -> None:
     """A whole set is scored; what is no matter of entailment is compared by words."""
     judge = LocalJudge("an/nli")
-    evaluation = asyncio.run(evaluate(SAMPLE, judge=judge, embedder="hashing"))
+    evaluation = asyncio.run(aevaluate(SAMPLE, judge=judge, embedder="hashing"))
     assert {score.status for score in evaluation.scores} == {"ok"}
     assert evaluation.judge == judge.model
     assert evaluation.usage.judge_requests == 0
@@ -226,8 +226,8 @@ def test_the_offline_judge_answers_the_rest(library: type[Encoder]) -> None:
 
 
 def test_a_judge_by_name(library: type[Encoder], tmp_path: Path) -> None:
-    """A name or a path, with batch size and device as options."""
-    judge = build_plain_judge(Config(judge="local/an/nli", batch_size=3, device="cpu"))
+    """A name or a path."""
+    judge = build_plain_judge(Config(judge="local/an/nli"))
     assert repr(judge).startswith("LocalJudge('an/nli-")
     live = build_judge(Config(judge="local/an/nli"))
     assert isinstance(live, LocalJudge), "what is here needs no circuit breaker"

@@ -17,10 +17,10 @@ from langchain_core.messages import AIMessage
 import questions
 from apps.fakes import ScriptedChat
 from e2e.providers import RATED, USED_IN, USED_OUT, VECTOR, Providers, serving
+from rag_eval_otel import aevaluate
 from rag_eval_otel import config as options_module
-from rag_eval_otel import evaluate, evaluate_dataset
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder
+from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
 from rag_eval_otel.errors import (
     ConfigError,
     JudgeAuthError,
@@ -35,7 +35,8 @@ from rag_eval_otel.judge.models import (
 )
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.replies import Rating
-from rag_eval_otel.providers import PROVIDERS
+from rag_eval_otel.providers import PROVIDERS, Provider
+from rag_eval_otel.tools import evaluate_dataset
 from rag_eval_otel.types import Replies
 from support import SAMPLE
 
@@ -70,17 +71,17 @@ def server() -> Iterator[Providers]:
         yield found
 
 
-def asked(config: Config) -> Replies:
-    """Put a question to the judge of ``config``."""
-    return asyncio.run(build_plain_judge(config).reply([CONTEXT]))
+def asked(name: str, **options: Any) -> Replies:
+    """Put a question to the judge of this name, with ``options`` of `OpenAIJudge`."""
+    provider, _, model = name.partition("/")
+    return asyncio.run(OpenAIJudge(model, provider=provider, **options).reply([CONTEXT]))
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_a_judge_by_name(name: str, server: Providers) -> None:
     """The request goes to the provider's path with its key; the reply is read and counted."""
     address, path, (header, key) = PATHS[name]
-    config = Config(judge=name, judge_base_url=server.url + address, judge_api_key="sk-app")
-    replies = asked(config)
+    replies = asked(name, base_url=server.url + address, api_key="sk-app")
     assert replies.parts == (Rating(rating=1),)
     assert replies.model == "m-2026-01-01"
     used = (replies.usage.prompt_tokens, replies.usage.completion_tokens)
@@ -95,10 +96,10 @@ def test_a_judge_by_name(name: str, server: Providers) -> None:
 def test_an_embedder_by_name(name: str, server: Providers) -> None:
     """The same for embeddings, of the providers that have some."""
     address, path, (header, key) = PATHS[name]
-    config = Config(
-        embedder=name, embedder_base_url=server.url + address, embedder_api_key="sk-app"
-    )
-    rows = asyncio.run(build_embedder(config).embed(["a", "b"]))
+    provider, _, model = name.partition("/")
+    url = server.url + address
+    embedder = OpenAIEmbedder(model, provider=provider, base_url=url, api_key="sk-app")
+    rows = asyncio.run(embedder.embed(["a", "b"]))
     assert rows.shape == (2, len(VECTOR))
     (request,) = server.requests
     assert request.path == path.format("embeddings")
@@ -116,8 +117,8 @@ def test_the_variables_of_the_provider(
     monkeypatch.setenv(provider.keys[-1], "sk-app")
     if provider.addresses:
         monkeypatch.setenv(provider.addresses[0], server.url)
-    options = {} if provider.addresses else {"judge_base_url": server.url}
-    assert asked(Config(judge=name, **options)).parts == (Rating(rating=1),)
+    options = {} if provider.addresses else {"base_url": server.url}
+    assert asked(name, **options).parts == (Rating(rating=1),)
     header, key = PATHS[name][2]
     assert server.requests[0].headers[header] == key
     assert "sk-openai" not in str(server.requests[0].headers)
@@ -130,14 +131,14 @@ def test_a_key_that_is_missing(
     """The variable is named, and the key for OpenAI is not sent in place of it."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     with pytest.raises(JudgeAuthError, match=PROVIDERS[name.partition("/")[0]].keys[0]):
-        asked(Config(judge=name, judge_base_url=server.url))
+        asked(name, base_url=server.url)
     assert server.requests == []
 
 
 @pytest.mark.parametrize("name", ["ollama/m", "vllm/m"])
 def test_servers_that_need_no_key(name: str, server: Providers) -> None:
     """A local server is asked without one being set."""
-    assert asked(Config(judge=name, judge_base_url=server.url)).parts == (Rating(rating=1),)
+    assert asked(name, base_url=server.url).parts == (Rating(rating=1),)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_addresses_as_people_write_them(given: str | None, url: str) -> None:
 def test_azure_without_versions(server: Providers) -> None:
     """An endpoint that ends in /openai/v1 is asked there, with the deployment as the model."""
     url = f"{server.url}/openai/v1"
-    asked(Config(judge="azure/m", judge_base_url=url, judge_api_key="sk-app"))
+    asked("azure/m", base_url=url, api_key="sk-app")
     assert server.requests[0].path == "/openai/v1/chat/completions"
 
 
@@ -178,7 +179,7 @@ def test_options_of_the_request(server: Providers) -> None:
     }
     url, key = server.url, "sk-app"
     for name in ("vllm/m", "mistral/m", "azure/m"):
-        asked(Config(judge=name, judge_base_url=url, judge_api_key=key, **options))
+        asked(name, base_url=url, api_key=key, **options)
     vllm, mistral, azure = (request.body for request in server.requests)
     for body in (vllm, mistral, azure):
         assert (body["temperature"], body["reasoning_effort"]) == (0.5, "low")
@@ -189,7 +190,7 @@ def test_options_of_the_request(server: Providers) -> None:
 
 def test_anthropic_is_told_the_schema(server: Providers) -> None:
     """Its endpoint ignores a response format, so the prompt has the schema."""
-    asked(Config(judge="anthropic/m", judge_base_url=server.url, judge_api_key="k"))
+    asked("anthropic/m", base_url=server.url, api_key="k")
     (request,) = server.requests
     assert "response_format" not in request.body
     assert '"required"' in request.body["messages"][-1]["content"]
@@ -239,45 +240,30 @@ def test_a_name_like_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "embedder", "is_said"),
+    ("options", "address", "embedder", "is_said"),
     [
-        ({"judge": "openai/m"}, "openai/text-embedding-3-small", False),
-        ({"judge": "openai/m", "judge_base_url": "http://here"}, "hashing", True),
-        (
-            {
-                "judge": "openai/m",
-                "judge_base_url": "http://here",
-                "embedder_base_url": "http://there",
-            },
-            "openai/text-embedding-3-small",
-            False,
-        ),
-        ({"judge": "anthropic/m"}, "hashing", True),
-        ({"judge": "openai/m", "judge_base_url": "http://h", "embedder": "hashing"}, "hashing", 0),
-        ({"judge": "lexical", "judge_base_url": "http://here"}, "hashing", False),
-        ({"judge": "local/m"}, "hashing", False),
+        ({"judge": "openai/m"}, "", "openai/text-embedding-3-small", False),
+        ({"judge": "openai/m"}, "http://here", "hashing", True),
+        ({"judge": "anthropic/m"}, "", "hashing", True),
+        ({"judge": "openai/m", "embedder": "hashing"}, "http://here", "hashing", False),
+        ({"judge": "lexical"}, "http://here", "hashing", False),
+        ({"judge": "local/m"}, "", "hashing", False),
     ],
 )
 def test_the_offline_embedder_is_said(
-    options: dict[str, Any], embedder: str, is_said: object, caplog: pytest.LogCaptureFixture
+    options: dict[str, Any],
+    address: str,
+    embedder: str,
+    is_said: object,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A server of one's own may embed nothing: then the offline embedder does, and that is said."""
     options_module._warn_of_hashing.cache_clear()  # noqa: SLF001
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert Config.from_env({}, **options).embedder == embedder
+            environ = {"OPENAI_BASE_URL": address}
+            assert Config.from_env(environ, **options).embedder == embedder
     assert caplog.text.count("no embedder is named") == int(bool(is_said)), "once"
-
-
-def test_an_embedder_asks_where_the_judge_is_of_one_provider(server: Providers) -> None:
-    """Address and key of the judge serve an embedder of the same provider, and no other."""
-    options = {"judge_base_url": server.url, "judge_api_key": "sk-app"}
-    same = Config(judge="ollama/m", embedder="ollama/e", **options)
-    asyncio.run(build_embedder(same).embed(["a"]))
-    assert server.requests[0].headers["authorization"] == "Bearer sk-app"
-    other = Config(judge="mistral/m", embedder="vllm/e", embedder_base_url=server.url, **options)
-    asyncio.run(build_embedder(other).embed(["a"]))
-    assert server.requests[1].headers["authorization"] == "Bearer EMPTY"
 
 
 # --- models of LangChain, and packages that are missing -------------------------------------------
@@ -303,38 +289,32 @@ def test_a_package_that_is_missing() -> None:
         build_plain_judge(Config(judge="bedrock/m"))
 
 
-def test_what_a_provider_does_not_take() -> None:
-    """Bedrock has no seed."""
-    with pytest.raises(ConfigError, match="seed"):
-        build_plain_judge(Config(judge="bedrock/m", seed=1))
-
-
 # --- everything takes a name ----------------------------------------------------------------------
 
 
 def test_a_dataset_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """`evaluate_dataset` takes a name, and what the environment says by default."""
-    assert evaluate_dataset([SAMPLE], ["lean"], judge="lexical", embedder="hashing").judge
+    assert evaluate_dataset([SAMPLE], ["default"], judge="lexical", embedder="hashing").judge
     monkeypatch.setenv("RAG_EVAL_JUDGE", "lexcal")
     with pytest.raises(ConfigError, match="did you mean 'lexical'"):
-        evaluate_dataset([SAMPLE], ["lean"])
+        evaluate_dataset([SAMPLE], ["default"])
     monkeypatch.delenv("RAG_EVAL_JUDGE")
-    assert evaluate_dataset([SAMPLE], ["lean"]).judge == "lexical"
+    assert evaluate_dataset([SAMPLE], ["default"]).judge == "lexical"
 
 
 def test_a_sample_by_name(server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """`evaluate` takes a name; the same name is made once."""
-    monkeypatch.setenv("RAG_EVAL_JUDGE_BASE_URL", server.url)
+    monkeypatch.setenv("VLLM_BASE_URL", server.url)
 
     async def several() -> None:
         for _ in range(3):
-            evaluation = await evaluate(SAMPLE, ["context_relevance"], judge="vllm/m")
+            evaluation = await aevaluate(SAMPLE, ["context_relevance"], judge="vllm/m")
             assert evaluation.judge == "m-2026-01-01"
 
     asyncio.run(several())
     first, _ = chosen_models("vllm/m", None)
     assert chosen_models("vllm/m", None)[0] is first
-    assert asyncio.run(evaluate(SAMPLE, ["lean"])).judge == "lexical"
+    assert asyncio.run(aevaluate(SAMPLE, ["default"])).judge == "lexical"
 
 
 def test_objects_beside_names() -> None:
@@ -351,13 +331,13 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.judge.lexical import LexicalJudge
 
 
-def judge(model, config):
+def judge(model):
     found = LexicalJudge()
-    found.model = f"acme/{model}/{config.max_tokens}"
+    found.model = f"acme/{model}"
     return found
 
 
-def embedder(model, config):
+def embedder(model):
     return HashingEmbedder(dimensions=int(model))
 """
 ENTRIES = """[rag_eval_otel.judges]
@@ -385,12 +365,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.mark.usefixtures("installed")
 def test_a_provider_of_another_package(caplog: pytest.LogCaptureFixture) -> None:
-    """Its factories get the model's name and the configuration; its names are listed, too."""
-    config = Config(judge="acme/j", embedder="acme/7", max_tokens=9)
-    assert build_plain_judge(config).model == "acme/j/9"
+    """Its functions get the model's name; its names are listed, too."""
+    config = Config(judge="acme/j", embedder="acme/7")
+    assert build_plain_judge(config).model == "acme/j"
     assert asyncio.run(build_embedder(config).embed(["a"])).shape == (1, 7)
     judge, embedder = chosen_models("acme/j", "acme/7")
-    assert (judge.model, type(embedder)) == ("acme/j/None", HashingEmbedder)
+    assert (judge.model, type(embedder)) == ("acme/j", HashingEmbedder)
     with pytest.raises(ConfigError, match=r"'acme/<model>'.*did you mean 'acme/j'\?"):
         Config(judge="acm/j")
     with caplog.at_level(logging.WARNING):
@@ -408,7 +388,7 @@ def test_our_own_providers_stay_ours() -> None:
 
 
 SNIPPETS = re.findall(
-    r"```python\n(.*?)```",
+    r"(?<!-->\n)```python\n(.*?)```",  # complete examples are run by tests/test_docs.py
     (Path(__file__).parents[2] / "docs" / "judges.md").read_text(encoding="utf-8"),
     flags=re.DOTALL,
 )
@@ -425,9 +405,9 @@ def test_the_snippets_of_the_page(
     for package in ("langchain_anthropic", "bedrock", "local/"):
         if package in snippet:
             pytest.skip("its package is not installed here")
-    for part in ("JUDGE", "EMBEDDER"):
-        monkeypatch.setenv(f"RAG_EVAL_{part}_BASE_URL", f"{server.url}/v1")
-        monkeypatch.setenv(f"RAG_EVAL_{part}_API_KEY", "sk-app")
+    monkeypatch.setattr(Provider, "address", lambda *_: f"{server.url}/v1")
+    for provider in PROVIDERS.values():
+        monkeypatch.setenv(provider.keys[0] if provider.keys else "OPENAI_API_KEY", "sk-app")
     exec(SNIPPETS[0] + snippet, {})  # noqa: S102
     assert "1 row, " in capsys.readouterr().out
     assert "lexical" in snippet or server.requests

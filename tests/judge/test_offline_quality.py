@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,29 +46,6 @@ def test_good_turns_score_above_bad_ones(path: Path) -> None:
 def test_real_questions_are_judged_well() -> None:
     """On questions that people asked, the scores reach what is promised."""
     assert not missed(benchmark.SHARED, LEAST_ON_SHARED)
-
-
-def test_the_auroc_is_the_chance_to_be_above() -> None:
-    """A tie counts half; without one of the two sides there is none."""
-    assert benchmark.auroc([1.0, 0.5], [0.5, 0.0]) == pytest.approx(0.875)
-    assert math.isnan(benchmark.auroc([], [1.0]))
-
-
-def test_rows_may_lack_labels_and_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A label that no row has gets no line; null answers and single contexts are read."""
-    rows = [
-        {"question": "Who sings?", "contexts": "Larks sing.", "answer": "Ada", "faithful": False},
-        {"question": "What do larks do?", "contexts": ["Larks sing."], "faithful": True,
-         "answer": "Larks sing."},
-        {"question": "Who sings?", "answer": None},
-    ]  # fmt: skip
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    benchmark.main({"own": {"rows": benchmark.read(path)}})
-    printed = capsys.readouterr().out
-    assert "faithful: AUROC" in printed
-    assert "(containment)" in printed
-    assert "answer_relevant" not in printed
 
 
 def write(path: Path, text: str) -> None:

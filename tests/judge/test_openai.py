@@ -14,6 +14,7 @@ import pytest
 import questions
 from golden.cases import GOLDEN_CORE, golden_cases, golden_sample
 from golden.judges import GoldenJudge
+from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import (
     JudgeAuthError,
@@ -24,20 +25,14 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge, SchemaMode
 from rag_eval_otel.judge.replies import Rating, Reply, Statements
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.metrics import (
-    AnswerRelevancy,
-    ContextRelevance,
-    Faithfulness,
-    ResponseGroundedness,
-)
-from rag_eval_otel.metrics.outcome import Metric
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, metric
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder
-from rag_eval_otel.types import Fusion, Replies, Usage
+from rag_eval_otel.types import Replies, Usage
 from support import (
     GOOD,
     SAMPLE,
@@ -58,7 +53,7 @@ SUPPORT = ["json_schema", "json_object", "none"]
 def judge_of(server: ScriptedOpenAI, **options: Any) -> OpenAIJudge:
     """Return a judge behind the scripted server; it retries only if told to."""
     return OpenAIJudge(
-        "gpt-x", base_url=server.base_url, **{"api_key": "sk-secret", "max_retries": 0, **options}
+        "gpt-x", base_url=server.base_url, **{"api_key": "sk-secret", "retries": 0, **options}
     )
 
 
@@ -223,7 +218,7 @@ ODD_REFUSALS: list[Any] = [
 def test_a_format_refused_in_any_words(
     refusal: HttpReply, taken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever a 400 or 422 says, the format gives way, once, and the message is shown."""
+    """Whatever a 400 or 422 says, the format gives way, once, and the status is logged."""
 
     def reply(body: dict[str, Any]) -> object:
         wanted = (body.get("response_format") or {"type": "text"})["type"]
@@ -244,13 +239,14 @@ def test_a_format_refused_in_any_words(
     assert "the user's text" not in said
 
 
-def test_the_problems_that_fastapi_lists_are_told() -> None:
-    """The place and the message of each, without the input they quote."""
+def test_no_message_of_a_server_is_passed_on() -> None:
+    """The error has the status, and which options of the request the message names."""
     error, _ = failing(HttpReply(status=422, body=FASTAPI), JudgeRequestError)
-    assert str(error) == "HTTP 422: body.response_format: Extra inputs are not permitted"
-    said = HttpReply(status=400, body={"detail": "sk-secret is no key"})
-    error, _ = failing(said, JudgeRequestError)
-    assert str(error) == "HTTP 400: *** is no key"
+    assert str(error) == "HTTP 422: the server refused the request"
+    assert getattr(error, "named", None) == {"response_format"}
+    message = HttpReply(status=400, body={"detail": "sk-secret is no key"})
+    error, _ = failing(message, JudgeRequestError)
+    assert "sk-secret" not in f"{error!r} {error.__dict__} {error.__cause__}"
 
 
 def test_a_refusal_of_one_text_changes_nothing() -> None:
@@ -375,7 +371,7 @@ def test_a_status_has_its_error(status: int, kind: type[JudgeError]) -> None:
 def test_what_cannot_get_better_is_not_tried_again(status: int) -> None:
     """A wrong key or model costs one request."""
     kind = JudgeAuthError if status == 401 else JudgeRequestError
-    _, requests = failing(HttpReply(status=status), kind, max_retries=3)
+    _, requests = failing(HttpReply(status=status), kind, retries=3)
     assert requests == 1
 
 
@@ -385,7 +381,7 @@ def test_a_rate_limit_is_waited_for() -> None:
     limit = HttpReply(status=429, headers={"Retry-After": "1"})
     reply = in_turn([limit, {"rating": 2}])
     with ScriptedOpenAI(reply) as server:
-        replies = asyncio.run(judge_of(server, max_retries=1).reply([CONTEXT]))
+        replies = asyncio.run(judge_of(server, retries=1).reply([CONTEXT]))
         first, second = server.requests
     assert replies.parts == (Rating(rating=2),)
     assert second.at - first.at >= 0.99
@@ -396,9 +392,9 @@ def test_a_rate_limit_is_waited_for() -> None:
     ("status", "kind"), [(429, JudgeRateLimitError), (500, JudgeTransportError)]
 )
 def test_retries_end(status: int, kind: type[JudgeError]) -> None:
-    """A server that never recovers is asked once and max_retries times again."""
+    """A server that never recovers is asked once and retries times again."""
     reply = HttpReply(status=status, headers={"retry-after-ms": "1"})
-    _, requests = failing(reply, kind, max_retries=2)
+    _, requests = failing(reply, kind, retries=2)
     assert requests == 3
 
 
@@ -406,7 +402,7 @@ def test_retries_end(status: int, kind: type[JudgeError]) -> None:
 def test_a_server_error_is_tried_again() -> None:
     """A passing failure is not noticed."""
     reply = in_turn([HttpReply(status=500, headers={"retry-after-ms": "1"}), {"rating": 1}])
-    replies, requests = asked(reply, max_retries=1)
+    replies, requests = asked(reply, retries=1)
     assert (replies.parts, len(requests)) == ((Rating(rating=1),), 2)
     assert replies.usage.judge_requests == 2
 
@@ -415,7 +411,7 @@ def test_a_server_error_is_tried_again() -> None:
 def test_a_slow_server_is_given_up() -> None:
     """The timeout holds for each attempt."""
     slow = HttpReply(body="{}", delay=60)
-    error, requests = failing(slow, JudgeTimeoutError, timeout=1.0, max_retries=1)
+    error, requests = failing(slow, JudgeTimeoutError, timeout=1.0, retries=1)
     assert (error.reason, requests) == ("timeout", 2)
 
 
@@ -425,6 +421,14 @@ def test_nobody_listens() -> None:
         pass
     with pytest.raises(JudgeTransportError):
         asyncio.run(judge_of(server).reply([CONTEXT]))
+
+
+def test_an_address_with_a_password_is_not_shown() -> None:
+    """Nobody listens there, which is a transport error, as without a password."""
+    judge = OpenAIJudge("m", base_url="http://user:secret@127.0.0.1:9/v1", api_key="k", retries=0)
+    with pytest.raises(JudgeTransportError) as error:
+        asyncio.run(judge.reply([CONTEXT]))
+    assert "secret" not in f"{error.value} {judge!r} {judge.endpoint.title}"
 
 
 def test_an_answer_that_breaks_off() -> None:
@@ -559,16 +563,18 @@ SHOWN = {
 }
 
 
-def scored(metric_set: str, fusion: Fusion) -> tuple[list[list[str]], list[dict[str, Any]], int]:
+def scored(
+    metric_set: str, *, share_requests: bool = True
+) -> tuple[list[list[str]], list[dict[str, Any]], int]:
     """Evaluate one sample with the real client; return parts asked, chat bodies, embeddings."""
     with ScriptedOpenAI(good_parts, lambda text: [float(len(text)), 1.0]) as server:
         evaluation = asyncio.run(
-            evaluate(
+            aevaluate(
                 SAMPLE,
                 [metric_set],
                 judge=judge_of(server),
                 embedder=OpenAIEmbedder("small", base_url=server.base_url, api_key="sk-secret"),
-                fusion=fusion,
+                share_requests=share_requests,
             )
         )
         chats = [r.body for r in server.requests if r.path.endswith("/chat/completions")]
@@ -580,15 +586,15 @@ def scored(metric_set: str, fusion: Fusion) -> tuple[list[list[str]], list[dict[
 
 
 @pytest.mark.parametrize(
-    ("metric_set", "fusion", "requests"),
-    [("dual", "on", 4), ("dual", "off", 9), ("default", "on", 2), ("default", "off", 6)],
+    ("metric_set", "share_requests", "requests"),
+    [("dual", True, 4), ("dual", False, 9), ("default", True, 2), ("default", False, 6)],
 )
-def test_what_a_sample_costs(metric_set: str, fusion: Fusion, requests: int) -> None:
+def test_what_a_sample_costs(metric_set: str, requests: int, *, share_requests: bool) -> None:
     """The requests a sample takes are those that the documentation names, as the server counts.
 
     Unfused the dual set takes 3 (answer relevancy) + 2 + 2 + 2, as the definitions say.
     """
-    names, _, embeddings = scored(metric_set, fusion)
+    names, _, embeddings = scored(metric_set, share_requests=share_requests)
     assert len(names) == requests
     assert embeddings == 1
 
@@ -596,7 +602,7 @@ def test_what_a_sample_costs(metric_set: str, fusion: Fusion, requests: int) -> 
 @pytest.mark.parametrize("metric_set", ["default", "dual"])
 def test_reverse_questions_see_nothing_but_the_answer(metric_set: str) -> None:
     """The request that asks for questions shows neither the question nor any context."""
-    names, bodies, _ = scored(metric_set, "on")
+    names, bodies, _ = scored(metric_set)
     texts = [text_asked(body) for body in bodies]
     alone = [i for i, one in enumerate(names) if any(n.startswith("reverse") for n in one)]
     assert len(alone) == 1
@@ -609,9 +615,9 @@ def test_reverse_questions_see_nothing_but_the_answer(metric_set: str) -> None:
 
 def test_two_voices_never_share_a_request() -> None:
     """The two judges of a dual metric cannot see each other's rating."""
-    names, _, _ = scored("dual", "on")
-    for metric in ("context_relevance", "groundedness"):
-        voices = [i for i, one in enumerate(names) for name in one if name.startswith(metric)]
+    names, _, _ = scored("dual")
+    for family in ("context_relevance", "groundedness"):
+        voices = [i for i, one in enumerate(names) for name in one if name.startswith(family)]
         assert len(set(voices)) == len(voices) == 2
 
 
@@ -619,9 +625,9 @@ def test_two_voices_never_share_a_request() -> None:
 
 METRICS: Mapping[str, Callable[[Mapping[str, Any]], Metric]] = {
     "answer_relevancy": lambda params: AnswerRelevancy(strictness=params["n"]),
-    "context_relevance_dual": lambda _: ContextRelevance(judges=2),
+    "context_relevance_dual": lambda _: metric("context_relevance", judges=2),
     "faithfulness": lambda _: Faithfulness(form="full"),
-    "response_groundedness": lambda _: ResponseGroundedness(judges=2),
+    "response_groundedness": lambda _: metric("response_groundedness", judges=2),
 }
 
 
@@ -646,21 +652,23 @@ def replay(script: GoldenJudge, body: dict[str, Any]) -> object:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("supported", "fusion"),
-    [("json_schema", "on"), ("json_schema", "off"), ("json_object", "on"), ("none", "off")],
+    ("supported", "share_requests"),
+    [("json_schema", True), ("json_schema", False), ("json_object", True), ("none", False)],
 )
 @pytest.mark.parametrize("case", replayed_cases())
-def test_a_golden_case_over_http(case: Mapping[str, Any], supported: Any, fusion: Fusion) -> None:
+def test_a_golden_case_over_http(
+    case: Mapping[str, Any], supported: Any, *, share_requests: bool
+) -> None:
     """The peers' numbers come out of the real client too, fused or not, schema or not."""
     script = GoldenJudge(case)
     with ScriptedOpenAI(partial(replay, script), supports_schema=supported) as server:
         evaluation = asyncio.run(
-            evaluate(
+            aevaluate(
                 golden_sample(case),
                 [METRICS[case["metric"]](case["params"])],
                 judge=judge_of(server),
                 embedder=FakeEmbedder(case["embeddings"]),
-                fusion=fusion,
+                share_requests=share_requests,
                 repairs=4,
             )
         )

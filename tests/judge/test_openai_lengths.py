@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import questions
+from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.judge.tasks import Kind, Task, most_tokens
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from support import SAMPLE, good_parts
 
 CONTEXT = questions.context_relevance(SAMPLE.question, SAMPLE.context_texts, voice=1)
@@ -70,12 +70,14 @@ def test_a_reply_that_is_cut_off_at_our_limit_ends_the_limit(
     with ScriptedOpenAI(reply) as server, caplog.at_level("WARNING"):
         judge = OpenAIJudge("deployment", base_url=server.base_url, api_key="sk-secret")
         for _ in range(2):
-            found = asyncio.run(evaluate(SAMPLE, ["faithfulness"], judge=judge, embedder="hashing"))
+            found = asyncio.run(
+                aevaluate(SAMPLE, ["faithfulness"], judge=judge, embedder="hashing")
+            )
             assert found.scores[0].status == "ok"
         limits = limits_sent(server.requests)
     assert limits[0] is not None
     assert set(limits[1:]) == {None}
-    assert caplog.text.count("a reply of the judge deployment was cut off") == 1
+    assert caplog.text.count("a reply of the judge openai/deployment at http://127.0.0.1:") == 1
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ CHUNK = b" " * 65536
 def test_a_reply_without_end_is_refused_while_it_comes(head: str, chunk: bytes) -> None:
     """About a megabyte is read, however the server sends it; the reply is unusable."""
     with endless(head, chunk) as (address, sent):
-        judge = OpenAIJudge("m", base_url=address, api_key="sk-secret", max_retries=3)
+        judge = OpenAIJudge("m", base_url=address, api_key="sk-secret", retries=3)
         with pytest.raises(UnparsableReplyError, match="larger than"):
             asyncio.run(judge.reply([CONTEXT]))
         state = judge.endpoint.state

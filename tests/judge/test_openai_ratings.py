@@ -11,21 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge, with_expectations
 from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.judge.tasks import CONTEXT_RELEVANCE
-from rag_eval_otel.metrics import (
-    AnswerAccuracy,
-    ContextRelevance,
-    Correctness,
-    ResponseGroundedness,
-    Rubric,
-)
-from rag_eval_otel.metrics.outcome import Metric
-from rag_eval_otel.testing import ScriptedOpenAI
-from rag_eval_otel.testing.openai_server import HttpReply
+from rag_eval_otel.metrics import Correctness, Rubric, metric
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.types import Reasons, Sample, Score
 from support import names_asked
 
@@ -97,9 +90,9 @@ def measured(
 ) -> tuple[Score, list[Mapping[str, Any]]]:
     """Return the score, and the requests that the server saw."""
     with ScriptedOpenAI(answer) as server:
-        judge = OpenAIJudge("judge-1", base_url=server.base_url, api_key="none", max_retries=0)
+        judge = OpenAIJudge("judge-1", base_url=server.base_url, api_key="none", retries=0)
         evaluation = asyncio.run(
-            evaluate(
+            aevaluate(
                 SAMPLE,
                 [metric],
                 judge=judge,
@@ -114,9 +107,24 @@ def measured(
 @pytest.mark.parametrize(
     ("metric", "rating", "at_rating", "value"),
     [
-        (ContextRelevance(rating="logprobs"), 2, {"2": 0.5, "1": 0.25, "0": 0.25}, 0.625),
-        (ResponseGroundedness(rating="logprobs"), 1, {"1": 0.6, " 1": 0.2, "2": 0.2}, 0.6),
-        (AnswerAccuracy(rating="logprobs"), 4, {"4": 0.5, "2": 0.25, "3": 0.25}, 10 / 12),
+        (
+            metric("context_relevance", rating="logprobs"),
+            2,
+            {"2": 0.5, "1": 0.25, "0": 0.25},
+            0.625,
+        ),
+        (
+            metric("response_groundedness", rating="logprobs"),
+            1,
+            {"1": 0.6, " 1": 0.2, "2": 0.2},
+            0.6,
+        ),
+        (
+            metric("answer_accuracy", rating="logprobs"),
+            4,
+            {"4": 0.5, "2": 0.25, "3": 0.25},
+            10 / 12,
+        ),
         (Correctness(rating="logprobs"), 4, {"4": 0.75, "5": 0.25, "9": 0.0}, 4.25),
         (Rubric(rating="logprobs"), 5, {"5": 0.5, "4": 0.25, '"': 0.25}, 14 / 3),
     ],
@@ -134,7 +142,9 @@ def test_the_mean_under_the_judges_probabilities(
 
 def test_integers_ask_for_no_probabilities() -> None:
     """By default the number replied counts, and the request is no larger than it was."""
-    score, requests = measured(ContextRelevance(judges=2), answering(2, {"2": 0.5, "0": 0.5}))
+    score, requests = measured(
+        metric("context_relevance", judges=2), answering(2, {"2": 0.5, "0": 0.5})
+    )
     assert (score.value, score.detail["rated"]) == (1.0, "integer")
     assert not any("logprobs" in request for request in requests)
 
@@ -146,7 +156,7 @@ def plain(body: Mapping[str, Any]) -> dict[str, object]:
 
 def test_a_server_without_probabilities() -> None:
     """The number counts, and the score says that it does."""
-    score, _ = measured(ContextRelevance(rating="logprobs"), plain)
+    score, _ = measured(metric("context_relevance", rating="logprobs"), plain)
     assert (score.value, score.reason, score.detail["rated"]) == (0.5, "no_logprobs", "integer")
 
 
@@ -160,7 +170,7 @@ def test_a_server_that_refuses_so_many(most: int) -> None:
             return HttpReply(status=400, body={"error": error})
         return answering(2, {"2": 0.5, "1": 0.5})(body) if most else plain(body)
 
-    score, _ = measured(ContextRelevance(rating="logprobs", judges=1), answer)
+    score, _ = measured(metric("context_relevance", rating="logprobs", judges=1), answer)
     assert (score.value, score.detail["rated"]) == (
         (0.75, "logprobs") if most else (0.5, "integer")
     )
@@ -173,7 +183,8 @@ def test_a_server_that_refuses_so_many(most: int) -> None:
 def test_the_rating_is_found_beside_any_reason(reason: str) -> None:
     """Digits and quotes in the reason are not taken for the rating."""
     score, _ = measured(
-        ContextRelevance(rating="logprobs"), answering(2, {"2": 0.75, "1": 0.25}, reason=reason)
+        metric("context_relevance", rating="logprobs"),
+        answering(2, {"2": 0.75, "1": 0.25}, reason=reason),
     )
     assert (score.value, score.detail["rated"]) == (0.875, "logprobs")
 
@@ -207,20 +218,20 @@ def test_broken_probabilities_are_none(logprobs: object) -> None:
         reply["choices"][0]["logprobs"] = logprobs
         return HttpReply(body=reply)
 
-    score, _ = measured(ContextRelevance(rating="logprobs", judges=1), answer)
+    score, _ = measured(metric("context_relevance", rating="logprobs", judges=1), answer)
     assert (score.value, score.reason) == (1.0, "no_logprobs")
 
 
-@pytest.mark.parametrize("metric", [ContextRelevance, ResponseGroundedness])
+@pytest.mark.parametrize("name", ["context_relevance", "response_groundedness"])
 @pytest.mark.parametrize("judges", [1, 2])
-def test_the_short_reply_is_a_number_for_each_name(metric: Any, judges: int) -> None:
+def test_the_short_reply_is_a_number_for_each_name(name: str, judges: int) -> None:
     """Without reasons a rating is the bare member of the reply, and its probabilities count."""
 
     def answer(body: Mapping[str, Any]) -> HttpReply:
         text = json.dumps(dict.fromkeys(names_asked(body), 2))
         return HttpReply(body=completion(text, {"2": 0.5, "0": 0.5}))
 
-    score, _ = measured(metric(rating="logprobs", judges=judges), answer)
+    score, _ = measured(metric(name, rating="logprobs", judges=judges), answer)
     assert (score.value, score.reason, score.detail["rated"]) == (0.5, None, "logprobs")
 
 

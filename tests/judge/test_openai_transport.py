@@ -10,14 +10,15 @@ from typing import Any
 import openai
 import pytest
 
+from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.errors import (
     JudgeError,
     JudgeTimeoutError,
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.openai_client import OpenAIClient
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from rag_eval_otel.judge.openai import OpenAIClient
+from rag_eval_otel.providers import PROVIDERS
 
 Ask = Callable[..., Any]
 
@@ -41,7 +42,14 @@ def sent(reply: Callable[[dict[str, Any]], object], *, times: int = 1, timeout: 
     """Send requests one after the other; return the replies, or raise the error."""
 
     async def use(url: str) -> list[Any]:
-        client = OpenAIClient(base_url=url, api_key="sk-secret", timeout=timeout, max_retries=0)
+        client = OpenAIClient(
+            PROVIDERS["openai"],
+            client=None,
+            base_url=url,
+            api_key="sk-secret",
+            timeout=timeout,
+            retries=0,
+        )
         return [await client.chat({"model": "m", "messages": []}) for _ in range(times)]
 
     with ScriptedOpenAI(reply) as server:
@@ -77,7 +85,9 @@ def test_a_refused_connection_is_not_a_timeout() -> None:
     """The client for aiohttp reports it as one; the message names the server instead."""
     with ScriptedOpenAI(lambda _: "") as server:
         url = server.base_url
-    client = OpenAIClient(base_url=url, api_key="sk-secret", timeout=30, max_retries=0)
+    client = OpenAIClient(
+        PROVIDERS["openai"], client=None, base_url=url, api_key="sk-secret", timeout=30, retries=0
+    )
     with pytest.raises(JudgeTransportError, match=r"127\.0\.0\.1:\d+: Connection error"):
         asyncio.run(client.chat({"model": "m", "messages": []}))
 
@@ -87,7 +97,12 @@ def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPa
     """The error says which variables to check."""
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/bundle.pem")
     client = OpenAIClient(
-        base_url="http://127.0.0.1:9", api_key="sk-secret", timeout=30, max_retries=0
+        PROVIDERS["openai"],
+        client=None,
+        base_url="http://127.0.0.1:9",
+        api_key="sk-secret",
+        timeout=30,
+        retries=0,
     )
     with pytest.raises(
         JudgeTransportError, match=r"check SSL_CERT_FILE and SSL_CERT_DIR: .*No such"
@@ -104,7 +119,12 @@ def test_an_event_loop_that_is_closed_early_logs_no_error(
     """A loop that does not shut down its generators is common in scripts, and loses nothing."""
     with ScriptedOpenAI(lambda _: "yes") as server:
         client = OpenAIClient(
-            base_url=server.base_url, api_key="sk-secret", timeout=30, max_retries=0
+            PROVIDERS["openai"],
+            client=None,
+            base_url=server.base_url,
+            api_key="sk-secret",
+            timeout=30,
+            retries=0,
         )
         for _ in range(3):
             loop = asyncio.new_event_loop()
@@ -123,7 +143,12 @@ def test_a_forked_child_that_deletes_the_client_does_not_disturb_its_parent() ->
     loop = asyncio.new_event_loop()
     with ScriptedOpenAI(lambda _: "yes") as server:
         client = OpenAIClient(
-            base_url=server.base_url, api_key="sk-secret", timeout=30, max_retries=0
+            PROVIDERS["openai"],
+            client=None,
+            base_url=server.base_url,
+            api_key="sk-secret",
+            timeout=30,
+            retries=0,
         )
         body = {"model": "m", "messages": list[object]()}
         loop.run_until_complete(client.chat(body))

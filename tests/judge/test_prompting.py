@@ -8,13 +8,13 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 import rag_eval_otel
-from rag_eval_otel import evaluate, evaluate_dataset, instrument
-from rag_eval_otel.cli import main
+from openai_server import ScriptedOpenAI
+from rag_eval_otel import aevaluate, instrument
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.prompting import BUILT_IN, built_in_names, load_prompts
-from rag_eval_otel.testing import ScriptedOpenAI
+from rag_eval_otel.tools import evaluate_dataset
+from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Evaluation
 from support import SAMPLE, good_parts
 
@@ -35,9 +35,9 @@ def folder(tmp_path: Path) -> Path:
 def asked(**options: object) -> tuple[Evaluation, str]:
     """Return the scores, and all that the judge was asked."""
     with ScriptedOpenAI(good_parts) as server:
-        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", max_retries=0)
+        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", retries=0)
         evaluation = asyncio.run(
-            evaluate(SAMPLE, [METRIC], judge=judge, embedder="hashing", **options)  # type: ignore[arg-type]
+            aevaluate(SAMPLE, [METRIC], judge=judge, embedder="hashing", **options)  # type: ignore[arg-type]
         )
         return evaluation, str([request.body for request in server.requests])
 
@@ -57,25 +57,15 @@ def test_the_judge_is_asked_in_these_words(folder: Path) -> None:
 def test_a_metric_whose_prompts_are_the_same(folder: Path) -> None:
     """Versions change with the metric's own prompts alone."""
     with ScriptedOpenAI(good_parts) as server:
-        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", max_retries=0)
+        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", retries=0)
         for metric, changes in ((METRIC, True), ("response_groundedness", False)):
             versions = {
                 asyncio.run(
-                    evaluate(SAMPLE, [metric], judge=judge, embedder="hashing", prompts=prompts)
+                    aevaluate(SAMPLE, [metric], judge=judge, embedder="hashing", prompts=prompts)
                 )[metric].version
                 for prompts in (None, folder)
             }
             assert (len(versions) == 2) == changes
-
-
-def test_replies_to_other_words_are_not_taken_from_a_cache(folder: Path) -> None:
-    """A cache that two evaluations share keeps their questions apart."""
-    cache = ReplyCache()
-    first, _ = asked(cache=cache)
-    repeated, _ = asked(cache=cache)
-    own, _ = asked(cache=cache, prompts=folder)
-    requests = [one.usage.judge_requests for one in (first, repeated, own)]
-    assert requests == [requests[0], 0, requests[0]]
 
 
 def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +89,9 @@ def test_the_command_takes_a_folder(
     arguments = ["evaluate", str(rows), "--metrics", METRIC, "--prompts"]
     assert main([*arguments, str(folder)]) == 0
     assert main([*arguments, str(tmp_path / "nowhere")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
+    assert main([*arguments, str(rows)]) == 2
+    assert "cannot be read (Not a directory)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,28 +7,23 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import pytest
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import RunnableLambda
 
 import questions
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import HashingEmbedder, OpenAIEmbedder
-from rag_eval_otel.errors import JudgeRateLimitError, JudgeUnavailableError
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.errors import JudgeUnavailableError
 from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.limits import time_limit
 from rag_eval_otel.judge.models import (
-    build_embedder,
     build_judge,
     build_live_embedder,
     build_plain_judge,
 )
-from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.protection import time_limit
 from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.testing import ScriptedOpenAI
 from rag_eval_otel.types import Replies
-from support import good_parts
 
 CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
 
@@ -58,16 +53,19 @@ class Talker:
 
 
 def calls_during_an_outage(config: Config, talker: Talker) -> tuple[int, int]:
-    """Ask judge and embedder of ``config`` 30 times each; return the calls that each got."""
+    """Ask judge and embedder of ``config`` 30 times each; return the calls that each got.
+
+    After five failures each time has 0.3 s, so that no probe is waited for.
+    """
 
     async def ask() -> tuple[int, int]:
         judge, embedder = build_judge(config), build_live_embedder(config)
-        for _ in range(30):
-            with suppress(RuntimeError, JudgeUnavailableError):
+        for i in range(30):
+            with time_limit(60 if i < 5 else 0.3), suppress(RuntimeError, JudgeUnavailableError):
                 await judge.reply([CONTEXT])
         of_judge = talker.calls
-        for _ in range(30):
-            with suppress(RuntimeError, JudgeUnavailableError):
+        for i in range(30):
+            with time_limit(60 if i < 5 else 0.3), suppress(RuntimeError, JudgeUnavailableError):
                 await embedder.embed(["a"])
         return of_judge, talker.calls - of_judge
 
@@ -109,44 +107,18 @@ def test_a_protected_judge_looks_like_the_judge() -> None:
 
 def test_offline_models_need_no_protection() -> None:
     """They cannot be down."""
-    config = Config(judge="lexical", embedder="hashing", max_requests_per_minute=1)
+    config = Config(judge="lexical", embedder="hashing")
     assert isinstance(build_judge(config), LexicalJudge)
     assert isinstance(build_live_embedder(config), HashingEmbedder)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_the_limits_a_minute_hold_without_a_breaker_too(own: object) -> None:
-    """A dataset's judge waits for its place; one that must wait two minutes is not sent."""
-    server = ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0])
-    with server:
-        judge = Talker() if own else OpenAIJudge("m", base_url=server.base_url, api_key="k")
-        embedder = Talker() if own else OpenAIEmbedder("m", base_url=server.base_url, api_key="k")
-        config = Config(
-            judge=judge,
-            embedder=embedder,
-            max_requests_per_minute=1,
-            embedder_max_tokens_per_minute=1000,
-        )
-
-        async def ask() -> None:
-            judge, embedder = build_plain_judge(config), build_embedder(config)
-            await judge.reply([CONTEXT])
-            await embedder.embed(["x" * 3600])
-            with time_limit(1), pytest.raises(JudgeRateLimitError, match="limit a minute"):
-                await judge.reply([CONTEXT])
-            with time_limit(1), pytest.raises(JudgeRateLimitError, match="limit a minute"):
-                await embedder.embed(["x" * 3600])
-
-        asyncio.run(ask())
-
-
-def test_live_scoring_limits_retries_and_allows_the_requests_of_all_its_turns() -> None:
+def test_live_scoring_has_a_breaker_and_allows_the_requests_of_all_its_turns() -> None:
     """A turn sends several requests; with a short hold, a pause of ten seconds is waited for."""
     config = Config(judge="openai/m", concurrency=16, hold_seconds=2.0)
     live: Any = build_judge(config)
     limits = live.endpoint.limits
-    assert (limits.concurrency, limits.retry_share) == (64, 0.1)
+    assert (limits.concurrency, limits.failures) == (64, 5)
     assert live.endpoint.state.limit == 64
     assert 10 < limits.patience <= config.evaluation_timeout
     plain: Any = build_plain_judge(config)
-    assert math.isinf(plain.endpoint.limits.retry_share)
+    assert math.isinf(plain.endpoint.limits.failures)

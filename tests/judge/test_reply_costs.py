@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from openai_server import ScriptedOpenAI, estimate_tokens
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.testing import ScriptedOpenAI, estimate_tokens
 from rag_eval_otel.types import Evaluation, Reasons, Sample
 
 TRIAD = ("answer_relevancy", "context_relevance", "faithfulness")
@@ -38,7 +38,7 @@ def scored(metrics: Sequence[str], *, explanations: Reasons = "off") -> Evaluati
     with ScriptedOpenAI(turns.reply, tokens=estimate_tokens) as server:
         judge = OpenAIJudge("m", base_url=server.base_url, api_key="sk-x")
         return asyncio.run(
-            evaluate(
+            aevaluate(
                 sample, metrics, judge=judge, embedder=HashingEmbedder(), explanations=explanations
             )
         )

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel import Config, Sample, evaluate
-from rag_eval_otel.cli import main
-from rag_eval_otel.dataset import evaluate_dataset
+from rag_eval_otel import Config, Sample, aevaluate
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeTooLongError
 from rag_eval_otel.evaluation import Measurement
@@ -19,6 +17,8 @@ from rag_eval_otel.judge.shortening import clipped, with_fewer_contexts
 from rag_eval_otel.judge.tasks import GROUNDEDNESS, Task
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.types import Replies
 
 
@@ -58,7 +58,7 @@ def asked_about(contexts: list[str], metrics: list[str]) -> list[Sequence[Task[A
     """Return the requests to a judge that refuses each one."""
     judge = ShortSighted()
     sample = Sample(question="Q?", contexts=contexts, answer="Paris.", reference="Paris.")
-    scores = asyncio.run(evaluate(sample, metrics, judge=judge)).scores
+    scores = asyncio.run(aevaluate(sample, metrics, judge=judge)).scores
     assert {score.reason for score in scores} == {"too_long"}
     return judge.asked
 
@@ -154,7 +154,7 @@ def test_every_evaluation_has_a_limit(
         monkeypatch.setenv("RAG_EVAL_MAX_TEXT_CHARS", variable)
     sample = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
     models: dict[str, Any] = {"judge": "lexical", "embedder": "hashing", "max_text_chars": given}
-    evaluation = asyncio.run(evaluate(sample, ["faithfulness"], **models))
+    evaluation = asyncio.run(aevaluate(sample, ["faithfulness"], **models))
     result = evaluate_dataset([sample], ["faithfulness"], **models)
     for scores in (evaluation.scores, result.rows[0].evaluation.scores):
         assert scores[0].detail["truncated"] == {"answer": 225}
@@ -165,7 +165,7 @@ def test_every_evaluation_has_a_limit(
 def test_the_usual_limit_is_that_of_live_scoring() -> None:
     """100,000 characters of each text are scored, without any option."""
     sample = Sample(question="Which?", contexts=[FACT], answer=FACT * 4000)
-    evaluation = asyncio.run(evaluate(sample, ["faithfulness"], judge=LexicalJudge()))
+    evaluation = asyncio.run(aevaluate(sample, ["faithfulness"], judge=LexicalJudge()))
     (cut,) = evaluation.scores[0].detail["truncated"].values()
     assert 0 < len(sample.answer) - cut <= Config().max_text_chars
 
@@ -174,7 +174,7 @@ def test_the_usual_limit_is_that_of_live_scoring() -> None:
 def test_a_wrong_limit_is_refused(given: Any) -> None:
     """The error names the option and its range."""
     with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
-        asyncio.run(evaluate(Sample(answer="A."), max_text_chars=given))
+        asyncio.run(aevaluate(Sample(answer="A."), max_text_chars=given))
     with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
         evaluate_dataset([Sample(answer="A.")], max_text_chars=given)
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rag_eval_otel import Sample, evaluate
+from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.openai_client import usage_of
+from rag_eval_otel.judge.limits import Endpoint, Limits
+from rag_eval_otel.judge.models import ProtectedJudge
+from rag_eval_otel.judge.openai import OpenAIJudge, usage_of
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.metrics.rubric import Guideline
-from rag_eval_otel.prices import Price, Prices, load_prices
-from rag_eval_otel.testing import FakeJudge, HttpReply, ScriptedOpenAI
+from rag_eval_otel.metrics.custom import Guideline
+from rag_eval_otel.prices import Price, Prices, _list_price, load_prices
+from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Evaluation, Replies, Usage
 from support import benchmark
 
@@ -33,10 +37,10 @@ def measured(
     server: ScriptedOpenAI, *, judge: str = "j", embedder: str = "e", **options: Any
 ) -> Evaluation:
     """Evaluate the sample with a judge and an embedder behind ``server``."""
-    asked = OpenAIJudge(judge, base_url=server.base_url, api_key="k", max_retries=0)
-    vectors = OpenAIEmbedder(embedder, base_url=server.base_url, api_key="k", max_retries=0)
+    asked = OpenAIJudge(judge, base_url=server.base_url, api_key="k", retries=0)
+    vectors = OpenAIEmbedder(embedder, base_url=server.base_url, api_key="k", retries=0)
     options = {"prices": TABLE, **options}
-    return asyncio.run(evaluate(SAMPLE, judge=asked, embedder=vectors, **options))
+    return asyncio.run(aevaluate(SAMPLE, judge=asked, embedder=vectors, **options))
 
 
 def test_shares_of_metrics_add_up_to_the_requests() -> None:
@@ -83,7 +87,7 @@ def test_failed_requests_are_counted_without_tokens() -> None:
 def test_offline_evaluations_cost_nothing() -> None:
     """Neither the offline judge nor the offline embedder uses tokens."""
     sample = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
-    found = asyncio.run(evaluate(sample, judge="lexical", embedder="hashing"))
+    found = asyncio.run(aevaluate(sample, judge="lexical", embedder="hashing"))
     assert (found.usage.tokens, found.cost) == (0, None)
 
 
@@ -114,9 +118,9 @@ def test_a_budget_holds_if_the_server_names_no_usage() -> None:
 
     budget = Budget(limits_of("3000 tokens/day", where="budget"))
     with ScriptedOpenAI(reply) as server:
-        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=0)
+        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0)
         for _ in range(9):
-            found = asyncio.run(evaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
+            found = asyncio.run(aevaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
         sent = len(server.requests)
     assert found.usage.tokens == 0
     assert {score.reason for score in found.scores} == {"budget"}
@@ -128,8 +132,8 @@ def test_a_budget_of_money_without_a_price_is_refused() -> None:
     budget = Budget(limits_of("1 USD/day", where="budget"), prices=load_prices(TABLE))
     judge = FakeJudge(lambda _: {})
     with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
-        asyncio.run(evaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
-    found = asyncio.run(evaluate(SAMPLE, judge="lexical", embedder="hashing", budget=budget))
+        asyncio.run(aevaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
+    found = asyncio.run(aevaluate(SAMPLE, judge="lexical", embedder="hashing", budget=budget))
     assert found.status == "scored"
 
 
@@ -148,7 +152,7 @@ def test_a_judge_without_usage_is_within_the_budget() -> None:
     metric = Guideline(guidelines="It is polite.", name="polite")
     for number in range(20):
         sample = Sample(question=f"Who is {number}?", answer="Ada.")
-        asyncio.run(evaluate(sample, [metric], judge=judge, embedder="hashing", budget=budget))
+        asyncio.run(aevaluate(sample, [metric], judge=judge, embedder="hashing", budget=budget))
     assert len(judge.requests) == 3
 
 
@@ -205,4 +209,55 @@ def test_prices_are_read_from_a_mapping() -> None:
     ):
         with pytest.raises(ConfigError, match=r"prices \(RAG_EVAL_PRICES\): the price table must"):
             load_prices(wrong)
-    assert load_prices().price_of("openai/text-embedding-3-small") == Price(input=0.02)
+
+
+def test_other_models_have_list_prices() -> None:
+    """The library of prices knows models of providers, but no embedders and no private names."""
+    prices = load_prices({"models": {"mine": {"input": 2}}})
+    assert prices.price_of("mine") == Price(input=2)
+    listed = prices.price_of("openai/gpt-4o-mini-2024-07-18")
+    assert listed == Price(input=0.15, cached_input=0.075, output=0.6)
+    assert load_prices().price_of("gpt-4o-mini") == listed
+    assert load_prices().price_of("text-embedding-3-small") is None
+    assert load_prices({"currency": "EUR", "models": {}}).price_of("gpt-4o-mini") is None
+
+
+def test_without_the_library_of_prices_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget of money says what to install, or to name."""
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    _list_price.cache_clear()
+    budget = Budget(limits_of("1 USD/day", where="budget"), prices=Prices())
+    with pytest.raises(ConfigError, match="in the option prices, install the extra prices"):
+        budget.require_price("gpt-4o-mini", "judge")
+    _list_price.cache_clear()
+
+
+class OddError(Exception):
+    """An exception of another library, with attributes that look like ours."""
+
+    requests = "all of them"
+
+    def __init__(self) -> None:
+        """Name headers that are none."""
+        self.response = SimpleNamespace(headers=["retry-after"])
+
+
+class Odd(FakeJudge):
+    """A judge with exceptions of its own."""
+
+    async def reply(self, tasks: Any) -> Replies:
+        """Fail."""
+        raise OddError
+
+
+def test_attributes_of_an_exception_of_others_are_not_taken_for_ours() -> None:
+    """A request that fails in a judge of the user counts once, and its place becomes free."""
+    budget = Budget(limits_of("3 requests/day", where="budget"))
+    endpoint = Endpoint("judge odd", Limits(retries=0, concurrency=1))
+    judge = ProtectedJudge(Odd(lambda _: {}), endpoint)
+    metric = Guideline(guidelines="It is polite.", name="polite")
+    found = asyncio.run(aevaluate(SAMPLE, [metric], judge=judge, embedder="hashing", budget=budget))
+    assert found.scores[0].detail["error"] == "OddError"
+    assert found.usage.judge_requests == 1
+    assert endpoint.state.in_flight == 0
+    assert budget.left()[0][1] == 2

@@ -258,15 +258,13 @@ def test_two_megabytes_are_sent_and_read() -> None:
     context = '{"a": [c0de end] [' * 120_000
     request = compose([questions.context_relevance(Q, [context], voice=1)])
     parts = read_parts(f'{context}{{"rating": 2}}', [CONTEXT])
-    assert context.replace("[c0de", "[\\c0de") in request.user
+    assert context in request.user
     assert isinstance(parts[0], UnparsableReplyError)
 
 
 def test_no_lone_surrogate_is_sent() -> None:
-    """Text that is no Unicode cannot be sent by any client; its code is shown instead."""
-    assert (
-        "bad <U+D800> text" in compose([questions.groundedness("bad \ud800 text", C, voice=1)]).user
-    )
+    """Text that is no Unicode cannot be sent by any client; it is left out."""
+    assert "bad  text" in compose([questions.groundedness("bad \ud800 text", C, voice=1)]).user
 
 
 # --- what comes back ------------------------------------------------------------------------------

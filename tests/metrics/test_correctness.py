@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import (
-    AnswerAccuracy,
     AnswerCorrectness,
-    AnswerExactMatch,
     Correctness,
     CrossEncoderSimilarity,
-    ResponseRelevancy,
-    ResponseSupported,
     SemanticSimilarity,
+    metric,
 )
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.metrics.correctness import f_beta
-from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.types import Sample, Score
 from scoring import DOWN, FULL, evaluated, flagged, score_of, script
@@ -45,7 +42,7 @@ def rated(one: object, other: object) -> FakeJudge:
 def test_the_mean_of_two_accuracies(one: int, other: int, value: float) -> None:
     """The score is the mean rating over 4, whichever voice gave which."""
     for ratings in ((one, other), (other, one)):
-        score = score_of(AnswerAccuracy(), rated(*ratings))
+        score = score_of(metric("answer_accuracy"), rated(*ratings))
         assert (score.value, score.reason) == (value, None)
         assert score.detail["disagreement"] == abs(one - other) / 4
 
@@ -54,25 +51,18 @@ def test_the_mean_of_two_accuracies(one: int, other: int, value: float) -> None:
 def test_one_accuracy_is_enough(bad: object) -> None:
     """1 and 3 are not on the scale; whichever judge is without a rating, the other's counts."""
     for ratings in ((bad, 2), (2, bad)):
-        score = score_of(AnswerAccuracy(), rated(*ratings))
+        score = score_of(metric("answer_accuracy"), rated(*ratings))
         assert (score.value, score.reason, score.detail["judges_used"]) == (0.5, "partial", 1)
 
 
 def test_the_second_judge_sees_them_in_each_others_place() -> None:
     """The second judge rates the reference against the answer, in a request of its own."""
     judge = FakeJudge(script())
-    score_of(AnswerAccuracy(), judge)
+    score_of(metric("answer_accuracy"), judge)
     first, second = (dict(task.inputs) for request in judge.requests for task in request)
     assert len(judge.requests) == 2
     assert first == {"question": FULL.question, "answer": ANSWER, "reference": REFERENCE}
     assert second == {"question": FULL.question, "answer": REFERENCE, "reference": ANSWER}
-
-
-def test_one_judge_of_accuracy() -> None:
-    """With judges=1 the first voice alone is asked."""
-    judge = FakeJudge(script())
-    score = score_of(AnswerAccuracy(judges=1), judge)
-    assert (score.value, score.reason, len(judge.requests)) == (1, None, 1)
 
 
 # --- correctness by claims ------------------------------------------------------------------------
@@ -184,20 +174,6 @@ def test_f_is_a_share(tp: int, fp: int, fn: int, beta: float) -> None:
     assert f_beta(tp, fp, fn=fn + 1, beta=beta) <= value + 1e-12
 
 
-FLAGS = st.lists(st.sampled_from([0, 1]), max_size=5)
-
-
-@given(FLAGS, FLAGS, st.data())
-def test_the_order_of_claims_says_nothing(
-    answer: list[int], reference: list[int], data: st.DataObject
-) -> None:
-    """Claims in another order give the same score."""
-    metric = AnswerCorrectness(weights=(1, 0))
-    one = score_of(metric, compared(answer, reference))
-    orders = (data.draw(st.permutations(flags)) for flags in (answer, reference))
-    assert score_of(metric, compared(*orders)).value == one.value
-
-
 # --- a grade --------------------------------------------------------------------------------------
 
 
@@ -241,20 +217,20 @@ def test_an_empty_answer_has_the_lowest_grade() -> None:
 # --- yes or no ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("metric", [ResponseSupported(), ResponseRelevancy()])
+@pytest.mark.parametrize("name", ["response_supported", "context_agreement"])
 @pytest.mark.parametrize(("passing", "value"), [(True, 1), (False, 0)])
-def test_yes_or_no(metric: Metric, passing: object, value: float) -> None:
+def test_yes_or_no(name: str, passing: object, value: float) -> None:
     """The judge's boolean is the score, its reason the explanation."""
     reply = {"passing": passing, "reason": "So."}
-    score = score_of(metric, FakeJudge(script(**{metric.name: reply})))
+    score = score_of(metric(name), FakeJudge(script(**{name: reply})))
     assert (score.value, score.explanation) == (value, "So.")
 
 
-@pytest.mark.parametrize("metric", [ResponseSupported(), ResponseRelevancy()])
+@pytest.mark.parametrize("name", ["response_supported", "context_agreement"])
 @pytest.mark.parametrize("passing", ["yes", "YES", "not YES", 1, 0, None])
-def test_letters_are_no_decision(metric: Metric, passing: object) -> None:
+def test_letters_are_no_decision(name: str, passing: object) -> None:
     """Yes is not searched for in texts: eyes and yesterday would pass."""
-    score = score_of(metric, FakeJudge(script(**{metric.name: {"passing": passing}})))
+    score = score_of(metric(name), FakeJudge(script(**{name: {"passing": passing}})))
     assert (score.value, score.reason) == (None, "unparsable")
 
 
@@ -299,12 +275,6 @@ def test_similarity(
     assert score.label == label
 
 
-def test_equal_texts_are_as_near_as_can_be() -> None:
-    """A distance of 0 is plainly 0, and reaches the usual threshold."""
-    score = similar(SemanticSimilarity(mode="euclidean"), [1, 2], [1, 2])
-    assert (str(score.value), score.normalized, score.label) == ("0.0", 1, "pass")
-
-
 @pytest.mark.parametrize("vector", [[0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
 @pytest.mark.parametrize("mode", ["cosine", "dot_product", "euclidean"])
 def test_a_vector_without_direction(mode: Any, vector: list[float]) -> None:
@@ -320,24 +290,6 @@ def test_a_rule_of_thresholds_needs_one() -> None:
     """Nothing can be cut without a threshold."""
     with pytest.raises(ConfigError, match="rule='threshold' needs a threshold"):
         SemanticSimilarity(rule="threshold", threshold=None)
-
-
-VECTOR = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=2)
-
-
-@given(VECTOR, VECTOR, st.sampled_from(["cosine", "euclidean", "dot_product"]))
-def test_similarity_is_symmetric_and_bounded(
-    one: list[float], other: list[float], mode: Any
-) -> None:
-    """Answer and reference may change places; a cosine is in [-1, 1], a distance not below 0."""
-    metric = SemanticSimilarity(mode=mode)
-    score = similar(metric, one, other)
-    assert score.value == similar(metric, other, one).value
-    if mode == "cosine":
-        assert score.value is None or -1 <= score.value <= 1
-    if mode == "euclidean":
-        assert score.value is not None
-        assert score.value <= 0 < (score.normalized or 0) <= 1
 
 
 @pytest.mark.parametrize(
@@ -390,11 +342,11 @@ def test_a_cross_encoder_needs_both(texts: dict[str, str], reason: str) -> None:
 )
 def test_the_same_letters(answer: str, reference: str, value: float) -> None:
     """Nothing is trimmed, and case counts."""
-    score = score_of(AnswerExactMatch(), answer=answer, reference=reference)
+    score = score_of(metric("answer_exact_match"), answer=answer, reference=reference)
     assert (score.value, score.reason) == (value, None)
 
 
 @pytest.mark.parametrize("reference", [None, ""])
 def test_nothing_to_match(reference: str | None) -> None:
     """Without a reference there is no match and no mismatch."""
-    assert score_of(AnswerExactMatch(), reference=reference).reason == "missing_reference"
+    assert score_of(metric("answer_exact_match"), reference=reference).reason == "missing_reference"

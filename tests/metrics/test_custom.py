@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.wire import compose, read_parts
-from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, LLMMetric, Rubric
+from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, LLMMetric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Score
 from scoring import FULL, evaluated, score_of, script
@@ -70,13 +69,6 @@ def test_what_is_not_of_its_type_is_asked_again(parameters: dict[str, Any], valu
 
 OUTPUTS = {"score": float, "tone": ["warm", "cold"], "why": str, "words": int, "sure": bool}
 REPLY = {"score": 0.5, "tone": "warm", "why": "It thanks.", "words": 3, "sure": True}
-
-
-def test_all_outputs_are_in_the_detail() -> None:
-    """What else the judge is asked for is told; its texts make the explanation."""
-    score = replied(REPLY, outputs=OUTPUTS)
-    assert score.detail == REPLY
-    assert score.explanation == "warm / It thanks."
 
 
 @pytest.mark.parametrize(
@@ -194,14 +186,6 @@ def test_examples_are_shown() -> None:
     assert f'{shown}\nReply: {{"score": 1, "why": "Thänks."}}\n</example>' in sent
 
 
-def test_other_names_of_ours_are_free() -> None:
-    """Inputs may be called as an output could not, and the other way round."""
-    metric = kindness(name="schema", inputs=("schema",), outputs={"score": float, "context": str})
-    judge = FakeJudge(script(custom_schema={"score": 1, "context": "It is."}))
-    score = score_of(metric, judge, extra={"schema": "Tables."})
-    assert (score.value, score.explanation) == (1, "It is.")
-
-
 # --- beside others --------------------------------------------------------------------------------
 
 
@@ -213,19 +197,6 @@ def test_two_of_them_share_a_request() -> None:
     assert [(s.name, s.value) for s in scores] == [("kindness", 1), ("brevity", 2)]
     assert compose(judge.requests[0]).names == ("custom_kindness", "custom_brevity")
     assert len(judge.requests) == 1
-
-
-def test_the_same_instructions_under_two_names_are_two_questions() -> None:
-    """A metric that is a variant of another gets a reply of its own."""
-    judge = FakeJudge(script(custom_kindness={"score": 0}, custom_kindness_2={"score": 1}))
-    scores = evaluated([kindness(), kindness(name="kindness_2")], judge).scores
-    assert [score.value for score in scores] == [0, 1]
-
-
-def test_two_under_one_name_are_refused() -> None:
-    """Two definitions of one name could not be told apart."""
-    with pytest.raises(ConfigError, match="metrics named twice: kindness"):
-        evaluated([kindness(), kindness(instructions="Is it rude?")])
 
 
 @pytest.mark.parametrize(
@@ -251,19 +222,3 @@ def test_what_gives_the_answer_away_travels_alone(inputs: tuple[str, ...], reque
     for request in judge.requests:
         shown = {name for task in request for name, _ in task.inputs}
         assert len(request) == 1 or not shown & {"reference", "gold", "intent", "rubric"}
-
-
-def test_a_rubric_beside_an_input_of_that_name() -> None:
-    """A text of the user's own that is called as one of ours is not taken for it."""
-    judge = FakeJudge(script(custom_kindness={"score": 1}))
-    metrics = [Rubric(), kindness(inputs=("answer", "rubric"))]
-    evaluation = evaluated(metrics, judge, extra={"rubric": "Be kind."})
-    assert [score.value for score in evaluation.scores] == [5, 1]
-    assert len(judge.requests) == 2
-
-
-def test_the_lexical_judge_says_that_it_cannot() -> None:
-    """A judge that compares words follows no instructions, and gives no number instead."""
-    score = evaluated(kindness(), LexicalJudge()).scores[0]  # type: ignore[arg-type]
-    assert (score.value, score.reason) == (None, "unparsable")
-    assert "follow instructions; take a judge that is a model" in score.detail["error"]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,38 +12,31 @@ from hypothesis import strategies as st
 from properties import examples
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.evaluation import version_of
-from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import Kind, Task
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import (
     METRIC_SETS,
     METRICS,
-    AnswerAccuracy,
     AnswerCorrectness,
     AnswerRelevancy,
-    ContextRelevance,
-    Correctness,
     CrossEncoderSimilarity,
     Faithfulness,
     Guideline,
-    HitRate,
-    InstanceRubric,
     LLMMetric,
     MultiMethodRelevancy,
-    ResponseGroundedness,
-    RetrievalRecall,
     Rubric,
     SemanticSimilarity,
     StatementContextRelevance,
+    metric,
 )
-from rag_eval_otel.metrics.outcome import Metric
-from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Sample
+from rag_eval_otel.metrics.base import Metric, kinds_of
+from rag_eval_otel.testing.fakes import FakeJudge
 from scoring import DOWN, FULL, GOOD, AnyJudge, evaluated, score_of, script, spoilt, told
 
-JUDGED = sorted(name for name, make in METRICS.items() if make().asks)
+JUDGED = sorted(name for name, make in METRICS.items() if kinds_of(make()))
 UNJUDGED = sorted(set(METRICS) - set(JUDGED))
-UNORDERED = sorted(set(METRICS) - {"context_precision", "context_utilization"})
+
+
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "answer_relevancy": (-1, 1),
     "semantic_similarity": (-1, 1),
@@ -88,14 +81,14 @@ def test_a_sample_that_has_everything_is_scored(name: str) -> None:
 @given(seed=SEEDS)
 def test_a_number_is_within_bounds_fused_or_not(name: str, failures: float, seed: int) -> None:
     """Whatever valid replies come, a number is finite, in range, and the same if not fused."""
-    metric = METRICS[name]()
-    score = score_of(metric, AnyJudge(seed, failures=failures))
+    one = METRICS[name]()
+    score = score_of(one, AnyJudge(seed, failures=failures))
     low, high = BOUNDS.get(name, (0, 1))
     assert score.reason != "internal", score.detail
     assert score.value is None or low <= score.value <= high
     assert score.normalized is None or 0 <= score.normalized <= 1
     assert (score.value is None) == (score.status != "ok")
-    apart = score_of(metric, AnyJudge(seed, failures=failures), fusion="off")
+    apart = score_of(one, AnyJudge(seed, failures=failures), share_requests=False)
     assert told(apart) == told(score)
     assert apart.detail == score.detail
 
@@ -106,19 +99,9 @@ def test_a_number_is_within_bounds_fused_or_not(name: str, failures: float, seed
 def test_a_set_has_the_scores_of_its_metrics(name: str, seed: int, failures: float) -> None:
     """Alone or together, fused or not: equal replies give equal scores."""
     together = evaluated([name], AnyJudge(seed, failures=failures)).scores
-    apart = evaluated([name], AnyJudge(seed, failures=failures), fusion="off").scores
+    apart = evaluated([name], AnyJudge(seed, failures=failures), share_requests=False).scores
     alone = [score_of(m, AnyJudge(seed, failures=failures)) for m in METRIC_SETS[name]()]
     assert [told(s) for s in together] == [told(s) for s in apart] == [told(s) for s in alone]
-
-
-@pytest.mark.slow
-@examples(20)
-@given(seed=SEEDS)
-def test_all_metrics_at_once(seed: int) -> None:
-    """Every metric of ours, whatever it shares a request with, scores as it does alone."""
-    together = evaluated(list(METRICS), AnyJudge(seed)).scores
-    alone = [score_of(METRICS[name](), AnyJudge(seed)) for name in METRICS]
-    assert [told(s) for s in together] == [told(s) for s in alone]
 
 
 @pytest.mark.parametrize(
@@ -198,8 +181,8 @@ def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportErro
 def refusals(name: str) -> list[tuple[str, Any]]:
     """Return the prompts of metric ``name``, each with all its replies that must be refused."""
     found = []
-    for kind in METRICS[name]().asks:
-        task = shown(METRICS["rubric"]().asks[0] if kind.prompt == "rubric" else kind)
+    for kind in kinds_of(METRICS[name]()):
+        task = shown(kinds_of(METRICS["rubric"]())[0] if kind.prompt == "rubric" else kind)
         found += [(kind.prompt, reply) for reply in spoilt(GOOD[kind.prompt](task))]
     return found
 
@@ -231,56 +214,29 @@ def test_the_threshold_labels(name: str) -> None:
     assert labels == [None, "pass", "fail"]
 
 
-@each
-def test_a_metric_can_be_renamed(name: str) -> None:
-    """The same metric with other parameters may stand beside itself under another name."""
-    make: Any = METRICS[name]
-    scores = evaluated([make(), make(name="other", threshold=None)]).scores
-    assert [score.name for score in scores] == [name, "other"]
-    assert scores[0].value == scores[1].value
-
-
-@each
-def test_what_it_is_said_to_cost_is_what_it_costs(name: str) -> None:
-    """The requests in the table of metrics are those that are made, for three contexts."""
-    metric: Any = METRICS[name]()
-    said = {"1 a context (fused 1)": (3, 1), "3 (fused 1)": (3, 1), "4 (fused 2)": (4, 2)}
-    single, fused = said.get(metric.requests) or (
-        (9, 3) if metric.requests == "9 (fused 3)" else (int(metric.requests),) * 2
-    )
-    for fusion, expected in (("off", single), ("on", fused)):
-        assert evaluated(metric, fusion=fusion).usage.judge_requests == expected
-
-
 @pytest.mark.parametrize(
-    ("metric", "parameter", "value"),
+    ("name", "option", "value"),
     [
-        (ContextRelevance, "judges", 3),
-        (ContextRelevance, "rating", "logprob"),
-        (ResponseGroundedness, "judges", 0),
-        (AnswerAccuracy, "judges", 0),
-        (Correctness, "rating", "mean"),
-        (Rubric, "rating", ""),
-        (InstanceRubric, "rating", None),
-        (StatementContextRelevance, "rule", "share"),
-        (SemanticSimilarity, "mode", "manhattan"),
-        (SemanticSimilarity, "rule", "binary"),
-        (HitRate, "mode", "all"),
-        (METRICS["mrr"], "mode", "last"),
-        (RetrievalRecall, "mode", "any"),
-        (METRICS["ndcg"], "gain", "log"),
+        ("context_relevance", "judges", 3),
+        ("context_relevance", "rating", "logprob"),
+        ("correctness", "rating", "mean"),
+        ("rubric", "rating", ""),
+        ("statement_context_relevance", "rule", "share"),
+        ("semantic_similarity", "mode", "manhattan"),
+        ("faithfulness", "form", None),
     ],
 )
-def test_an_unknown_choice_is_refused(metric: Any, parameter: str, value: object) -> None:
+def test_an_unknown_choice_is_refused(name: str, option: str, value: object) -> None:
     """A misspelt choice is an error that names the choices, not another measurement."""
-    with pytest.raises(ConfigError, match=rf"^{parameter} of \w+ must be one of \(.*\), not "):
-        metric(**{parameter: value})
+    with pytest.raises(ConfigError, match=rf"^{option} of \w+ must be one of \(.*\), not "):
+        metric(name, **{option: value})
 
 
-def test_an_unknown_activation_is_refused() -> None:
-    """So is that of a cross-encoder."""
-    with pytest.raises(ConfigError, match="activation of CrossEncoderSimilarity must be one of"):
-        CrossEncoderSimilarity(score=lambda *_: 0.0, activation="relu")  # type: ignore[arg-type]
+@each
+def test_an_unknown_option_is_refused(name: str) -> None:
+    """The error names the metric and the option."""
+    with pytest.raises(ConfigError, match=rf"the metric '{name}' cannot be made: .*'colour'"):
+        metric(name, colour="red")
 
 
 # --- examples -------------------------------------------------------------------------------------
@@ -290,9 +246,9 @@ def test_an_unknown_activation_is_refused() -> None:
 def test_examples_are_shown_as_they_were_given(name: str) -> None:
     """An example of each kind of question a metric puts is in its prompt, and in no other."""
     make: Any = METRICS[name]
-    given = [example(kind) for kind in make().asks]
+    given = [example(kind) for kind in kinds_of(make())]
     judge = FakeJudge(script())
-    assert score_of(make(examples=given), judge, fusion="off").status == "ok"
+    assert score_of(make(examples=given), judge, share_requests=False).status == "ok"
     tasks = [task for request in judge.requests for task in request]
     assert tasks
     for task in tasks:
@@ -327,7 +283,7 @@ def test_examples_are_shown_as_they_were_given(name: str) -> None:
 def test_an_example_of_another_form_is_refused(name: str, spoil: Any) -> None:
     """What could not be shown is said at once, with the form that an example has."""
     make: Any = METRICS[name]
-    good = example(make().asks[0])
+    good = example(kinds_of(make())[0])
     form = rf"^examples\[1\] of {name} must be {{'inputs': ..., 'outputs': ...}} with inputs \["
     with pytest.raises(ConfigError, match=form):
         make(examples=[good, spoil(good)])
@@ -345,24 +301,12 @@ def test_a_kind_has_its_own_examples() -> None:
     assert (len(extraction.examples), len(verdicts.examples)) == (0, 1)
 
 
-def test_metrics_with_and_without_examples_ask_apart() -> None:
-    """Examples of one metric do not colour the replies to another."""
-    judge = FakeJudge(script())
-    taught = Faithfulness(form="full", examples=[example(kinds.STATEMENTS)], name="taught")
-    metrics = [Faithfulness(form="full"), taught]
-    evaluated(metrics, judge)
-    extractions = [
-        request for request in judge.requests if any(t.prompt == "statements" for t in request)
-    ]
-    assert len(extractions) == 2
-
-
 # --- versions -------------------------------------------------------------------------------------
 
 
 def version(metric: Metric, *, model: str = "m") -> str:
     """Return the version of a metric's fused scores."""
-    return version_of(metric, fusion="on", model=model)
+    return version_of(metric, share_requests=True, model=model)
 
 
 @each
@@ -373,14 +317,14 @@ def test_a_version_is_that_of_the_definition(name: str) -> None:
     assert version(make(threshold=0.123)) == version(make())
     assert version(make(name="x")).partition("/")[2] == version(make()).partition("/")[2]
     assert version(make(), model="n") != version(make())
-    assert version_of(make(), fusion="off", model="m") != version(make())
+    assert version_of(make(), share_requests=False, model="m") != version(make())
 
 
 @judged
 def test_examples_are_part_of_the_version(name: str) -> None:
     """A judge that is shown examples measures something else."""
     make: Any = METRICS[name]
-    assert version(make(examples=[example(make().asks[0])])) != version(make())
+    assert version(make(examples=[example(kinds_of(make())[0])])) != version(make())
 
 
 @pytest.mark.parametrize(
@@ -388,8 +332,8 @@ def test_examples_are_part_of_the_version(name: str) -> None:
     [
         (AnswerRelevancy(), AnswerRelevancy(strictness=4)),
         (MultiMethodRelevancy(), MultiMethodRelevancy(weights={"direct": 1})),
-        (ContextRelevance(), ContextRelevance(judges=2)),
-        (ContextRelevance(), ContextRelevance(rating="logprobs")),
+        (metric("context_relevance"), metric("context_relevance", judges=2)),
+        (metric("context_relevance"), metric("context_relevance", rating="logprobs")),
         (StatementContextRelevance(), StatementContextRelevance(rule="proportion")),
         (AnswerCorrectness(), AnswerCorrectness(beta=2.0)),
         (AnswerCorrectness(), AnswerCorrectness(weights=(1, 0))),
@@ -402,7 +346,7 @@ def test_examples_are_part_of_the_version(name: str) -> None:
         (Rubric(), Rubric(levels={0: "No.", 1: "Yes."})),
         (Rubric(), Rubric(inputs=("answer",))),
         (Guideline(), Guideline(guidelines="Be brief.")),
-        (HitRate(), HitRate(k=3)),
+        (metric("hit_rate"), metric("hit_rate", k=3)),
         (
             LLMMetric(name="a", instructions="Is it kind?"),
             LLMMetric(name="a", instructions="Is it rude?"),
@@ -423,36 +367,3 @@ def test_a_function_is_not_part_of_the_version_but_its_name() -> None:
     one, other = (CrossEncoderSimilarity(score=lambda *_, n=n: n) for n in (0.1, 0.2))
     assert version(one) == version(other)
     assert version(replace(one, model="bge")) != version(one)
-
-
-def test_the_prompt_is_part_of_the_version() -> None:
-    """A metric whose question is worded otherwise measures something else."""
-    kind = replace(kinds.DIRECT_RELEVANCY, instructions="Does it?")
-    metric: Any = METRICS["direct_relevancy"]()
-    assert version(metric) != version(_Reworded(metric, kind))
-
-
-class _Reworded:
-    """A metric with other questions, of the same class by name."""
-
-    def __init__(self, metric: Metric, kind: Kind[Any]) -> None:
-        self.name, self.needs, self.asks = metric.name, metric.needs, (kind,)
-        self.measure = metric.measure
-
-
-_Reworded.__qualname__ = "DirectRelevancy"
-
-
-def test_every_field_of_a_sample_can_be_needed() -> None:
-    """What metrics say they need are fields of the sample."""
-    known = {field.name for field in fields(Sample)}
-    assert all(make().needs <= known for make in METRICS.values())
-
-
-def test_zero_vectors_are_no_similarity() -> None:
-    """Texts that an embedder finds nothing in cannot be compared."""
-    texts = (FULL.answer, FULL.reference or "")
-    embedder = FakeEmbedder({text: [0.0, 0.0] for text in texts})
-    for metric in (SemanticSimilarity(), AnswerCorrectness()):
-        score = score_of(metric, embedder=embedder)
-        assert (score.status, score.reason) == ("undefined", "zero_vector")

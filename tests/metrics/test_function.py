@@ -1,10 +1,8 @@
 """A plain function as a metric."""
 
 import asyncio
-import gc
 import linecache
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -13,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rag_eval_otel import evaluate, evaluate_dataset
+from rag_eval_otel import aevaluate
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import FunctionMetric, resolve_metrics, with_thresholds
-from rag_eval_otel.runtime.watchdog import ACTIVITY, Activity
+from rag_eval_otel.tools import evaluate_dataset
 from rag_eval_otel.types import Evaluation, Sample, Score
 from support import SAMPLE
 
@@ -44,7 +42,7 @@ def below(sample: Sample, limit: int) -> bool:
 
 def measured(*metrics: Any, **options: Any) -> Evaluation:
     """Score the sample with functions."""
-    return asyncio.run(evaluate(SAMPLE, metrics, judge="lexical", embedder="hashing", **options))
+    return asyncio.run(aevaluate(SAMPLE, metrics, judge="lexical", embedder="hashing", **options))
 
 
 def test_functions_among_metrics() -> None:
@@ -184,24 +182,6 @@ def test_a_function_that_never_returns() -> None:
         assert "no result within 0.05 s" in row.scores[0].detail["error"]
 
 
-@pytest.mark.slow
-def test_samples_are_let_go_while_every_thread_hangs() -> None:
-    """What timed out before it had a thread does not keep its sample."""
-
-    class Held(Sample):
-        """A sample that can be referred to weakly."""
-
-    go_on = threading.Event()
-    metric = FunctionMetric(function=lambda _: go_on.wait(60), name="hangs", timeout=0.01)
-    samples = [Held(question="?", contexts=["C"], answer="A") for _ in range(12)]
-    held = [weakref.ref(sample) for sample in samples]
-    evaluate_dataset(samples, [metric], judge="lexical", embedder="hashing")
-    del samples
-    gc.collect()
-    assert sum(reference() is not None for reference in held) <= 4
-    go_on.set()
-
-
 def test_the_timeout_of_the_evaluation_holds_too() -> None:
     """An evaluation that has less time than the function gives it up."""
 
@@ -238,12 +218,6 @@ def test_what_is_no_metric_function(metric: Any, told: str) -> None:
     """It is refused before anything is asked, with the way out."""
     with pytest.raises(ConfigError, match=told):
         resolve_metrics([metric])
-
-
-def test_two_functions_of_one_name() -> None:
-    """Each needs a name of its own."""
-    with pytest.raises(ConfigError, match="named twice: cites"):
-        resolve_metrics([cites, cites])
 
 
 def test_the_source_is_in_the_version() -> None:
@@ -377,26 +351,3 @@ def test_a_function_that_holds_itself() -> None:
         for more in ({"a": {1, 2}, "b": circle}, {"b": circle, "a": {2, 1}})
     )
     assert first == other
-
-
-def test_a_function_that_runs_on_the_event_loop_is_known_to_the_watchdog() -> None:
-    """Each step of an ``async def`` function has the name of its metric; so it can be disabled."""
-    activity, seen = Activity(set()), list[list[str]]()
-
-    async def looks(_: Sample) -> float:
-        seen.append(list(activity.parts))
-        await asyncio.sleep(0)
-        seen.append(list(activity.parts))
-        return 1.0
-
-    async def measure() -> Score:
-        token = ACTIVITY.set(activity)
-        try:
-            metric: Any = FunctionMetric(function=looks)
-            found: Score = await metric.measure(SAMPLE, None, None)
-            return found
-        finally:
-            ACTIVITY.reset(token)
-
-    assert asyncio.run(measure()).value == 1.0
-    assert [parts[-1:] for parts in seen] == [["metric looks"]] * 2

@@ -32,8 +32,8 @@ def test_case(case: Case) -> None:
     chosen on purpose: a finite number, a status with its reason, or an error that refuses the
     input; the one that our policy names, where it names one.
     """
-    for fusion in ("on", "off"):
-        outcome = outcome_of(case, fusion=fusion)
+    for share_requests in (True, False):
+        outcome = outcome_of(case, share_requests=share_requests)
         if case.get("class", "core") == "core":
             assert_the_peers_number(case, outcome)
         else:

@@ -24,7 +24,9 @@ def parameters() -> list[Any]:
 @pytest.mark.parametrize("case", parameters())
 def test_edge_case(case: Case) -> None:
     """An edge case gives a number or a reason, the one of our policy where it names one."""
-    fused, single = (outcome_of(case, fusion=fusion) for fusion in ("on", "off"))
+    fused, single = (
+        outcome_of(case, share_requests=share_requests) for share_requests in (True, False)
+    )
     assert_in_order(case, fused)
     assert str(fused) == str(single)
 

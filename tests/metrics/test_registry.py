@@ -1,7 +1,6 @@
 """Metrics by name: ours, sets of them, and those of other packages."""
 
 import importlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
 from rag_eval_otel.metrics import (
-    METRIC_SETS,
     METRICS,
     Faithfulness,
     StatementFaithfulness,
@@ -48,7 +46,7 @@ ON_SPANS = {
 
 def test_metrics_sets_and_objects_may_be_mixed() -> None:
     """The order is that in which they were asked for."""
-    wanted = ["mrr", Own(), "lean", StatementFaithfulness()]
+    wanted = ["mrr", Own(), "default", StatementFaithfulness()]
     assert [metric.name for metric in resolve_metrics(wanted)] == [
         *("mrr", "own", "answer_relevancy", "context_relevance", "faithfulness"),
         *("response_groundedness", "statement_faithfulness"),
@@ -69,7 +67,7 @@ def test_a_lone_name_is_a_name() -> None:
         (["mrr", "mrr"], r"metrics named twice: mrr; give each a name of its own \(name=...\)"),
         ([], "no metrics; name at least one, or 'default'"),
         ([Faithfulness], r"Faithfulness is a class; pass a metric made of it: Faithfulness\(\)"),
-        ([5], "5 is no metric: it has no name, needs, asks, measure"),
+        ([5], "5 is no metric: it has no name, needs, measure"),
         ([None], "None is no metric"),
         ([Own(name="My own")], "a metric can't be named 'My own'; use a-z, 0-9 and _, and none of"),
         ([Own(name="")], "a metric can't be named ''"),
@@ -86,13 +84,6 @@ def test_what_cannot_be_resolved(wanted: Any, told: str) -> None:
     """The error says what there is, or what to pass instead."""
     with pytest.raises(ConfigError, match=told):
         resolve_metrics(wanted)
-
-
-def test_sets_cost_what_is_said() -> None:
-    """Fused judge requests of the sets; the online set takes three, with a reference four."""
-    costs = {name: evaluated([name]).usage.judge_requests for name in METRIC_SETS}
-    others = {"lean": 2, "online": 3, "reference": 4, "retrieval": 0}
-    assert costs == {"default": 2, "dual": 4, "full": 3, **others}
 
 
 def test_every_metric_has_its_name() -> None:
@@ -179,7 +170,7 @@ def test_our_own_names_stay_ours() -> None:
             "gone",
             "\\(no_such_module_anywhere:thing\\) could not be imported: No module",
         ),
-        ("nothing", "is no metric: it has no name, needs, asks, measure"),
+        ("nothing", "is no metric: it has no name, needs, measure"),
         ("rudeness", "unknown metric 'rudeness'.*There are: .*politeness"),
     ],
 )
@@ -188,17 +179,3 @@ def test_a_package_that_is_broken(name: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         resolve_metrics([name])
     assert resolve_metrics(["politeness"])
-
-
-@pytest.mark.slow
-def test_a_metric_of_another_package_in_a_fresh_process(installed: Path) -> None:
-    """The command line's table has it too."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from rag_eval_otel.metrics import metric_names as m; print(m())"],
-        env={"PYTHONPATH": f"{installed}:{Path(__file__).parents[2]}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "'politeness'" in done.stdout

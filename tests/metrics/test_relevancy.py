@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.errors import JudgeTransportError
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.metrics import AnswerRelevancy
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Evaluation, Fusion, Sample, Score
+from rag_eval_otel.types import Evaluation, Sample, Score
 
 Q = "q"
 VECTORS = {
@@ -32,16 +32,20 @@ def draw(question: str, noncommittal: int = 0) -> dict[str, object]:
 
 
 def evaluated(
-    *draws: object, question: str = Q, answer: str = "a", fusion: Fusion = "on", **parameters: Any
+    *draws: object,
+    question: str = Q,
+    answer: str = "a",
+    share_requests: bool = True,
+    **parameters: Any,
 ) -> Evaluation:
     """Score an answer from which these questions are drawn."""
     return asyncio.run(
-        evaluate(
+        aevaluate(
             Sample(question=question, answer=answer),
             [AnswerRelevancy(strictness=max(len(draws), 1), **parameters)],
             judge=FakeJudge(lambda task: draws[task.draw]),
             embedder=FakeEmbedder(VECTORS),
-            fusion=fusion,
+            share_requests=share_requests,
         )
     )
 
@@ -101,16 +105,6 @@ def test_no_value(draws: list[object], status: str, reason: str) -> None:
     assert (score.value, score.status, score.reason) == (None, status, reason)
 
 
-def test_a_question_without_a_direction() -> None:
-    """If the real question has no vector there is nothing to compare with."""
-    embedder = FakeEmbedder({**VECTORS, Q: [0.0, 0.0]})
-    sample = Sample(question=Q, answer="a")
-    judge = FakeJudge(lambda _: draw("same"))
-    metrics = [AnswerRelevancy()]
-    evaluation = asyncio.run(evaluate(sample, metrics, judge=judge, embedder=embedder))
-    assert evaluation.scores[0].reason == "zero_vector"
-
-
 @pytest.mark.parametrize(
     ("texts", "value", "reason"),
     [
@@ -130,29 +124,16 @@ def test_nobody_is_asked_about_nothing(
     assert evaluation.usage.judge_requests == evaluation.usage.embedding_requests == 0
 
 
-def test_the_evasive_share_is_told() -> None:
-    """Whether an answer is half evasive can be read off the detail."""
-    assert scored(draw("same"), draw("same", 1)).detail["noncommittal_fraction"] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("threshold", "label"), [(None, None), (0.5, "pass"), (0.51, "fail"), (0.0, "pass")]
-)
-def test_the_label_is_that_of_the_threshold(threshold: float | None, label: str | None) -> None:
-    """The threshold itself passes; without one there is no label."""
-    assert scored(draw("same"), draw("orthogonal"), threshold=threshold).label == label
-
-
 def test_strictness_is_at_least_one() -> None:
     """No drawing at all cannot be asked for."""
     with pytest.raises(ValueError, match="strictness must be at least 1, not 0"):
         AnswerRelevancy(strictness=0)
 
 
-@pytest.mark.parametrize(("fusion", "requests"), [("on", 1), ("off", 4)])
-def test_what_it_costs(fusion: Fusion, requests: int) -> None:
+@pytest.mark.parametrize(("share_requests", "requests"), [(True, 1), (False, 4)])
+def test_what_it_costs(requests: int, *, share_requests: bool) -> None:
     """One request for all drawings when fused, one each when not; one for the embeddings."""
-    usage = evaluated(*[draw("same")] * 4, fusion=fusion).usage
+    usage = evaluated(*[draw("same")] * 4, share_requests=share_requests).usage
     assert (usage.judge_requests, usage.embedding_requests) == (requests, 1)
 
 
@@ -169,6 +150,6 @@ def test_properties(draws: list[object], data: st.DataObject) -> None:
     score = scored(*draws)
     assert score.value is None or -1 <= score.value <= 1
     shuffled = scored(*data.draw(st.permutations(draws)))
-    for other in (scored(*draws, fusion="off"), shuffled):
+    for other in (scored(*draws, share_requests=False), shuffled):
         assert (other.status, other.reason) == (score.status, score.reason)
         assert other.value == pytest.approx(score.value, abs=1e-12)

@@ -3,13 +3,11 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import Guideline, InstanceRubric, Rubric
-from rag_eval_otel.metrics.rubric import parse_levels
+from rag_eval_otel.metrics.custom import parse_levels
 from rag_eval_otel.testing.fakes import FakeJudge
 from scoring import FULL, evaluated, score_of, script
 
@@ -46,19 +44,6 @@ def test_a_number_that_is_no_level(rating: object) -> None:
         score = score_of(metric, judge, rubric=HALVES)
         assert (score.value, score.normalized, score.reason) == (None, None, "unparsable")
         assert len(judge.requests) == 2
-
-
-def test_the_complaint_names_the_levels() -> None:
-    """A judge that is asked again is told what it may choose from."""
-    judge = rated(7)
-    score_of(Rubric(levels=HALVES), judge)
-    assert "must be one of 0, 0.5, 1, not 7" in judge.requests[1][0].complaint
-
-
-def test_any_numbers_may_be_levels() -> None:
-    """Negative levels and gaps are brought to [0, 1] beside the raw score."""
-    score = score_of(Rubric(levels={-2: "No.", 0: "Well.", 6: "Yes."}, threshold=1), rated(0))
-    assert (score.value, score.normalized, score.label) == (0, 0.25, "fail")
 
 
 def test_five_levels_by_default() -> None:
@@ -123,19 +108,6 @@ def test_a_rubric_of_a_sample_that_cannot_be_used() -> None:
     assert "must name one number" in scores[0].detail["error"]
 
 
-def test_a_single_level() -> None:
-    """A scale of one level leaves no choice, and nothing to bring to [0, 1]."""
-    score = score_of(Rubric(levels={3: "Whatever."}), rated(3))
-    assert (score.value, score.normalized) == (3, None)
-
-
-def test_no_rubric() -> None:
-    """A sample without a rubric of its own has no score by one."""
-    judge = FakeJudge(script())
-    score = score_of(InstanceRubric(), judge, rubric={})
-    assert (score.value, score.reason, judge.requests) == (None, "missing_rubric", [])
-
-
 @pytest.mark.parametrize("make", [Rubric, InstanceRubric])
 def test_what_is_shown(make: Any) -> None:
     """The judge sees what the sample has of the inputs, and nothing else."""
@@ -162,45 +134,6 @@ def test_inputs_that_cannot_be_shown(make: Any, inputs: Any) -> None:
         make(inputs=inputs)
 
 
-def test_what_a_rubric_needs() -> None:
-    """With the answer among the inputs the rest is shown where it is there; else all is needed."""
-    assert Rubric().needs == {"answer"}
-    assert Rubric(inputs=("question", "contexts")).needs == {"question", "contexts"}
-    assert InstanceRubric().needs == {"rubric"}
-
-
-def test_two_rubrics_stand_side_by_side() -> None:
-    """Rubrics of other levels are asked apart, and each is held to its own."""
-    judge = FakeJudge(script())
-    metrics = [
-        Rubric(),
-        Rubric(name="halves", levels=HALVES),
-        Rubric(name="strict", levels={**HALVES, 1: "Right to the letter."}),
-        InstanceRubric(),
-    ]
-    evaluation = evaluated(metrics, judge, rubric={0: "No.", 10: "Yes."})
-    assert [score.value for score in evaluation.scores] == [5, 1, 1, 10]
-    assert [len(request) for request in judge.requests] == [1, 1, 1, 1]
-
-
-LEVELS = st.lists(
-    st.integers(-100, 100) | st.floats(-1e6, 1e6).filter(lambda x: abs(x) > 1e-3),
-    min_size=2,
-    max_size=6,
-    unique_by=float,
-)
-
-
-@given(LEVELS, st.data())
-def test_every_level_can_be_chosen(levels: list[float], data: st.DataObject) -> None:
-    """Whatever the numbers, each is accepted, and normalized to its place between the ends."""
-    chosen = data.draw(st.sampled_from(levels))
-    score = score_of(Rubric(levels=dict.fromkeys(levels, "So.")), rated(chosen))
-    assert score.value == chosen
-    assert score.normalized is not None
-    assert 0 <= score.normalized <= 1
-
-
 # --- guideline ------------------------------------------------------------------------------------
 
 
@@ -215,14 +148,6 @@ def test_a_guideline_is_kept_or_not(passing: object, value: float) -> None:
         "answer": FULL.answer,
         "guidelines": "Be brief.",
     }
-
-
-def test_two_guidelines_stand_side_by_side() -> None:
-    """Each guideline is decided in a request of its own."""
-    judge = FakeJudge(script(guideline=lambda task: {"passing": "b" in task.text("guidelines")}))
-    metrics = [Guideline(guidelines=g, name=g) for g in ("a", "b")]
-    assert [score.value for score in evaluated(metrics, judge).scores] == [0, 1]
-    assert len(judge.requests) == 2
 
 
 @pytest.mark.parametrize("guidelines", ["", " \n"])

@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import (
-    ContextRelevance,
     Faithfulness,
     StatementContextRelevance,
     StatementFaithfulness,
 )
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.metrics.groundedness import sentences_of
-from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Score
 from scoring import score_of, script
@@ -147,28 +145,3 @@ def test_a_context_that_is_not_there(numbers: list[int]) -> None:
     judge = FakeJudge(script(relevant_contexts={"numbers": numbers}))
     score = score_of(StatementContextRelevance(), judge)
     assert (score.value, score.reason) == (None, "judge_incomplete")
-
-
-LONG = 40_000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "text", [" " * LONG, "\t" * LONG, "A. " * LONG, "1. " * LONG, "! " * LONG, '"' * LONG]
-)
-def test_long_answers_are_read(text: str) -> None:
-    """Models that write the same sign on and on hold nobody up: the work is linear."""
-    assert len(sentences_of(f"It is 5{text}x.")) <= 40
-
-
-def test_one_judge_is_the_default() -> None:
-    """A second judge is asked where it is wanted."""
-    assert len(ContextRelevance().asks) == 1
-    assert len(ContextRelevance(judges=2).asks) == 2
-
-
-@pytest.mark.parametrize("kind", [Faithfulness, StatementFaithfulness, StatementContextRelevance])
-def test_a_form_that_is_none_is_refused(kind: Any) -> None:
-    """The error says which there are."""
-    with pytest.raises(ConfigError, match=r"form of \w+ must be one of \('short', 'full'\)"):
-        kind(form="cheap")

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -21,14 +22,21 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.outcomes import outcome_of, retry_after
-from rag_eval_otel.judge.protection import AttemptResult, Endpoint, time_limit
-from rag_eval_otel.judge.throttling import Limits
-from rag_eval_otel.runtime.watchdog import ACTIVITY, Activity
+from rag_eval_otel.judge.limits import (
+    AttemptResult,
+    Breaker,
+    Endpoint,
+    Limits,
+    RetryBudget,
+    Slots,
+    time_limit,
+)
+from rag_eval_otel.judge.outcomes import Outcome, outcome_of, retry_after
 from virtual_time import run_virtually
 
 T = TypeVar("T")
-LIVE = Limits(failures=5, patience=10.0, concurrency=16, retry_share=0.1)
+LIVE = Limits(failures=5, patience=10.0, concurrency=16)
+OPENING = Limits(failures=3, probe_after=30.0, probe_at_most=100.0)
 
 
 def refusal(after: float | None = None) -> JudgeRateLimitError:
@@ -152,21 +160,62 @@ def test_no_retry_sleeps_past_the_deadline() -> None:
     assert (len(server.at), now) == (1, pytest.approx(0.1))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("share", "least"), [(0.1, 0.97), (0.5, 0.5)])
-def test_retries_are_at_most_a_tenth_of_first_attempts(share: float, least: float) -> None:
-    """With 10 % and with 50 % of server errors, at 20 requests a second for two minutes."""
-    draw = random.Random(2)
-    error = JudgeTransportError("500")
-    limits = Limits(patience=10.0, concurrency=64, retry_share=0.1)
-    results, server = run(
-        lambda s: s.ask_many(2400, every=0.05),
-        lambda _: error if draw.random() < share else None,
-        limits,
+async def turns(server: Server, number: int, at_once: int) -> list[bool]:
+    """Send two requests for each turn; return whether both of a turn were answered."""
+    places = asyncio.Semaphore(at_once)
+
+    async def turn() -> bool:
+        async with places:
+            with time_limit(30, clock=server.clock):
+                return kinds(await asyncio.gather(server.ask(), server.ask())) == {"fine"}
+
+    return await asyncio.gather(*(turn() for _ in range(number)))
+
+
+@pytest.mark.parametrize("seconds", [0.005, 0.5])
+@pytest.mark.parametrize("at_once", [1, 16])
+@pytest.mark.parametrize(("share", "least"), [(0.1, 0.97), (0.5, 0.7)])
+def test_random_failures_cost_few_turns(
+    share: float, least: float, at_once: int, seconds: float
+) -> None:
+    """With 10 % and 50 % of server errors, the retries are at most as many as first attempts."""
+    draw = random.Random(f"{share} {at_once} {seconds}")
+
+    async def use(server: Server) -> list[bool]:
+        server.seconds = seconds
+        return await turns(server, 1000, at_once)
+
+    found, server = run(
+        use, lambda _: JudgeTransportError("500") if draw.random() < share else None
     )
-    state = server.endpoint.state
-    assert state.retries == len(server.at) - 2400 <= 240 + 3
-    assert results.count("fine") >= least * 2400
+    assert found.count(True) >= least * 1000
+    assert server.endpoint.state.retries <= 2000
+
+
+@pytest.mark.parametrize("at_once", [1, 16])
+def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(at_once: int) -> None:
+    """An hour of it costs a probe every half minute, and the first good probe ends it for all."""
+    before, probes = list[float](), list[float]()
+
+    async def use(server: Server) -> list[bool]:
+        def outcome(now: float) -> BaseException | None:
+            if now >= 3600:
+                return None
+            (probes if server.endpoint.state.breaker == "open" else before).append(now)
+            return JudgeTransportError("500")
+
+        server.outcome = outcome
+        found = await turns(server, 100 * at_once, at_once)
+        await asyncio.sleep(max(0.0, 3600 - server.clock()))
+        return found + await turns(server, at_once, at_once)
+
+    found, _ = run(use)
+    assert found == [False] * 100 * at_once + [True] * at_once
+    assert len(before) <= 5 + min(LIVE.concurrency, 2 * at_once)
+    pauses = [later - at - 0.1 for at, later in pairwise(probes)]
+    least = [0.9 * min(30.0, 2.0**n) - 1e-6 for n in range(len(pauses))]
+    assert all(pause >= wanted for pause, wanted in zip(pauses, least, strict=True))
+    assert max(pauses) < 31, "recovery is not waited for any longer"
 
 
 def test_for_datasets_every_request_may_be_retried() -> None:
@@ -182,7 +231,7 @@ def test_for_datasets_every_request_may_be_retried() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [60, 600])
-def test_for_datasets_a_busy_server_gets_fewer_requests_and_no_row_is_lost(rows: int) -> None:
+def test_for_datasets_a_busy_server_loses_no_row(rows: int) -> None:
     """The server refuses more than eight requests at a time, and does not say for how long."""
     under_way = [0]
 
@@ -250,52 +299,20 @@ def test_a_long_pause_fails_requests_at_once(seconds: float) -> None:
 def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
     """A server that always says 429 without a time gets few requests, until the breaker opens."""
     results, server = run(lambda s: s.ask_many(600, every=0.1), lambda _: refusal())
-    assert len(server.at) < 16 + 30
+    assert len(server.at) <= 5 * 16
     state = server.endpoint.state
-    assert state.retries <= 6
+    assert state.retries <= len(server.at)
     assert state.openings == 1
     assert kinds(results) <= {"JudgeRateLimitError", "JudgeUnavailableError"}
 
 
 def test_requests_under_way_together_are_one_refusal() -> None:
-    """Sixteen refusals at once are one event: the limit is halved once, the breaker stays shut."""
+    """Sixteen refusals at once are one event: the breaker stays shut."""
     _, server = run(lambda s: s.ask_many(16), lambda now: refusal(1.0) if now < 0.1 else None)
-    assert 8 <= server.endpoint.state.limit <= 9
     assert server.endpoint.state.openings == 0
 
 
-def test_the_limit_a_minute_makes_requests_wait_or_fail() -> None:
-    """Ten a minute: ten go at once, the others cannot wait so long; nothing is sent in vain."""
-    limits = Limits(requests_per_minute=10, patience=10.0, failures=5)
-    results, server = run(lambda s: s.ask_many(30), limits=limits)
-    assert (results.count("fine"), len(server.at)) == (10, 10)
-    assert kinds(results) == {"fine", "JudgeRateLimitError"}
-
-    async def patient(server: Server) -> list[str | Exception]:
-        return await server.ask_many(30)
-
-    results, server = run(patient, limits=Limits(requests_per_minute=10, patience=300.0))
-    assert kinds(results) == {"fine"}
-    assert [round(at) for at in server.at] == [0] * 10 + [60] * 10 + [120] * 10
-
-
-def test_a_request_that_waits_for_its_minute_also_waits_for_a_new_pause() -> None:
-    """A 429 that comes while a request waits for the limiter holds for this request, too."""
-
-    async def use(server: Server) -> list[float]:
-        server.seconds = 55.0
-        first = asyncio.ensure_future(server.ask())
-        await asyncio.sleep(0)
-        await asyncio.gather(first, server.ask())
-        return server.at
-
-    limits = Limits(requests_per_minute=1, patience=500.0, timeout=None, retries=0)
-    at, _ = run(use, lambda now: refusal(20.0) if now < 1 else None, limits)
-    assert len(at) == 2
-    assert at[1] >= 75
-
-
-# --- the breaker ----------------------------------------------------------------------------------
+# --- the breaker of an endpoint -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -303,57 +320,96 @@ def test_a_request_that_waits_for_its_minute_also_waits_for_a_new_pause() -> Non
     [
         JudgeTransportError("down"),
         JudgeTimeoutError("hangs"),
-        UnparsableReplyError("prose"),
         RuntimeError("of a library"),
     ],
 )
 def test_an_outage_costs_five_failures_in_a_row(error: Exception) -> None:
-    """One request after the other: five are sent, then none, and the error says why."""
+    """One request after the other: five are sent, then probes, and the error says why."""
 
     async def use(server: Server) -> list[str | Exception]:
         return [await server.ask() for _ in range(50)]
 
     results, server = run(use, lambda _: error)
-    assert len(server.at) == 5
+    pauses = [later - at for at, later in pairwise(server.at[5:])]
+    assert [round(pause) for pause in pauses] == [1, 2, 4, 8], "the next one comes too late"
     assert isinstance(results[-1], JudgeUnavailableError)
     assert results[-1].requests == 0
     assert "failed in a row; next try in" in str(results[-1])
 
 
-@pytest.mark.slow
-def test_an_outage_costs_what_is_under_way_and_then_a_probe_each() -> None:
-    """Ten minutes at 20 requests a second: what is under way, few retries, and five probes."""
+def test_a_probe_that_succeeds_lets_all_through() -> None:
+    """While the breaker is open, requests wait for it; nothing is sent beside the probe."""
 
     async def use(server: Server) -> list[str | Exception]:
-        return await server.ask_many(20 * 660, every=0.05)
+        await server.ask_many(5)
+        return await server.ask_many(40)
 
-    results, server = run(use, lambda now: JudgeTransportError("down") if 10 < now < 610 else None)
-    down = [at for at in server.at if 10 < at < 610]
-    before, probes = [at for at in down if at < 15], [at for at in down if at > 15]
-    assert len(before) <= 5 + 16
-    gaps = [later - at for at, later in pairwise(probes)]
-    assert len(probes) <= 5
-    assert all(gap >= 60 for gap in gaps)
-    state = server.endpoint.state
-    assert (state.breaker, state.openings) == ("open" if results[-1] != "fine" else "closed", 1)
+    limits = Limits(retries=0, failures=5, concurrency=40)
+    results, server = run(
+        use, lambda now: JudgeTransportError("down") if now < 0.1 else None, limits
+    )
+    assert results == ["fine"] * 40
+    probe, *others = server.at[5:]
+    assert 0.55 <= probe <= 0.6
+    assert others == [pytest.approx(probe + 0.1)] * 39
 
 
-def test_a_probe_that_succeeds_lets_all_through() -> None:
-    """While the probe is under way other requests are refused."""
+def test_one_success_closes_the_breaker() -> None:
+    """The reply to a request that was sent before the outage counts; nobody waits for the probe."""
 
-    async def use(server: Server) -> list[list[str | Exception]]:
-        first = await server.ask_many(5)
-        await asyncio.sleep(34)
-        return [first, await server.ask_many(3), await server.ask_many(20)]
+    async def use(server: Server) -> float:
+        server.seconds = 0.3
+        early = asyncio.ensure_future(server.ask())
+        await asyncio.sleep(0.01)
+        server.seconds = 0.1
+        await server.ask_many(5)
+        await asyncio.sleep(0.05)
+        waiting = asyncio.ensure_future(server.ask())
+        await early
+        await waiting
+        return server.at[-1]
 
     limits = Limits(retries=0, failures=5)
-    (_, probing, after), server = run(
-        use, lambda now: JudgeTransportError("down") if now < 30 else None, limits
-    )
-    assert kinds(probing) == {"fine", "JudgeUnavailableError"}
-    assert probing.count("fine") == 1
-    assert kinds(after) == {"fine"}
+    errors: list[JudgeError | None] = [*[JudgeTransportError("down")] * 5, None]
+    at, server = run(use, lambda _: errors.pop() if errors else None, limits)
+    assert at == pytest.approx(0.3)
     assert server.endpoint.state.breaker == "closed"
+
+
+def test_nobody_waits_for_a_probe_with_a_wrong_key() -> None:
+    """Requests fail at once; a probe after half a minute finds out that the key is right now."""
+
+    async def use(server: Server) -> list[str | Exception]:
+        found = []
+        for _ in range(31):
+            with time_limit(60, clock=server.clock):
+                found.append(await server.ask())
+            await asyncio.sleep(1)
+        return found
+
+    results, server = run(use, lambda now: JudgeAuthError("401") if now < 20 else None)
+    assert len([at for at in server.at if at < 20]) == 1
+    assert 27 <= server.at[1] <= 31
+    assert kinds(results) == {"JudgeAuthError", "JudgeUnavailableError", "fine"}
+
+
+def test_a_request_that_waits_for_a_probe_in_vain_says_so() -> None:
+    """It has the reason circuit_open shortly before the deadline of its turn, not a timeout."""
+
+    async def use(server: Server) -> tuple[str | Exception, float]:
+        await server.ask_many(5)
+        server.seconds = 1000.0
+        asyncio.ensure_future(server.ask()).add_done_callback(lambda _: None)
+        await asyncio.sleep(1)
+        with time_limit(20, clock=server.clock):
+            return await server.ask(), server.clock()
+
+    limits = Limits(retries=0, failures=5, timeout=None)
+    (result, now), _ = run(
+        use, lambda now: JudgeTransportError("down") if now < 1 else None, limits
+    )
+    assert isinstance(result, JudgeUnavailableError)
+    assert 20.9 < now < 21.1
 
 
 def test_texts_that_are_too_long_do_not_open_the_breaker() -> None:
@@ -384,7 +440,8 @@ def test_requests_that_run_out_of_time_open_the_breaker() -> None:
                 await server.ask()
 
     _, server = run(use)
-    assert (len(server.at), server.endpoint.state.attempts) == (5, {"timeout": 5})
+    assert len(server.at) <= 5 + 4, "the probes after 0.5, 1, 2 and 4 s"
+    assert set(server.endpoint.state.attempts) == {"timeout"}
 
 
 def test_an_attempt_that_began_too_late_is_no_failure() -> None:
@@ -417,11 +474,13 @@ def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "rag_eval_otel"):
         run(use, limits=Limits(failures=5, retries=0))
     told = [record.getMessage() for record in caplog.records]
-    assert [line.startswith("the judge m fails (transport, 5 in a row)") for line in told] == [
+    assert [
+        line.startswith("rag_eval_otel: the judge m fails (transport, 5 in a row)") for line in told
+    ] == [
         True,
         False,
     ] * 2
-    assert told[1] == "the judge m answers again"
+    assert told[1] == "rag_eval_otel: the judge m answers again"
     assert "sk-secret" not in caplog.text
 
 
@@ -541,7 +600,9 @@ class ConnectFailed(Exception):  # noqa: N818
 class AwsError(Exception):
     """An error of botocore."""
 
-    response = {"ResponseMetadata": {"HTTPStatusCode": 429}}  # noqa: RUF012
+    def __init__(self) -> None:
+        """Fail with 429."""
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": 429}}
 
 
 @pytest.mark.parametrize(
@@ -609,106 +670,6 @@ def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: floa
     assert retry_after(headers, now=lambda: 784111777.0) == seconds
 
 
-# --- event loops that are abandoned ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("late", ["never", "fails"])
-def test_an_abandoned_event_loop_takes_no_slots_along(late: str) -> None:
-    """The requests of the loop that is blocked are forgotten, also if they end after all."""
-    limits = Limits(failures=5, concurrency=2, patience=1.0, timeout=None, retries=0)
-
-    async def use(server: Server) -> tuple[object, ...]:
-        old, gate = Activity(set()), asyncio.Event()
-
-        async def stuck() -> str:
-            await gate.wait()
-            raise refusal()
-
-        token = ACTIVITY.set(old)
-        calls = [asyncio.ensure_future(server.endpoint.call(stuck)) for _ in range(5)]
-        ACTIVITY.reset(token)
-        await asyncio.sleep(0.1)
-        assert server.endpoint.state.in_flight == 2
-        for forget in old.on_abandoned:
-            forget()
-        fine = await server.ask_many(4)
-        if late == "fails":
-            gate.set()
-            await asyncio.gather(*calls, return_exceptions=True)
-        for call in calls:
-            call.cancel()
-        return *fine, server.endpoint.state.in_flight, server.endpoint.state.breaker
-
-    result, server = run(use, limits=limits)
-    assert result == ("fine",) * 4 + (0, "closed")
-    assert server.endpoint._breaker.failures == 0  # noqa: SLF001
-
-
-def test_a_probe_on_an_abandoned_event_loop_is_not_waited_for() -> None:
-    """The breaker asks again by the next request, and closes when the server is well."""
-    failures = [JudgeTransportError("503")] * 5
-
-    async def use(server: Server) -> tuple[object, ...]:
-        await server.ask_many(5)
-        await asyncio.sleep(40)
-        activity, never = Activity(set()), asyncio.Event()
-
-        async def stuck() -> str:
-            await never.wait()
-            return "late"
-
-        token = ACTIVITY.set(activity)
-        probe = asyncio.ensure_future(server.endpoint.call(stuck))
-        ACTIVITY.reset(token)
-        await asyncio.sleep(0.1)
-        state = server.endpoint.state.breaker
-        for forget in activity.on_abandoned:
-            forget()
-        found = await server.ask()
-        probe.cancel()
-        return state, found, server.endpoint.state.breaker
-
-    limits = Limits(failures=5, retries=0, timeout=None)
-    result, _ = run(use, lambda _: failures.pop() if failures else None, limits)
-    assert result == ("half_open", "fine", "closed")
-
-
-def test_requests_that_are_cancelled_while_they_wait_for_the_same_time_keep_no_slot() -> None:
-    """Requests of one size often wait for the same time; each gives its own place back."""
-
-    async def use(server: Server) -> int:
-        await server.ask(tokens=100)
-        calls = [asyncio.ensure_future(server.ask(tokens=10)) for _ in range(4)]
-        await asyncio.sleep(0.1)
-        for call in reversed(calls):
-            call.cancel()
-            await asyncio.sleep(0)
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        assert {type(result) for result in results} == {asyncio.CancelledError}
-        return server.endpoint.state.in_flight
-
-    limits = Limits(tokens_per_minute=100, concurrency=8)
-    assert run(use, limits=limits)[0] == 0
-
-
-def test_requests_that_are_cancelled_keep_no_place_in_the_limiter() -> None:
-    """Twenty clients that hang up while they wait do not make the next one wait ten minutes."""
-
-    async def use(server: Server) -> float:
-        await server.ask_many(2)
-        calls = [asyncio.ensure_future(server.ask()) for _ in range(20)]
-        await asyncio.sleep(1)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        await server.ask()
-        return server.clock()
-
-    now, server = run(use, limits=Limits(requests_per_minute=2, patience=1000, timeout=None))
-    assert now == pytest.approx(60, abs=1)
-    assert len(server.at) == 3
-
-
 def test_the_log_is_written_without_the_lock_of_the_endpoint(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -728,4 +689,201 @@ def test_the_log_is_written_without_the_lock_of_the_endpoint(
 
     run(use, lambda _: JudgeAuthError("401"))
     assert found == [True]
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == "rag_eval_otel"]
+
+
+# --- the breaker ----------------------------------------------------------------------------------
+
+
+def failing(breaker: Breaker, times: int, outcome: Outcome = "transport") -> list[str | None]:
+    """End attempts at time 0 with ``outcome``; return how the breaker changed."""
+    return [breaker.ended(outcome, is_probe=breaker.is_open, now=0, draw=0.0) for _ in range(times)]
+
+
+def test_a_breaker_opens_after_failures_in_a_row() -> None:
+    """A success in between starts the count again."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 2)
+    failing(breaker, 1, "ok")
+    assert failing(breaker, 3) == [None, None, "opened"]
+    assert (breaker.is_open, breaker.wait(10)) == (True, 20)
+
+
+@pytest.mark.parametrize("outcome", ["not_found", "unparsable", "timeout", "internal"])
+def test_useless_answers_open_a_breaker(outcome: Outcome) -> None:
+    """A wrong model and a judge that talks nonsense cost three requests, not one for each turn."""
+    assert failing(Breaker(OPENING), 3, outcome)[-1] == "opened"
+
+
+def test_a_refused_key_opens_a_breaker_at_once() -> None:
+    """No second request can do better."""
+    assert failing(Breaker(OPENING), 1, "unauthorized") == ["opened"]
+
+
+def test_a_text_that_is_too_long_does_not_open_a_breaker() -> None:
+    """A server that refuses a text answers, so the failures before are no outage."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 50, "bad_request")
+    failing(breaker, 2)
+    failing(breaker, 1, "bad_request")
+    assert failing(breaker, 3) == [None, None, "opened"]
+
+
+def test_a_request_that_is_cancelled_does_not_touch_a_breaker() -> None:
+    """It is neither a failure nor the end of failures."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 50, "cancelled")
+    failing(breaker, 2)
+    failing(breaker, 1, "cancelled")
+    assert failing(breaker, 1) == ["opened"]
+
+
+def test_a_breaker_that_never_opens() -> None:
+    """Without a limit of failures, as for datasets, every request is sent."""
+    breaker = Breaker(Limits())
+    failing(breaker, 100, "unauthorized")
+    assert not breaker.is_open
+
+
+def test_pauses_between_probes_grow() -> None:
+    """A failed probe doubles the pause, up to the longest; the next opening starts small again."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 3)
+    now, pauses = 0.0, []
+    for _ in range(4):
+        pauses.append(breaker.wait(now))
+        now += pauses[-1]
+        assert breaker.wait(now) == 0
+        assert breaker.ended("timeout", is_probe=True, now=now, draw=0.0) is None
+    assert pauses == [30, 60, 100, 100]
+    assert breaker.ended("ok", is_probe=True, now=now, draw=0.0) == "closed"
+    failing(breaker, 3)
+    assert (breaker.wait(0), breaker.openings) == (30, 2)
+
+
+@pytest.mark.parametrize("outcome", ["ok", "bad_request"])
+def test_one_answer_closes_a_breaker(outcome: Outcome) -> None:
+    """The reply to a request that was sent before the breaker opened shows that the server runs."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 3)
+    assert breaker.ended(outcome, is_probe=False, now=1, draw=0.0) == "closed"
+    assert (breaker.is_open, breaker.failures, breaker.wait(1)) == (False, 0, 0)
+
+
+def test_late_failures_do_not_delay_the_probe() -> None:
+    """Requests that were sent before the breaker opened fail after it."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 3)
+    for _ in range(20):
+        assert breaker.ended("transport", is_probe=False, now=9, draw=0.0) is None
+    assert breaker.wait(9) == 21
+
+
+@pytest.mark.parametrize("outcome", ["unauthorized", "not_found", "unparsable"])
+def test_a_wrong_key_or_model_is_not_probed_soon(outcome: Outcome) -> None:
+    """Nobody corrects a key within a second, so the first pause is the longest."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 3, outcome)
+    assert breaker.wait(0) == 100
+
+
+def test_probes_have_jitter() -> None:
+    """Processes that failed together do not come back together."""
+    breaker = Breaker(OPENING)
+    for _ in range(3):
+        breaker.ended("transport", is_probe=False, now=0, draw=0.5)
+    assert breaker.wait(0) == pytest.approx(28.5)
+
+
+# --- retries --------------------------------------------------------------------------------------
+
+
+def test_retries_are_at_most_as_many_as_first_attempts() -> None:
+    """However many requests want a retry, the limit holds in each minute."""
+    budget = RetryBudget()
+    draw = random.Random(1)
+    first, retries = [], []
+    now = 0.0
+    for _ in range(5000):
+        now += draw.expovariate(20)
+        if draw.random() < 0.3:
+            budget.first(now)
+            first.append((now, 1))
+        if budget.take(now):
+            retries.append((now, 1))
+    assert budget.total == len(retries)
+    assert 0.9 * len(first) < len(retries) <= len(first) + 3
+
+
+def test_a_first_request_may_be_retried() -> None:
+    """A process that has sent one request may retry it three times in a minute."""
+    budget = RetryBudget()
+    budget.first(0)
+    assert [budget.take(1) for _ in range(4)] == [True, True, True, False]
+    assert budget.take(61.5)
+
+
+# --- slots ----------------------------------------------------------------------------------------
+
+
+def test_a_request_of_a_loop_that_was_closed_takes_no_slot() -> None:
+    """Its slot goes to the next that waits, and is not given back twice."""
+
+    async def take() -> None:
+        await slots.acquire(1000)
+
+    slots = Slots(1)
+    slots.in_flight = 1
+    abandoned = asyncio.new_event_loop()
+    task = abandoned.create_task(take())
+    abandoned.call_soon(abandoned.stop)
+    abandoned.run_forever()
+    abandoned.close()
+    slots.release()
+    assert slots.in_flight == 0
+    asyncio.run(take())
+    assert slots.in_flight == 1
+    assert not task.done()
+    coroutine = task.get_coro()
+    del task
+    assert coroutine is not None
+    coroutine.close()  # as Python does when it deletes the task
+    assert slots.in_flight == 1
+
+
+def test_while_a_server_is_probed_one_request_is_under_way() -> None:
+    """The others wait, and all go when the probe has succeeded."""
+
+    async def use() -> list[int]:
+        slots = Slots(16)
+        slots.is_probing = True
+        await slots.acquire(10)
+        others = [asyncio.ensure_future(slots.acquire(10)) for _ in range(5)]
+        await asyncio.sleep(0)
+        found = [slots.in_flight]
+        slots.release()
+        found.append(slots.in_flight)
+        slots.is_probing = False
+        slots.release()
+        await asyncio.gather(*others)
+        return [*found, slots.in_flight]
+
+    assert asyncio.run(use()) == [1, 1, 4]
+
+
+def test_a_cancelled_request_passes_its_slot_on() -> None:
+    """A slot that was granted at the moment of the cancellation is not lost."""
+
+    async def use() -> int:
+        slots = Slots(1)
+        await slots.acquire(10)
+        waiting = asyncio.ensure_future(slots.acquire(10))
+        await asyncio.sleep(0)
+        slots.release()
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+            slots.release()
+        return slots.in_flight
+
+    assert asyncio.run(use()) == 0

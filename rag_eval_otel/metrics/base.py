@@ -1,0 +1,398 @@
+"""What metrics share: the protocol `Metric`, scores of blank fields, and scores from replies.
+
+A metric that asks the judge one kind of question is a row of a table: a `TaskMetric`, or a
+`RatedMetric` if the reply is a rating. Other metrics are dataclasses of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.replies import Graded, Judged, JudgedStatement, Reply
+from rag_eval_otel.judge.tasks import AskLike, Kind, Rated, Task, check_examples
+from rag_eval_otel.types import EmbedFn, Label, Reason, Sample, Score
+from rag_eval_otel.untrusted import says_nothing
+
+Examples: TypeAlias = Sequence[Mapping[str, Any]]
+"""Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
+
+R = TypeVar("R", bound=Reply)
+
+MISSING: Mapping[str, Reason] = {
+    "question": "missing_question",
+    "contexts": "no_context",
+    "answer": "empty_answer",
+    "reference": "missing_reference",
+}
+"""The reason of a score if a field of the sample is blank or absent, by the name of the field."""
+
+
+class Metric(Protocol):
+    """Computes one `Score` of a sample from replies of the judge and embeddings.
+
+    These attributes are optional: ``threshold``, the lowest score that passes; ``scale``, the
+    lowest and the highest score; ``asks``, the kinds of question for the judge (`Kind`), whose
+    prompts become a part of the version of the scores.
+    """
+
+    @property
+    def name(self) -> str:
+        """The metric's name, in snake case: ``[a-z][a-z0-9_]*``."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of `Sample`, or keys of ``Sample.extra``, that a sample must have."""
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return the score of ``sample``. A `JudgeError` raised here becomes a failed score.
+
+        ``ask`` puts a question to the judge, and ``embed`` returns the vectors of texts.
+        """
+
+
+class Indexed(Protocol):
+    """An entry of a judge's reply about one of several texts; ``index`` is the text's number."""
+
+    @property
+    def index(self) -> int: ...
+
+
+E = TypeVar("E", bound=Indexed)
+
+
+def kinds_of(metric: Metric) -> tuple[Kind[Any], ...]:
+    """Return the kinds of question that ``metric`` puts to the judge; none if it asks no judge."""
+    kinds: tuple[Kind[Any], ...] = getattr(metric, "asks", ())
+    return kinds
+
+
+def label_of(value: float | None, threshold: float | None) -> Label | None:
+    """Return "pass" if ``value`` reaches ``threshold``, else "fail"; None if either is None."""
+    if value is None or threshold is None:
+        return None
+    return "pass" if value >= threshold else "fail"
+
+
+@cache
+def _choices(kind: Any) -> Mapping[str, tuple[object, ...]]:
+    """Return the allowed values of options of the metric class ``kind``, from ``Literal`` types."""
+    hints = get_type_hints(kind).items()
+    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseMetric:
+    """The options that all metrics of this library have, and the ways to build their scores."""
+
+    name: str = ""
+    threshold: float | None = 0.5
+    examples: Examples = ()
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kinds of question that the metric puts to the judge; empty if it asks no judge."""
+        return ()
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for an option without its allowed value, or an unfit example."""
+        kind: Any = type(self)
+        for name, choices in _choices(kind).items():
+            value = getattr(self, name)
+            if value not in choices:
+                msg = f"{name} of {kind.__name__} must be one of {choices}, not {value!r}"
+                raise ConfigError(msg)
+        check_examples(self.name, self.examples, self.asks)
+
+    def blank_score(self, sample: Sample, **blank: float | None) -> Score | None:
+        """Return the score of a sample that lacks a field named in ``blank``, or None if none is.
+
+        ``blank`` maps the name of a field to the score of a sample without this field, or to None
+        if the score is then undefined. The fields are checked in the order of ``blank``.
+
+        If the metric asks a judge, an answer without content (":", "Thought process:") gets the
+        score of a missing answer, for the reason ``noncommittal``, or ``no_claims`` if there is no
+        number.
+        """
+        for name, value in blank.items():
+            text, reason = text_of(sample, name), MISSING[name]
+            if name == "answer" and text and self.asks and says_nothing(sample.answer):
+                reason = "no_claims" if value is None else "noncommittal"
+            elif text:
+                continue
+            if value is None:
+                return self.undefined(reason)
+            return self.score_of(value, reason=reason)
+        return None
+
+    def score_of(
+        self,
+        value: float,
+        *,
+        normalized: float | None = None,
+        reason: Reason | None = None,
+        explanation: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> Score:
+        """Return the score ``value``, with a pass or fail label by the threshold."""
+        return Score(
+            name=self.name,
+            value=value,
+            normalized=normalized,
+            label=label_of(value, self.threshold),
+            threshold=self.threshold,
+            reason=reason,
+            explanation=explanation or None,
+            detail=detail or {},
+        )
+
+    def undefined(self, reason: Reason, *, detail: Mapping[str, Any] | None = None) -> Score:
+        """Return an undefined score: it has a ``reason`` and no number."""
+        return Score(name=self.name, status="undefined", reason=reason, detail=detail or {})
+
+    def claims_score(
+        self,
+        claims: Sequence[str],
+        verdicts: Sequence[Judged],
+        explanation: Callable[[Sequence[str]], str | None],
+    ) -> Score:
+        """Return the share of ``claims`` with the verdict yes, or the mean of the probabilities.
+
+        ``explanation`` gets the claims with the verdict no.
+        """
+        refused = [
+            f"{claim} ({reason})" if (reason := getattr(verdict, "reason", "")) else claim
+            for claim, verdict in zip(claims, verdicts, strict=True)
+            if not verdict.verdict
+        ]
+        return self.score_of(
+            share_of(verdicts),
+            explanation=explanation(refused),
+            detail={"statements": list(claims), **verdicts_of(verdicts)},
+        )
+
+    def grade_score(self, grade: Graded, *, scale: tuple[float, float], rated: Rated) -> Score:
+        """Return ``grade``, the judge's rating on ``scale`` (lowest, highest), as the score.
+
+        ``normalized`` is the grade brought to [0, 1].
+        """
+        value, (low, high) = rating_of(grade), scale
+        return self.score_of(
+            value,
+            normalized=(value - low) / (high - low) if low < high else None,
+            reason=_rating_remark(rated, [grade]),
+            explanation=grade.reason,
+            detail={"rated": how_rated(rated, [grade])},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMetric(BaseMetric):
+    """A metric that asks the judge one kind of question: a row of a table of metrics.
+
+    - ``about``: the description of the metric for users.
+    - ``kind``: the question to the judge.
+    - ``blank``: maps the fields that may not be blank to the score of a sample without the field,
+      or to None if the score is then undefined; in the order in which they are checked.
+    - ``formula``: computes the score from the metric and the judge's reply.
+    - ``needs``: the fields that a sample must have; by default the keys of ``blank``.
+    - ``definition``: the built-in name, which stays if the metric gets another ``name``.
+    """
+
+    about: str = field(compare=False, repr=False)
+    kind: Kind[Any] = field(compare=False, repr=False)
+    blank: Mapping[str, float | None] = field(compare=False, repr=False)
+    formula: Callable[[BaseMetric, Any], Score] = field(compare=False, repr=False)
+    needs: frozenset[str] = field(default=frozenset(), compare=False)
+    requests: str = field(default="1", compare=False, repr=False)
+    scale: tuple[float, float] = field(default=(0.0, 1.0), compare=False, repr=False)
+    definition: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "definition", self.definition or self.name)
+        object.__setattr__(self, "needs", self.needs or frozenset(self.blank))
+        BaseMetric.__post_init__(self)
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        return (self.kind,)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if score := self.blank_score(sample, **self.blank):
+            return score
+        return self.formula(self, await ask(task_about(sample, self.kind, self.examples)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatedMetric(BaseMetric):
+    """A metric for which one or two judges rate the sample: a row of a table of metrics.
+
+    With ``judges=2``, two prompts of different wording are answered independently, and the score is
+    the mean of the two ratings. With ``rating="logprobs"``, a rating is the mean of the possible
+    numbers, weighted by the probabilities that the judge gives them.
+
+    - ``kinds``: the questions to the two judges. ``top``: their highest rating, which scores 1.
+    - ``swaps``: in the second question, answer and reference are exchanged.
+    - ``about``, ``blank``, ``needs``, ``definition``: as for `TaskMetric`.
+    """
+
+    judges: Literal[1, 2] = 1
+    rating: Rated = "integer"
+    about: str = field(compare=False, repr=False)
+    kinds: tuple[Kind[Any], ...] = field(compare=False, repr=False)
+    blank: Mapping[str, float | None] = field(compare=False, repr=False)
+    top: int = field(compare=False, repr=False)
+    swaps: bool = field(default=False, compare=False, repr=False)
+    needs: frozenset[str] = field(default=frozenset(), compare=False)
+    scale: tuple[float, float] = field(default=(0.0, 1.0), compare=False, repr=False)
+    definition: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "definition", self.definition or self.name)
+        object.__setattr__(self, "needs", self.needs or frozenset(self.blank))
+        BaseMetric.__post_init__(self)
+
+    @property
+    def requests(self) -> str:
+        """The number of judge requests."""
+        return str(self.judges)
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        return self.kinds[: self.judges]
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if score := self.blank_score(sample, **self.blank):
+            return score
+        swapped = {"answer": sample.reference or "", "reference": sample.answer}
+        tasks = [
+            task_about(
+                sample,
+                kind,
+                self.examples,
+                rated=self.rating,
+                **(swapped if self.swaps and kind.voice == 2 else {}),  # noqa: PLR2004
+            )
+            for kind in self.asks
+        ]
+        ratings = await valid_replies(tasks, ask)
+        values = [rating_of(rating) for rating in ratings]
+        remark = _rating_remark(self.rating, ratings)
+        return self.score_of(
+            sum(values) / len(values) / self.top,
+            reason="partial" if len(ratings) < len(tasks) else remark,
+            explanation=" / ".join(rating.reason for rating in ratings if rating.reason),
+            detail={
+                "ratings": values,
+                "rated": how_rated(self.rating, ratings),
+                "judges_used": len(values),
+                "disagreement": (max(values) - min(values)) / self.top,
+            },
+        )
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+def text_of(sample: Sample, name: str) -> str | tuple[str, ...]:
+    """Return the field ``name`` of ``sample``, or its text in ``extra``; empty if it is blank."""
+    if name == "contexts":
+        return sample.context_texts
+    text = getattr(sample, name) if name in MISSING else sample.extra.get(name)
+    return text if text and text.strip() else ""
+
+
+def shown_text(sample: Sample, name: str) -> str | tuple[str, ...]:
+    """Return `text_of`, or an empty text for an answer without content."""
+    text = text_of(sample, name)
+    return "" if name == "answer" and says_nothing(sample.answer) else text
+
+
+def task_about(
+    sample: Sample,
+    kind: Kind[R],
+    examples: Examples = (),
+    *,
+    rated: Rated = "integer",
+    **texts: str | Sequence[str],
+) -> Task[R]:
+    """Return a task that puts a question of ``kind`` about ``sample`` to the judge.
+
+    The judge sees the fields of ``sample`` that ``kind`` names. ``texts`` are further texts for the
+    judge, by name; they replace fields of the same name. ``examples`` are worked examples.
+    """
+    shown: dict[str, str | Sequence[str]] = {
+        "question": sample.question,
+        "contexts": sample.context_texts,
+        "answer": sample.answer,
+        "reference": sample.reference or "",
+    }
+    return kind.task({**shown, **texts}, rated=rated, examples=examples)
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
+    """Put ``tasks`` to the judge at once and return the replies that are valid.
+
+    If no reply is valid, raises the error of the first task.
+    """
+    replies = await ask.each(tasks)
+    valid = [reply for reply in replies if not isinstance(reply, BaseException)]
+    if not valid:
+        raise next(reply for reply in replies if isinstance(reply, BaseException))
+    return valid
+
+
+def in_order(entries: Sequence[E], count: int) -> list[E] | None:
+    """Return ``entries`` of a reply sorted by number; None if a number up to ``count`` is missing.
+
+    If several entries have the same number, the first one counts.
+    """
+    by_number = {entry.index: entry for entry in reversed(entries)}
+    numbers = range(1, count + 1)
+    return [by_number[i] for i in numbers] if all(i in by_number for i in numbers) else None
+
+
+def claims_in(judged: Iterable[JudgedStatement]) -> list[JudgedStatement]:
+    """Return the claims in ``judged``, without claims that have a blank text."""
+    return [claim for claim in judged if claim.statement.strip()]
+
+
+def share_of(judged: Sequence[Judged]) -> float:
+    """Return the mean probability of yes; without probabilities, the share of yes verdicts."""
+    return sum(verdict.probability for verdict in judged) / len(judged)
+
+
+def verdicts_of(judged: Sequence[Judged]) -> dict[str, Any]:
+    """Return the verdicts in ``judged`` for ``Score.detail``, with probabilities if known."""
+    detail: dict[str, Any] = {"verdicts": [verdict.verdict for verdict in judged]}
+    if any(verdict.is_graded for verdict in judged):
+        detail["probabilities"] = [verdict.probability for verdict in judged]
+    return detail
+
+
+def rating_of(rating: Graded) -> float:
+    """Return the mean rating under the judge's probabilities if known, else the plain rating."""
+    return rating.rating if rating.expected is None else rating.expected
+
+
+def how_rated(wanted: Rated, ratings: Sequence[Graded]) -> Literal[Rated, "graded"]:
+    """Return the string "integer", "logprobs" or "graded", which says how ``ratings`` were made.
+
+    - "integer": ``ratings`` are plain numbers, because at least one has no probabilities.
+    - "logprobs": ``ratings`` are means weighted by probabilities, as ``wanted`` says.
+    - "graded": ``ratings`` are means weighted by probabilities that the judge gave unasked.
+    """
+    if any(rating.expected is None for rating in ratings):
+        return "integer"
+    return "logprobs" if wanted == "logprobs" else "graded"
+
+
+def _rating_remark(wanted: Rated, ratings: Sequence[Graded]) -> Reason | None:
+    """Return "no_logprobs" if probabilities were ``wanted``, but a rating has none; else None."""
+    return "no_logprobs" if wanted == "logprobs" != how_rated(wanted, ratings) else None

@@ -1,0 +1,105 @@
+"""Make texts from users, documents and models safe to show to a judge or on a terminal.
+
+In a prompt, a mark with a random code stands before each text (see `judge.wire`), so that no text
+can imitate the end of another. This module removes what a reader does not see, and breaks the
+control tokens of models.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Literal, TypeAlias
+
+Suspicion: TypeAlias = Literal["control_token", "hidden_text"]
+"""A sign that a text tries to steer the judge; ``Score.detail["injection"]`` lists the signs."""
+
+_LINE_ENDS = re.compile("\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
+_UNSEEN = (  # control characters, marks of direction, tags, lone surrogates, blanks without width
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
+)
+_JOINERS = "\u200c-\u200f\ufe00-\ufe0f"  # needed in emoji, Persian, Arabic and Indic words
+_HIDDEN = re.compile(f"[{_UNSEEN}{_JOINERS}]{{4,}}|[{_UNSEEN}]+")
+_HIDDEN_TEXT = re.compile(
+    f"[{_UNSEEN}{_JOINERS}]{{8,}}|[\u202d\u202e]"
+    "|(?<![\U0001f3f4\U000e0020-\U000e007f])[\U000e0020-\U000e007f]"  # flags are spelled in tags
+)
+_CONTROL_TOKEN = re.compile(
+    r"<(?=\|[^|<>\n]{1,40}\|>|</?SYS>>|/?(?:s|bos|eos|think|tool_call|(?:start|end)_of_turn)>"
+    r"|/?(?:system|user|assistant)>)|\[(?=/?(?:INST|SYSTEM_PROMPT|TOOL_RESULTS|AVAILABLE_TOOLS)\])",
+    re.IGNORECASE,
+)
+
+
+def visible(text: str) -> str:
+    r"""Return ``text`` without the characters that a reader does not see; line ends become ``\n``.
+
+    A single joiner stays, because emoji and several scripts need it.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub("", _LINE_ENDS.sub("\n", text))
+
+
+def harmless(text: str) -> str:
+    r"""Return ``text`` as it may stand in a prompt: `visible`, and without control tokens.
+
+    A backslash breaks the tokens by which models tell the turns of a chat (``<\|im_end|>``).
+    """
+    return _CONTROL_TOKEN.sub(r"\g<0>\\", visible(text))
+
+
+def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
+    """Return the signs in ``texts`` of an attempt to steer the judge, sorted; usually none.
+
+    - ``control_token``: a token of a chat format, such as ``<|im_end|>`` or ``[INST]``.
+    - ``hidden_text``: tag characters, overrides of direction, or 8 hidden characters in a row.
+    """
+    return tuple(sorted({sign for text in texts for sign in _signs(text)}))
+
+
+def _signs(text: str) -> Iterator[Suspicion]:
+    if _CONTROL_TOKEN.search(text):
+        yield "control_token"
+    if not text.isascii() and _HIDDEN_TEXT.search(text):
+        yield "hidden_text"
+
+
+_LONGEST_OPENER = 120  # characters
+_OPENERS = re.compile(
+    r"(?:my |the )?(?:thought|thinking|reasoning) process|chain of thought"
+    r"|(?:let's |let us |let me |we need to |i will )?(?:solve|think|break|work|reason|analy[sz]e)"
+    r"\b[\w ]{0,40}\bstep[ -]by[ -]step|step[ -]by[ -]step(?: solution| reasoning| explanation)?"
+    r"|(?:here is |the )?(?:final )?(?:answer|solution|explanation) is",
+    re.IGNORECASE,
+)
+_HEADINGS = re.compile(
+    r"(?:the |my )?(?:final )?"
+    r"(?:answer|solution|explanation|response|analysis|reasoning|thoughts?)",
+    re.IGNORECASE,
+)
+
+
+def says_nothing(answer: str) -> bool:
+    """Return True if ``answer`` has no content: only punctuation, or the opening of a reasoning.
+
+    Such texts (":", "Thought process:", "Let's solve this problem step by step.") make judges give
+    high scores. A heading such as "Solution:" counts only with its colon, because the noun alone
+    may be the answer. Short answers ("Paris", "42", "Yes"), signs ("+", "$") and emoji are content.
+    """
+    text = visible(answer).strip()
+    if len(text) > _LONGEST_OPENER:
+        return not any(map(_is_content, text))
+    places = [at for at, char in enumerate(text) if _is_content(char)]
+    if not places:
+        return True
+    words = text[places[0] : places[-1] + 1].replace("\u2019", "'")
+    has_colon = ":" in text[places[-1] + 1 :]
+    return bool(_OPENERS.fullmatch(words) or (has_colon and _HEADINGS.fullmatch(words)))
+
+
+def _is_content(char: str) -> bool:
+    # punctuation, separators and control characters are none
+    return unicodedata.category(char)[0] not in "PZC" and char not in "`^"

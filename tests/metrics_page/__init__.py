@@ -1,1 +1,0 @@
-"""``docs/metrics.md``: ``PYTHONPATH=tests python -m metrics_page`` writes it anew."""
