@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from rag_eval_otel.capture.retrieval import Block, block_in
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import Messages, Place, bare, is_in, normalised, place
-from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.capture.text import Messages, Place, bare, is_in, normalised, place, words
+from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.types import Passage, SkipReason
 
 _Placed: TypeAlias = "tuple[Place, Passage]"
@@ -78,7 +78,7 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Skip
     retrieved documents is known, exactly this number of documents must be found. If no documents
     are found, return the reason why the turn cannot be scored.
     """
-    counts = [one.document_count for one in turn.retrievers if one.documents is None]
+    counts = [one.document_count for one in turn.retrievers if one.lacks_texts]
     count = None if None in counts else sum(one or 0 for one in counts)
     variables = generator.variables if generator is not None else {}
     text = next((variables[name] for name in _VARIABLES if name in variables), None)
@@ -88,6 +88,10 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Skip
     found = block.passages(count) if block is not None else None
     if found:
         return found
+    known = {normalised(passage.text) for passage in _distinct(turn.retrievers)}
+    shown = block.passages(len(known)) if block is not None and known else None
+    if shown and {normalised(passage.text) for passage in shown} == known:
+        return shown  # the prompt has the documents with a text, and no other
     said = block is not None or any(one.output for one in turn.retrievers)
     return "ambiguous" if said else "no_contexts"  # the end of each document is not known
 
@@ -103,10 +107,11 @@ def _shown(
     """
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if lacks_prompt(generator):
-        if any(one.windows for one in turn.retrievers):
-            return "ambiguous"  # the longer text around a document may have been shown
-        chosen = _selected(turn, retrieved)
-        return chosen if chosen is not None else reranked or retrieved
+        if _is_subset_chosen(turn, reranked or retrieved) or any(
+            one.windows for one in turn.retrievers
+        ):
+            return "ambiguous"  # other documents, or a longer text, may have been shown
+        return reranked or retrieved
     behind = [
         (at, text) for at, text in _behind(turn, generator) if text not in generator.own_messages
     ]
@@ -121,43 +126,25 @@ def _shown(
     left = [p for p in left if p not in found]
     found |= _altered(left, messages, known=[*_asked(turn), *(p.text for p in found)])
     if found:
-        return _ordered(retrieved, _without_inner(found, messages))
+        shown = _ordered(retrieved, found)
+        if not _overlap(shown):
+            return shown
+        listed = {p.text: p for p in reranked}  # the place of one within another is not its own
+        is_same_set = listed.keys() == {passage.text for passage in shown}
+        return tuple(listed.values()) if is_same_set else "ambiguous"
     return _rewritten(turn, generator, reranked or retrieved, shown=messages)
 
 
-def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | SkipReason | None:
-    """Return the retrieved passages that a later step selected by their ids.
-
-    If several steps returned ids of documents, the last of these steps counts. If an id is unknown
-    or not unique, return the reason ``"ambiguous"``, with which the turn is not scored. If no step
-    returned ids, return the documents of the last step that returned only retrieved documents, or
-    None.
-    """
-    steps = [step for step in turn.steps if step.kept_ids]
-    if not steps:
-        return _listed_last(turn, retrieved)
-    by_id = {passage.id: passage for passage in retrieved}
-    last = max(steps, key=lambda step: step.end or step.start)
-    if len(by_id) < len(retrieved) or not set(last.kept_ids) <= set(by_id):
-        return "ambiguous"
-    return tuple(by_id[name] for name in last.kept_ids)
-
-
-def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | None:
-    """Return the documents of the last step that returned only documents from ``retrieved``.
-
-    Return None if no step returned only such documents.
-    """
-    known = {normalised(passage.text): passage for passage in retrieved}
-    listing = [
-        step
-        for step in turn.steps
-        if step.documents and all(normalised(p.text) in known for p in step.documents)
-    ]
+def _is_subset_chosen(turn: Turn, retrieved: Sequence[Passage]) -> bool:
+    """Return True if the last step that returned documents returned only some ``retrieved``."""
+    ids = {passage.id for passage in retrieved}
+    texts = {normalised(passage.text) for passage in retrieved}
+    listing = [step for step in turn.steps if step.documents and step.kind != "reranker"]
     last = max(listing, key=lambda step: step.end or step.start, default=None)
-    if last is None:
-        return None
-    return tuple(known[normalised(passage.text)] for passage in last.documents or ())
+    listed = {normalised(passage.text) for passage in (last.documents if last else None) or ()}
+    return any(step.kept_ids and not ids <= set(step.kept_ids) for step in turn.steps) or (
+        last is not None and listed < texts
+    )
 
 
 def _verbatim(
@@ -196,20 +183,10 @@ def _rewritten(
     return retrieved if has_room and not seen else "ambiguous"
 
 
-def _without_inner(found: Mapping[Passage, _Shown], messages: Messages) -> Mapping[Passage, _Shown]:
-    """Return ``found`` without the passages that the messages show only within a longer passage."""
-    around = {
-        inner: outer
-        for inner in found
-        for outer in found
-        if len(inner.text) < len(outer.text) and normalised(inner.text) in normalised(outer.text)
-    }
-    parts = {
-        inner
-        for inner, outer in around.items()
-        if messages.count(inner.text) <= messages.count(outer.text)
-    }
-    return {passage: shown for passage, shown in found.items() if passage not in parts}
+def _overlap(passages: Sequence[Passage]) -> bool:
+    """Return True if the text of one of ``passages`` is a part of the text of another."""
+    texts = sorted((passage.text for passage in passages), key=len)
+    return any(one in other for n, one in enumerate(texts) for other in texts[n + 1 :])
 
 
 def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> tuple[Passage, ...]:
@@ -229,18 +206,19 @@ def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> t
 
 
 def _altered(
-    left: Iterable[Passage], messages: Messages, *, known: Sequence[str]
+    passages: Sequence[Passage], messages: Messages, *, known: Sequence[str]
 ) -> dict[Passage, _Shown]:
-    """Return the passages in ``left`` that the ``messages`` show in part or reworded.
+    """Return those of ``passages`` that the ``messages`` show in part or reworded.
 
     Words and parts that also occur in a text in ``known`` do not count.
     """
-    found: dict[Passage, _Shown] = {}
-    for passage in left:
-        at = messages.place_of_part(passage.text, known)
-        if at is not None or messages.resembles(passage.text, known):
-            found[passage] = at, passage
-    return found
+    places = messages.places_of_parts([passage.text for passage in passages], known)
+    common = frozenset[str]().union(*map(words, known))
+    return {
+        passage: (places.get(passage.text), passage)
+        for passage in passages
+        if passage.text in places or messages.resembles(passage.text, common)
+    }
 
 
 def _asked(turn: Turn) -> Iterator[str]:
@@ -267,14 +245,16 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
 
 
 def _shows_any(messages: Messages, texts: Iterable[str]) -> bool:
-    return any(messages.place(text) or messages.place_of_part(text, ()) for text in texts)
+    texts = list(texts)
+    return any(map(messages.place, texts)) or bool(messages.places_of_parts(texts, ()))
 
 
 def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[Passage, _Shown]:
     """Replace passages in ``shown`` by longer texts that contain them.
 
     A passage is replaced only if ``messages``, the prompt of the LLM, contain the longer text. The
-    longer texts are in the metadata of documents, or are documents that a reranker returned.
+    longer texts are in the metadata of documents, or are documents that a reranker returned instead
+    of the passage. Documents may overlap, so a passage that the reranker returned, too, is kept.
     """
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     reranked = [
@@ -282,7 +262,7 @@ def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[P
     ]
     found: dict[Passage, _Shown] = {}
     for at, passage in shown:
-        held = [around.get(passage.text, ""), *reranked]
+        held = [around.get(passage.text, ""), *(() if passage.text in reranked else reranked)]
         wide = [t for t in held if len(t) > len(passage.text) and passage.text.strip() in t]
         text = next((t for t in wide if messages.place(t)), passage.text)
         found[passage] = messages.place(text) or at, replace(passage, text=text)

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from opentelemetry import context as otel_context
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.native import distinct_passages
-from rag_eval_otel.capture.dialects.values import plain
-from rag_eval_otel.capture.span import PlainSpan
-from rag_eval_otel.capture.step import Kind, Part, Step
+from rag_eval_otel.capture import build
+from rag_eval_otel.capture.conventions.native import distinct_passages
+from rag_eval_otel.capture.span import Copier, PlainSpan
+from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text
 from rag_eval_otel.capture.text import Keys
+from rag_eval_otel.capture.values import plain
+from rag_eval_otel.limits import MAX_TEXT_CHARS
 from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -128,11 +130,13 @@ class RunTree:
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
-    def steps(self, keys: Keys, *, parent: int | None = None) -> list[Step]:
+    def steps(
+        self, keys: Keys, *, parent: int | None = None, most: int = MAX_TEXT_CHARS
+    ) -> list[Step]:
         """Convert all runs of this tree into steps. The root's step becomes a child of ``parent``.
 
         A *step* is one call in a trace. ``keys`` are the dict keys under which the application
-        keeps questions and answers.
+        keeps questions and answers. ``most`` is the limit of texts: see `Copier`.
 
         The tree may contain no call of a model, because LangChain's cache had the reply, or because
         the model is not one of LangChain's. Then a run that filled a prompt template becomes the
@@ -143,9 +147,9 @@ class RunTree:
         said = _said(self.runs)
         found = []
         for run in self.runs:
-            step = step_of(run, keys)
+            step = step_of(run, keys, most=most)
             if run.id in said:
-                step = _with_said(step, run, said[run.id])
+                step = _with_said(step, run, said[run.id], most=most)
             if run.is_prompt and step.prompt and not asked:
                 step = replace(step, kind="llm")
             found.append(step if run.parent is not None else replace(step, parent=parent))
@@ -173,7 +177,7 @@ def _nest_searches(runs: Sequence[Run]) -> None:
             search.parent = next((one.id for one in around), search.parent)
 
 
-def step_of(run: Run, keys: Keys) -> Step:
+def step_of(run: Run, keys: Keys, *, most: int = MAX_TEXT_CHARS) -> Step:
     """Convert ``run`` into a step, the form in which all calls in a trace are read.
 
     Spans are converted by the same functions. ``keys`` are the dict keys under which the
@@ -189,19 +193,24 @@ def step_of(run: Run, keys: Keys) -> Step:
         error=run.error,
         keys=keys,
     )
-    inputs, outputs = plain(run.asked), plain(run.told)
+    copier = Copier(most)
+    inputs, outputs = plain(copier.value(run.asked)), plain(copier.value(run.told))
     if run.kind == "llm":
         step = build.llm(view, messages=inputs, reply=outputs, response_id=run.response_id)
     elif run.kind == "retriever":
         step = build.retrieval(view, inputs=inputs, documents=outputs)
     elif run.kind == "tool":
-        step = build.tool(view, inputs=inputs, outputs=outputs, description=run.description or "")
+        step = build.tool(
+            view, inputs=inputs, outputs=outputs, description=(run.description or "")[:most]
+        )
     else:
         step = build.chain(view, run.kind, inputs=inputs, outputs=outputs)
         if run.is_prompt:
             shown = build.llm(view, messages=outputs, reply=None)
             step = replace(step, input=shown.input, prompt=shown.prompt, output=None)
-    return replace(step, metadata=run.metadata)
+    # A reader may have stripped white space from a text that was cut, or taken a part of it.
+    is_cut = copier.is_cut and has_longer_text(step, most // 2)
+    return replace(step, metadata=run.metadata, is_cut=is_cut)
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
@@ -225,16 +234,27 @@ def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
     return found
 
 
-def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
+def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> Step:
     """Return ``step`` with the parts ``said``, which the application itself recorded.
 
     The parts are the question, the documents or the answer. They replace the parts that LangChain
-    reported.
+    reported. A part with a text of more than ``most`` characters is cut.
     """
     found: dict[Any, Any] = dict(said)
-    if "documents" in found:
+    cut = {part for part, value in found.items() if _longest(value) > most}
+    found |= dict.fromkeys(cut)
+    if found.get("documents") is not None:
         found["documents"] = tuple(distinct_passages(found["documents"]))
-    return replace(step, **found, query=run.query, recorded=frozenset(said), flat=False)
+    query = (run.query or "")[:most] or None
+    recorded = frozenset(said)
+    return replace(
+        step, **found, query=query, recorded=recorded, cut=(step.cut - recorded) | cut, flat=False
+    )
+
+
+def _longest(value: str | Sequence[Passage]) -> int:
+    texts = [value] if isinstance(value, str) else [passage.text for passage in value]
+    return max(map(len, texts), default=0)
 
 
 def size_of(noted: object) -> int:

@@ -1,6 +1,6 @@
 """Define `SpanView`, the form in which this library reads spans.
 
-A *dialect* is a module that reads the attribute names of one instrumentation. Its functions get
+A *convention* is a module that reads the attribute names of one instrumentation. Its functions get
 each span as a `SpanView`, whether the span comes from the OpenTelemetry SDK or from an exported
 file. This module also finds the session, the user and other metadata in the attributes of a span.
 """
@@ -17,6 +17,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import USUAL, Keys, exact, exportable, json_in
+from rag_eval_otel.limits import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Mapping[str, Any] = {}
-_AS_IT_IS: Final = frozenset({str, bool, int, float, type(None)})
+_AS_IT_IS: Final = frozenset({bool, int, float, type(None)})
 _DEPTH: Final = 50  # levels of containers within containers that are copied
 _ITEMS: Final = 1_000_000  # the most items of one value that are copied
+_SEVERAL: Final = 4  # JSON has several texts: it may be so many times as long as one text
 _ARRAYS: Final = frozenset({"numpy", "pandas"})
 
 
@@ -91,30 +93,53 @@ def simple(value: Any) -> Any:
     application. If a container contains itself, the inner reference becomes None. If ``value`` has
     more than a million items, return None.
     """
-    if type(value) in _AS_IT_IS:
-        return value
-    copy = _Copy()
-    found = copy.of(value)
-    return found if copy.left > 0 else None
+    return Copier().value(value)
 
 
-class _Copy:
-    """Copies one value into plain data, and counts the items that may still be copied."""
+class Copier:
+    """Copies values into plain data, with texts of at most ``most`` characters.
 
-    __slots__ = ("_within", "left")
+    A longer text is cut after ``most`` + 1 characters: then its length shows that it is not whole.
+    ``is_cut`` says whether a text was cut. JSON is parsed if it is longer than one text, so that
+    each of its texts is cut by itself, but cut if it is more than four times as long.
+    """
 
-    def __init__(self) -> None:
-        self.left = _ITEMS
+    __slots__ = ("_left", "_within", "is_cut", "most")
+
+    def __init__(self, most: int = MAX_TEXT_CHARS) -> None:
+        self.most = most
+        self.is_cut = False
+        self._left = _ITEMS
         self._within: set[int] = set()
 
-    def of(self, value: Any) -> Any:
-        self.left -= 1
+    def value(self, value: Any) -> Any:
+        """Return a copy of ``value``; see `simple`."""
+        if type(value) is str:
+            return value if len(value) <= self.most else self._of_long(value)
+        if type(value) in _AS_IT_IS:
+            return value
+        self._left = _ITEMS
+        found = self._of(value)
+        return found if self._left > 0 else None
+
+    def _of_long(self, text: str) -> Any:
+        data = json_in(text, opening="{[") if len(text) <= _SEVERAL * self.most else None
+        return self._text(text) if data is None else self.value(data)
+
+    def _text(self, text: str) -> str:
+        self.is_cut |= len(text) > self.most
+        return text[: self.most + 1]
+
+    def _of(self, value: Any) -> Any:
+        self._left -= 1
         if type(value) in _AS_IT_IS:
             return value
         if isinstance(value, Enum):
-            return self.of(value.value)
-        if isinstance(value, str | bytes | bytearray | memoryview):
-            return exact(value) if isinstance(value, str) else bytes(value).decode(errors="replace")
+            return self._of(value.value)
+        if isinstance(value, bytes | bytearray | memoryview):
+            value = bytes(value).decode(errors="replace")
+        if isinstance(value, str):
+            return self._text(exact(value))
         if isinstance(value, int | float):
             return int(value) if isinstance(value, int) else float(value)
         if type(value).__module__.partition(".")[0] in _ARRAYS:
@@ -128,20 +153,20 @@ class _Copy:
         scalar becomes a number or a text.
         """
         if hasattr(value, "columns"):
-            return self.of(value.to_dict("records"))
+            return self._of(value.to_dict("records"))
         items = value.tolist() if hasattr(value, "tolist") else None
-        return None if type(items) is type(value) else self.of(items)
+        return None if type(items) is type(value) else self._of(items)
 
     def _of_container(self, value: Any) -> Any:
         is_circle = id(value) in self._within
-        if is_circle or self.left <= 0 or len(self._within) >= _DEPTH:
+        if is_circle or self._left <= 0 or len(self._within) >= _DEPTH:
             return None
         self._within.add(id(value))
         found: Any = None
         if isinstance(value, Mapping):
-            found = {str(self.of(key)): self.of(item) for key, item in value.items()}
+            found = {str(self._of(key)): self._of(item) for key, item in value.items()}
         elif isinstance(value, Sequence | AbstractSet):
-            found = [self.of(item) for item in value]
+            found = [self._of(item) for item in value]
         self._within.discard(id(value))
         return found
 
@@ -170,22 +195,27 @@ class PlainSpan:
     dropped: int = 0
     dropped_events: int = 0
     value_limit: int | None = None
+    is_cut: bool = False
+    """Whether a text of the span was longer than the limit of texts."""
 
     @classmethod
-    def of(cls, view: SpanView, keys: Keys = USUAL) -> PlainSpan:
+    def of(cls, view: SpanView, keys: Keys = USUAL, *, most: int = MAX_TEXT_CHARS) -> PlainSpan:
+        """Copy ``view``, with texts of at most ``most`` characters: see `Copier`."""
+        copier = Copier(most)
         return cls(
-            name=view.name,
-            scope=view.scope,
-            attributes=_values(view.attributes),
-            events=[(name, _values(attributes)) for name, attributes in view.events],
+            name=view.name[:most],
+            scope=view.scope[:most],
+            attributes=_values(view.attributes, copier),
+            events=[(name[:most], _values(values, copier)) for name, values in view.events],
             logs=[
                 LogView(
-                    event=exact(log.event),
-                    body=simple(log.body),
-                    attributes=_values(log.attributes),
+                    event=exact(log.event)[:most],
+                    body=copier.value(log.body),
+                    attributes=_values(log.attributes, copier),
                 )
                 for log in view.logs
             ],
+            is_cut=copier.is_cut,
             trace_id=view.trace_id,
             span_id=view.span_id,
             parent_id=view.parent_id,
@@ -195,13 +225,13 @@ class PlainSpan:
             error=view.error,
             dropped=view.dropped,
             dropped_events=view.dropped_events,
-            value_limit=view.value_limit,
+            value_limit=min(most + 1, view.value_limit or most + 1),
             keys=keys,
         )
 
 
-def _values(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {exact(name): simple(value) for name, value in attributes.items()}
+def _values(attributes: Mapping[str, Any], copier: Copier) -> Mapping[str, Any]:
+    return {exact(name): copier.value(value) for name, value in attributes.items()}
 
 
 def word(view: SpanView, name: str) -> str | None:

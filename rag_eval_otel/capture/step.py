@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 from rag_eval_otel.types import ContextsSource, Passage
@@ -69,7 +70,7 @@ class Step:
     recorded: frozenset[Part] = frozenset()
     """The parts that the application itself wrote, with `record_answer` and similar functions."""
     document_count: int | None = None
-    """The number of retrieved documents, if their ids are captured but not their texts."""
+    """The number of retrieved documents, also if not all of their texts are captured."""
     query: str | None = None
     """The query of a retrieval that the application recorded on a step of another kind."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -115,5 +116,29 @@ class Step:
 
     If two instrumentations are active, the same call may be recorded twice.
     """
+    is_cut: bool = False
+    """Whether a text of the call was longer than the limit of texts, so that it is not whole."""
     response_id: str | None = None
     """The id that the provider of the model gave to its response to this call."""
+
+    @property
+    def lacks_texts(self) -> bool:
+        """Whether the text of a retrieved document was not captured."""
+        return self.documents is None or len(self.documents) < (self.document_count or 0)
+
+
+def has_longer_text(step: Step, most: int) -> bool:
+    """Return True if ``step`` has a text of more than ``most`` characters."""
+    listed = (
+        *(step.documents or ()),
+        *step.documents_seen,
+        *(passage for result in step.tool_results for passage in result.documents),
+    )
+    texts = chain(
+        (step.input or "", step.output or "", step.query or "", step.description),
+        *(step.prompt, step.input_texts, step.output_texts),
+        *(step.variables.values(), step.windows.values()),
+        (result.text for result in step.tool_results),
+        (passage.text for passage in listed),
+    )
+    return any(len(text) > most for text in texts)

@@ -11,6 +11,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -180,9 +181,27 @@ def text_of_message(message: object) -> str:
         return content
     blocks = content if isinstance(content, list) else []
     texts = (
-        b if isinstance(b, str) else b.get("text") for b in blocks if isinstance(b, str | Mapping)
+        b if isinstance(b, str) else b.get("text")
+        for b in blocks
+        if isinstance(b, str) or (isinstance(b, Mapping) and not is_reasoning(b))
     )
     return "".join(str(text or "") for text in texts)
+
+
+def is_reasoning(block: Mapping[Any, Any]) -> bool:
+    """Return True if ``block``, a part of a chat message, has the model's thoughts as its text.
+
+    An application does not show them to the user. Providers call them reasoning, thinking or
+    thoughts.
+    """
+    kinds = (block.get(key) for key in ("type", "block_type", "part_kind"))
+    named = any(
+        mark in kind.lower()
+        for kind in kinds
+        if isinstance(kind, str)
+        for mark in ("reason", "think", "thought")
+    )
+    return named or block.get("thought") is True  # Gemini marks a part that has another type
 
 
 def json_in(text: object, *, opening: str = "") -> Any:
@@ -222,7 +241,7 @@ _MOST = 0.6  # the fraction of its distinctive words that a reworded text keeps
 _SEVERAL = 3  # the least number of distinctive words that a reworded text keeps
 
 _UNESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt]|(.))", re.DOTALL)
-_NUMBER = re.compile(r"^[\W_]*\d{1,3}[.):\]]\s+", re.MULTILINE)  # the number of a list item
+_NUMBER = re.compile(r"^(?:_|[^\w\n])*\d{1,3}[.):\]]\s", re.MULTILINE)  # the number of a list item
 _NEITHER = re.compile(r"[\W_]+")
 _WORD = re.compile(r"[^\W_]+")
 
@@ -247,7 +266,8 @@ def words(text: str) -> frozenset[str]:
 
 
 def _plain(text: str) -> str:
-    text = html.unescape(html.unescape(text))
+    once = html.unescape(text)
+    text = once if once == text else html.unescape(once)
     for _ in range(_LAYERS if "\\" in text else 0):
         text = _UNESCAPED.sub(_character, text)
     return unicodedata.normalize("NFKC", text).casefold()
@@ -306,27 +326,51 @@ class Messages:
             return None
         return _find(own, self._bare) or _find(_unnumbered(text), self._unnumbered)
 
-    def place_of_part(self, text: str, others: Sequence[str]) -> Place | None:
-        """Return the position of a part of ``text`` in the messages, or None if no part is found.
+    def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
+        """Return those of ``texts`` of which the messages contain a part, with its position.
 
         A part is 24 letters and digits in a row. A part that also occurs in one of the texts
-        ``others`` does not count.
+        ``others`` does not count. Each message is read once, however many ``texts`` there are.
         """
-        own, beside = bare(text), [bare(other) for other in others]
-        for start in range(0, len(own) - _CHUNK + 1, _CHUNK // 2):
-            part = own[start : start + _CHUNK]
-            found = None if any(part in other for other in beside) else _find(part, self._bare)
-            if found is not None:
-                return found
-        return None
+        parts = {text: _parts_of(bare(text)) for text in texts}
+        known = {part for several in parts.values() for part in several}
+        for other in others if known else ():
+            known -= _parts_in(bare(other), known).keys()
+        places: dict[str, Place] = {}
+        for number, message in enumerate(self._bare if known else ()):
+            for part, at in _parts_in(message, known).items():
+                places.setdefault(part, (number, at))
+        first = {
+            text: next((places[part] for part in several if part in places), None)
+            for text, several in parts.items()
+        }
+        return {text: place for text, place in first.items() if place is not None}
 
-    def resembles(self, text: str, others: Sequence[str]) -> bool:
+    def resembles(self, text: str, common: AbstractSet[str]) -> bool:
         """Return True if most words of ``text`` occur in the messages.
 
-        A word that also occurs in one of the texts ``others`` does not count.
+        The words ``common`` do not count.
         """
-        own = words(text).difference(*map(words, others))
+        own = words(text) - common
         return len(own & self._words) >= max(_MOST * len(own), _SEVERAL)
+
+
+def _parts_of(text: str) -> list[str]:
+    starts = range(0, len(text) - _CHUNK + 1, _CHUNK // 2)
+    return [text[start : start + _CHUNK] for start in starts]
+
+
+def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
+    """Return those of ``parts`` that are in ``text``, each with its first position.
+
+    One pass over the text finds them all: to search each one would take the square of the time.
+    """
+    places: dict[str, int] = {}
+    for at in range(len(text) - _CHUNK + 1):
+        part = text[at : at + _CHUNK]
+        if part in parts:
+            places.setdefault(part, at)
+    return places
 
 
 def _find(part: str, messages: Sequence[str]) -> Place | None:

@@ -1,4 +1,4 @@
-"""Keep the ended spans of one trace (`Trace`), and know which spans are open (`OpenSpans`).
+"""Keep the ended spans of one trace (`Trace`), and say which of them may get scores.
 
 A *turn* is one question of a user and its answer. Its *anchor* is the span that gets the scores.
 """
@@ -12,151 +12,42 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import ref
 
 from opentelemetry.sdk.trace import Span
 from opentelemetry.trace import get_current_span
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import (
+from rag_eval_otel.capture.conventions import (
     holds_documents,
     is_exported_late,
+    is_flat,
     is_instrumentation,
     is_recorded,
     kind_of,
     recorded_on,
     returns_documents,
     returns_list,
+    shows_documents,
     tool_name,
 )
 from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Part
-from rag_eval_otel.types import ContextsFromPrompt
+from rag_eval_otel.types import ContextsFromPrompt, Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
 
+AnyView: TypeAlias = "SdkSpan | Bystander"
 
-_OPEN = 4096  # the most open spans that are kept; some spans never end
-_ENDED = 256  # the most ended spans that are kept of traces in which no RAG was found
-_STARTED = 4096  # the most started spans that are kept until the next refresh
-_NEWEST = 64  # the most spans that are searched on the application's thread
-_DEPTH = 100  # the most ancestors that are searched
+Key: TypeAlias = "tuple[int, int]"
+"""Trace id and span id. LangChain run trees have trace id 0, as their spans do not exist yet."""
 
-
-class OpenSpans:
-    """Knows the newest open spans of all traces.
-
-    Started spans are referenced weakly. To keep them alive after their end would cost the
-    application's thread as much time as to create them.
-    """
-
-    def __init__(self) -> None:
-        self.starts: deque[ref[ReadableSpan]] = deque(maxlen=_STARTED)
-        """All spans of the application that have started since the last refresh."""
-        self.ended: deque[ReadableSpan] = deque(maxlen=_ENDED)
-        """Recently ended spans that are no part of RAG. RAG may follow in their traces."""
-        self._open: dict[int, list[ReadableSpan]] = {}
-        self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
-        self._refreshing = threading.Lock()
-
-    def __iter__(self) -> Iterator[ReadableSpan]:
-        """Yield the spans that were open, or had just ended, at the last refresh."""
-        return chain.from_iterable(self._open.values())
-
-    def note_start(self, span: ReadableSpan) -> None:
-        self.starts.append(ref(span))
-
-    def note_current(self, trace_id: int) -> None:
-        """Add the current span if it is in this trace, because its start may have been dropped."""
-        span: Any = get_current_span()
-        while hasattr(span, "__wrapped__"):  # OpenInference's proxy
-            span = span.__wrapped__
-        if isinstance(span, Span) and trace_of(span) == trace_id:
-            self.note_start(span)
-
-    def refresh(self) -> None:
-        """Add the spans that have started since the last refresh, and drop ended spans.
-
-        A span that has ended since the last refresh is kept until the next refresh. The SDK sets
-        the end time of a span shortly before it calls the span processor. In between, the span
-        would be neither open nor ended.
-        """
-        with self._refreshing:  # not the buffer's lock, for which the application's threads wait
-            seen = self.starts.copy()
-            alive = [span for span in (start() for start in seen) if span is not None]
-            known = {id(span): span for span in (*self, *alive)}
-            ended = {key: span for key, span in known.items() if span.end_time is not None}
-            ending = {key: span for key, span in ended.items() if key not in self._ending}
-            opened = [span for key, span in known.items() if key not in ended][-_OPEN:]
-            found: dict[int, list[ReadableSpan]] = {}
-            for span in (*ending.values(), *opened):
-                found.setdefault(trace_of(span), []).append(span)
-            self._open, self._ending = found, frozenset(ending)
-            self._drop(seen)
-
-    def _drop(self, seen: deque[ref[ReadableSpan]]) -> None:
-        known = set(map(id, seen))
-        while self.starts and id(self.starts[0]) in known:
-            self.starts.popleft()
-
-    def recently_ended(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the recently ended spans of a trace in which no RAG was found until now."""
-        lately = islice(reversed(self.ended.copy()), _NEWEST)
-        return [span for span in lately if (c := span.context) and c.trace_id == trace_id]
-
-    def recently_open(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the spans of a trace that were open, or had just ended, at the last refresh."""
-        return self._open.get(trace_id, [])
-
-    def of(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the spans of a trace that were open at the last refresh, and still are open."""
-        return [span for span in self._open.get(trace_id, ()) if span.end_time is None]
-
-    def newest(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the newest open spans of a trace. Without a refresh, some may be missing."""
-        found = [span for span in self._newest() if trace_of(span) == trace_id]
-        newest = [span for span in found if span.end_time is None]
-        return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
-
-    def _newest(self) -> Iterator[ReadableSpan]:
-        with suppress(IndexError):  # another thread refreshes meanwhile
-            for i in range(1, min(len(self.starts), _NEWEST) + 1):
-                span = self.starts[-i]()
-                if span is not None:
-                    yield span
-
-
-def is_bystander(view: SdkSpan) -> bool:
-    """Return True if the span ``view`` is no part of RAG and no instrumentation of RAG made it."""
-    return kind_of(view) == "other" and not is_instrumentation(view.scope)
-
-
-def ids_above(
-    start: int | None, ended: Mapping[int, SpanView], opened: Mapping[int, int | None]
-) -> Iterator[int]:
-    """Yield the span id ``start`` and the ids of the spans above this span, nearest first.
-
-    ``ended`` maps span ids to ended spans. ``opened`` maps ids of open spans to those of parents.
-    """
-    seen: set[int] = set()
-    while start is not None and start not in seen and len(seen) < _DEPTH:
-        seen.add(start)
-        yield start
-        above = ended.get(start)
-        start = opened.get(start) if above is None else above.parent_id
-
-
-def trace_of(span: ReadableSpan) -> int:
-    """Return the trace id of ``span``, or 0 if it has none."""
-    context = span.context
-    return context.trace_id if context is not None else 0
-
+State: TypeAlias = Literal["collecting", "scoring", "leaving", "left"]
 
 OVERHEAD = 2600
 """The estimated size in bytes of a span without its attributes and events."""
@@ -164,8 +55,12 @@ OVERHEAD = 2600
 _ENTRY = 100  # estimated bytes of an attribute without its value
 _NESTING = 8  # levels of a value that are measured
 _FLAT: Final = frozenset({str, bool, int, float})
-
-AnyView: TypeAlias = "SdkSpan | Bystander"
+_OPEN = 4096  # the most open spans that are kept; some spans never end
+_ENDED = 256  # the most ended spans that are kept of traces in which no RAG was found
+_STARTED = 4096  # the most started spans that are kept until the next refresh
+_NEWEST = 64  # the most spans that are searched on the application's thread
+DEPTH = 100
+"""The most ancestors that are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,9 +88,9 @@ class TraceLimits:
 class Subtree:
     """When the first retrieval and the last LLM call at or below a span started.
 
-    ``searched`` and ``called`` are these start times. An LLM call that already belongs to an answer
-    further down is not counted. ``shown`` is true if the retrieval is known only from documents in
-    the input or output of a chain. The span of this retrieval may be elsewhere.
+    ``searched`` and ``called`` are these start times. An LLM call that follows a retrieval further
+    down is not counted. ``shown`` is true if a chain at or below the span received or returned
+    documents, which may be of an unknown retrieval.
     """
 
     searched: int | None = None
@@ -205,8 +100,7 @@ class Subtree:
     def add(self, other: Subtree) -> None:
         """Add the retrieval and the LLM call that were found below a child of this span."""
         searched, called = other.searched, other.called
-        if searched is not None:
-            self.shown = other.shown and (self.shown or self.searched is None)
+        self.shown = self.shown or other.shown
         if searched is not None and (self.searched is None or searched < self.searched):
             self.searched = searched
         if called is not None and (self.called is None or called > self.called):
@@ -214,19 +108,59 @@ class Subtree:
 
     @property
     def is_turn(self) -> bool:
-        """Whether an LLM call follows a retrieval, so that this span may get scores."""
+        """Whether an LLM call follows a retrieval, and no span below may stand for that turn."""
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
     @property
     def above(self) -> Subtree:
         """The part of this subtree that counts for the parent, without calls that answered."""
-        return self if self.shown else Subtree(self.searched)
+        return Subtree(self.searched, None, self.shown) if self.is_turn else self
+
+    @property
+    def may_be_turn(self) -> bool:
+        """Whether a turn may be at or below this span, although a span below may stand for it."""
+        return self.searched is not None or (self.shown and self.called is not None)
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
+class Held:
+    """A span or a LangChain run tree that is kept back from the exporter, because of its scores.
+
+    ::
+
+        collecting ──► scoring ──► leaving ──► left
+            └─────────────────────────►┘
+
+    - ``collecting``: the span has ended, but its trace is not complete, or has not been read yet.
+    - ``scoring``: a turn was found for it, and is being evaluated.
+    - ``leaving``: it was decided how it leaves (``ending``). The first decision counts.
+    - ``left``: it was passed on, with its scores or with the reason why it has none.
+
+    It leaves in ``context``, the one in which the span ended. If ``is_likely`` is false, another
+    span will probably get the scores, and this one leaves as it is unless a turn is found for it.
+    """
+
+    key: Key
+    item: Any
+    context: Context
+    size: int
+    is_likely: bool
+    deadline: float = 0.0
+    number: int = -1
+    takes_place: bool = False
+    """Whether it counts for the most spans that may wait for scores."""
+    is_claimed: bool = False
+    """Whether a thread writes the spans of this run tree, or has written them."""
+    is_late: bool = False
+    """Whether it left at its deadline, or found no room: scores come too late for it."""
+    state: State = "collecting"
+    ending: Ending | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Trace:
-    """The ended spans of one trace until it is scored. Times are seconds of the buffer's clock."""
+    """The ended spans of one trace until it is scored. Times are seconds of the store's clock."""
 
     trace_id: int
     first: float
@@ -237,7 +171,7 @@ class Trace:
     """By span id, the time at which a span ended, and its size in bytes."""
     early: dict[int, ReadableSpan] = field(default_factory=dict)
     """Spans that ended before any RAG was found in the trace, and were not read yet."""
-    held: dict[int, SdkSpan] = field(default_factory=dict)
+    held: dict[int, Held] = field(default_factory=dict)
     """The spans that are kept back from the exporter until they are scored, by span id."""
     trees: list[tuple[int, RunTree]] = field(default_factory=list)
     """LangChain runs within open spans of the trace, each with the id of the span around it."""
@@ -253,6 +187,8 @@ class Trace:
     """Whether the trace was removed to limit memory. Its later spans are ignored."""
     is_doubled: bool = False
     """Whether two different spans have the same span id."""
+    is_claimed: bool = False
+    """Whether its turns were counted: by the thread that has found them, or that gave it up."""
 
     def add(self, view: AnyView, *, size: int, now: float) -> None:
         """Add the ended span ``view`` of ``size`` bytes to the trace."""
@@ -264,10 +200,11 @@ class Trace:
         self.root_ended = self.root_ended or view.parent_id is None or view.parent_is_remote
         self.is_slow = self.is_slow or is_exported_late(view)
 
-    def hold(self, anchor: SdkSpan) -> None:
-        """Record that the span ``anchor`` is kept back from the exporter until it has scores."""
-        self.held[anchor.span_id] = anchor
-        self.unheld = 0
+    def note_turn(self, span_id: int) -> None:
+        """Record that an LLM call follows a retrieval below the span ``span_id``."""
+        self.turns.add(span_id)
+        if span_id in self.held:
+            self.held[span_id].is_likely = True
 
     def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
         """Add the LangChain runs ``tree``, which were made within the open span ``span_id``."""
@@ -329,6 +266,11 @@ class Trace:
         self.first = min((came for came, _ in self.arrivals.values()), default=self.last)
         return taken
 
+    def count_turns(self) -> int:
+        """Return the number of turns in this trace, which is not read: at least one."""
+        likely = sum(held.is_likely for held in self.held.values())
+        return max(1, likely, len(self.turns))
+
     def empty(self) -> None:
         """Delete all spans of the trace, and ignore its later spans."""
         self.is_lost = True
@@ -365,46 +307,55 @@ def _weight(value: Any, level: int = 0) -> int:
 _LEAVES = RETRIEVALS | {"llm"}
 
 
-def stands_for_turn(
+Anchoring: TypeAlias = Literal["no", "possibly", "likely"]
+"""Whether a span may get the scores of a turn, as far as is known when the span has ended."""
+
+
+def may_be_anchor(
     trace: Trace,
     view: SdkSpan,
     kind: Kind,
     *,
     spans: OpenSpans,
     contexts_from_prompt: ContextsFromPrompt = "off",
-) -> bool:
-    """Return True if the span ``view`` may get scores.
+) -> Anchoring:
+    """Return whether the span ``view`` may get scores.
 
-    A span may get scores if a retrieval and a later LLM call are below it. A streamed answer may
-    still be written when the span has ended. So a span may also get scores if a retrieval, or a
-    span that started after a retrieval, is open below it. With ``contexts_from_prompt="on"``, every
-    LLM call may get scores.
+    Which span gets them is known only when the trace has been read. So a span may get scores if a
+    retrieval is below it. It is likely to get them if a later LLM call is below it, too, and below
+    none of its children. A streamed answer may still be written when the span has ended. So a span
+    is also likely to get scores if a retrieval, or a span that started after a retrieval, is open
+    below it. With ``contexts_from_prompt="on"``, every LLM call may get scores.
     """
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
     if said:
         own.add(_recorded_subtree(said, view.start, own))
     if holds_documents(view):
-        own.add(Subtree(view.start, shown=True))
-    is_turn = False
+        own.add(Subtree(view.start))
+    is_likely = is_possible = False
     if kind in RETRIEVALS:
         up = Subtree(searched=view.start)
     elif kind == "llm" and contexts_from_prompt == "on":
-        up, is_turn = Subtree(view.start, view.start), True
+        up, is_likely = Subtree(view.start, view.start), True
     elif kind == "llm":
-        up = Subtree(own.searched, max(view.start, own.searched or 0), own.shown)
+        up = Subtree(own.searched, max(view.start, own.searched or 0))
+        is_possible = _answers_alone(trace, view, own, spans=spans)
     elif own.searched is None and _may_have_searched(view, kind, own):
         up = Subtree(view.start, own.called)
+        is_possible = is_exported_late(view)
     else:
         up = own
+        own.shown = own.shown or (kind == "chain" and shows_documents(view))
+        is_possible = own.may_be_turn or (kind != "other" and is_exported_late(view))
         may_go_on = own.searched is not None or kind != "other"
-        is_turn = own.is_turn or (may_go_on and _is_open_below(trace, view, own, spans=spans))
-        is_turn = is_turn or is_recorded(view)  # the span gets the reason if it cannot be scored
+        is_likely = own.is_turn or (may_go_on and _is_open_below(trace, view, own, spans=spans))
+        is_likely = is_likely or is_recorded(view)  # it gets the reason if it cannot be scored
         if own.is_turn:
-            trace.turns.add(view.span_id)
+            trace.note_turn(view.span_id)
             up = own.above
     note_above(trace, view.parent_id, up)
-    return is_turn
+    return "likely" if is_likely else "possibly" if is_possible else "no"
 
 
 def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:
@@ -422,8 +373,8 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
 
     ``up`` contains the start times of the first retrieval and of the last LLM call below.
     """
-    for _ in range(_DEPTH):
-        if above is None or (up.searched is None and up.called is None):
+    for _ in range(DEPTH):
+        if above is None or not (up.shown or up.called is not None or up.searched is not None):
             return
         below = trace.subtrees.setdefault(above, Subtree())
         below.add(up)
@@ -433,7 +384,7 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
         if view is None or kind_of(view) in _LEAVES:
             return
         if below.is_turn:
-            trace.turns.add(above)
+            trace.note_turn(above)
             up = below.above
         above = view.parent_id
 
@@ -442,6 +393,22 @@ def _recorded_subtree(said: Collection[Part], start: int, own: Subtree) -> Subtr
     searched = start if "documents" in said else None
     known = searched if own.searched is None else own.searched
     return Subtree(searched, (start if known is None else known) if "output" in said else None)
+
+
+def _answers_alone(trace: Trace, view: SdkSpan, own: Subtree, *, spans: OpenSpans) -> bool:
+    """Return True if no step of RAG contains both the LLM call ``view`` and its retrieval.
+
+    Examples are a call without a parent whose prompt has tool results, and one of several answers
+    below the span of a web request.
+    """
+    opened = {one.span_id: one for one in map(SdkSpan, spans.newest(view.trace_id))}
+    parents = {one.span_id: one.parent_id for one in opened.values()}
+    for above in ids_above(view.parent_id, trace.spans, parents):
+        below = trace.subtrees.get(above)
+        if own.searched is not None or (below is not None and below.searched is not None):
+            around = trace.spans.get(above) or opened.get(above)
+            return around is not None and is_flat(around)
+    return own.searched is not None
 
 
 def _is_open_below(trace: Trace, view: SdkSpan, own: Subtree, *, spans: OpenSpans) -> bool:
@@ -498,3 +465,124 @@ def _tops(trace: Trace) -> dict[int, int]:
             above = trace.spans[above].parent_id or 0
         tops |= dict.fromkeys(path, tops.get(above) or next(reversed(path), one))
     return tops
+
+
+# --- spans that are open --------------------------------------------------------------------------
+
+
+class OpenSpans:
+    """Knows the newest open spans of all traces, except those of this library.
+
+    The span of a LangChain turn is open until it has scores. No other span is below it.
+
+    Started spans are referenced weakly. To keep them alive after their end would cost the
+    application's thread as much time as to create them.
+    """
+
+    def __init__(self) -> None:
+        self.starts: deque[ref[ReadableSpan]] = deque(maxlen=_STARTED)
+        """All spans of the application that have started since the last refresh."""
+        self.ended: deque[ReadableSpan] = deque(maxlen=_ENDED)
+        """Recently ended spans that are no part of RAG. RAG may follow in their traces."""
+        self._open: dict[int, list[ReadableSpan]] = {}
+        self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
+        self._refreshing = threading.Lock()
+
+    def __iter__(self) -> Iterator[ReadableSpan]:
+        """Yield the spans that were open, or had just ended, at the last refresh."""
+        return chain.from_iterable(self._open.values())
+
+    def note_start(self, span: ReadableSpan) -> None:
+        self.starts.append(ref(span))
+
+    def note_current(self, trace_id: int) -> None:
+        """Add the current span if it is in this trace, because its start may have been dropped."""
+        span: Any = get_current_span()
+        while hasattr(span, "__wrapped__"):  # OpenInference's proxy
+            span = span.__wrapped__
+        if isinstance(span, Span) and trace_of(span) == trace_id:
+            self.note_start(span)
+
+    def refresh(self) -> None:
+        """Add the spans that have started since the last refresh, and drop ended spans.
+
+        A span that has ended since the last refresh is kept until the next refresh. The SDK sets
+        the end time of a span shortly before it calls the span processor. In between, the span
+        would be neither open nor ended.
+        """
+        with self._refreshing:  # not the store's lock, for which the application's threads wait
+            seen = self.starts.copy()
+            started = (start() for start in seen)
+            alive = [span for span in started if span is not None and not is_own(span)]
+            known = {id(span): span for span in (*self, *alive)}
+            ended = {key: span for key, span in known.items() if span.end_time is not None}
+            ending = {key: span for key, span in ended.items() if key not in self._ending}
+            opened = [span for key, span in known.items() if key not in ended][-_OPEN:]
+            found: dict[int, list[ReadableSpan]] = {}
+            for span in (*ending.values(), *opened):
+                found.setdefault(trace_of(span), []).append(span)
+            self._open, self._ending = found, frozenset(ending)
+            self._drop(seen)
+
+    def _drop(self, seen: deque[ref[ReadableSpan]]) -> None:
+        known = set(map(id, seen))
+        while self.starts and id(self.starts[0]) in known:
+            self.starts.popleft()
+
+    def recently_ended(self, trace_id: int) -> list[ReadableSpan]:
+        """Return the recently ended spans of a trace in which no RAG was found until now."""
+        lately = islice(reversed(self.ended.copy()), _NEWEST)
+        return [span for span in lately if (c := span.context) and c.trace_id == trace_id]
+
+    def recently_open(self, trace_id: int) -> list[ReadableSpan]:
+        """Return the spans of a trace that were open, or had just ended, at the last refresh."""
+        return self._open.get(trace_id, [])
+
+    def of(self, trace_id: int) -> list[ReadableSpan]:
+        """Return the spans of a trace that were open at the last refresh, and still are open."""
+        return [span for span in self._open.get(trace_id, ()) if span.end_time is None]
+
+    def newest(self, trace_id: int) -> list[ReadableSpan]:
+        """Return the newest open spans of a trace. Without a refresh, some may be missing."""
+        found = [span for span in self._newest() if trace_of(span) == trace_id]
+        newest = [span for span in found if span.end_time is None]
+        return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
+
+    def _newest(self) -> Iterator[ReadableSpan]:
+        with suppress(IndexError):  # another thread refreshes meanwhile
+            for i in range(1, min(len(self.starts), _NEWEST) + 1):
+                span = self.starts[-i]()
+                if span is not None:
+                    yield span
+
+
+def is_own(span: ReadableSpan) -> bool:
+    """Return True if this library has started ``span``, for a LangChain run."""
+    scope = getattr(span, "instrumentation_scope", None)
+    return scope is not None and scope.name == semconv.SCOPE
+
+
+def is_bystander(view: AnyView) -> bool:
+    """Return True if the span ``view`` is no part of RAG and no instrumentation of RAG made it."""
+    return kind_of(view) == "other" and not is_instrumentation(view.scope)
+
+
+def ids_above(
+    start: int | None, ended: Mapping[int, SpanView], opened: Mapping[int, int | None]
+) -> Iterator[int]:
+    """Yield the span id ``start`` and the ids of the spans above this span, nearest first.
+
+    ``ended`` maps span ids to ended spans. ``opened`` maps ids of open spans to those of parents.
+    """
+    seen: set[int] = set()
+    while start is not None and start not in seen and len(seen) < DEPTH:
+        seen.add(start)
+        yield start
+        above = ended.get(start)
+        start = opened.get(start) if above is None else above.parent_id
+
+
+def trace_of(span: ReadableSpan) -> int:
+    """Return the trace id of ``span``, or 0 if it has none."""
+    context = span.context
+    return context.trace_id if context is not None else 0

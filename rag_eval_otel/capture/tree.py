@@ -194,6 +194,31 @@ def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[
     return any(role in searching for role in empty)
 
 
+def is_passed_on(tree: StepTree, anchor: Step, calls: Sequence[Step]) -> bool:
+    """Return True if the answer of a question is in the prompt of a later LLM call around it.
+
+    Then the question may be a part of another question. ``anchor`` is the step that gets the scores
+    of the question, and ``calls`` are its own LLM calls. A later call that wrote only a word or two
+    graded the answer, and an earlier message of the model itself is the history of a chat.
+    """
+    said = [text for one in calls[-1:] if len(text := (one.output or "").strip()) >= _FEW]
+    above = (a for a in tree.ancestors(anchor) if a.kind in {"agent", "chain"} and not a.flat)
+    around = {step.id for step in above} if said else set()
+    own = {call.id for call in calls}
+    later = (call for call in tree.generators if around and call.start >= calls[-1].start)
+    return any(
+        text in shown
+        for call in later
+        if call.id not in own
+        and (call.output is None or len(call.output) >= _FEW)
+        and any(one.id in around for one in tree.ancestors(call))
+        for shown in call.prompt
+        if shown not in call.own_messages
+        for text in said
+    )
+
+
+_FEW = 20  # characters; a shorter text is no answer, but a verdict or a name
 _MAX_NESTED = 200  # the most anchors in one step that are compared, in quadratic time
 
 Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.capture.exported import ExportedSpan, parts_of, spans_of
+from rag_eval_otel.capture.otlp import ExportedSpan, parts_of, spans_of
 
 PARENT = "0000000000000007"
 

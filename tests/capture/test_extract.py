@@ -15,7 +15,7 @@ from properties import examples
 from rag_eval_otel.capture.retrieval import paragraphs
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turn import find_turns
+from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.types import Passage, Sample
 from steps import chain, forests, llm, outcomes, retriever, sample, tool
 

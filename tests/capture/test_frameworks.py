@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from framework_traces import PATHS, is_on_spans, load, stated
-from rag_eval_otel.capture.dialects import kind_of, read, tool_name
-from rag_eval_otel.sinks.attributes import ContentFilter
-from rag_eval_otel.testing.replay import ReplayedSpan, replay
+from rag_eval_otel.capture.conventions import kind_of, read, tool_name
+from rag_eval_otel.export.attributes import ContentFilter
+from replay import ReplayedSpan, replay
 from verdicts import verdict
 
 STRIP = ContentFilter(foreign="strip")
@@ -32,6 +32,13 @@ def replayed(path: Path) -> str:
 def test_no_sample_is_wrong() -> None:
     """Both samples of a trace are right, or it gives none."""
     assert [path.stem for path in PATHS if replayed(path) not in {"exact", "refused"}] == []
+
+
+@pytest.mark.slow
+def test_scored_turns_are_on_spans() -> None:
+    """No span of a turn leaves before the turn is found."""
+    found = {path.stem: replay(load(path).calls) for path in PATHS}
+    assert [name for name, turns in found.items() if any(t.is_span_missed for t in turns)] == []
 
 
 def test_what_is_not_there_is_not_told() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plain_views import View
-from rag_eval_otel.capture.dialects import kind_of, read
+from rag_eval_otel.capture.conventions import kind_of, read
 
 QUESTION, ANSWER = "When was it founded?", "It's from 1987."
 SHORT = "Acme's founder is Wile E. Coyote."

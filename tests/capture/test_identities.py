@@ -11,9 +11,9 @@ import pytest
 from pipeline import running
 from plain_views import View
 from rag_eval_otel import record_answer, record_question, record_retrieval
-from rag_eval_otel.capture.dialects import read
+from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import about
-from rag_eval_otel.testing.replay import load
+from replay import load
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 ALL = {"session.id": "s-1", "user.id": "u-1", "gen_ai.conversation.id": "s-1"}

@@ -58,7 +58,7 @@ def test_without_a_flush_a_session_s_turn_is_scored_after_a_short_quiet() -> Non
     done = threading.Event()
 
     class Told:
-        def emit(self, _: Evaluation) -> None:
+        def __call__(self, _: Evaluation) -> None:
             done.set()
 
     with attached(sinks=[Told()]) as app:
@@ -214,15 +214,18 @@ def test_a_retrieval_that_ends_after_its_chain() -> None:
         assert Counter(app.names()) == {"chain": 1, "retriever": 1, "llm": 1}
 
 
-def test_a_span_that_is_open_elsewhere_holds_nothing_up() -> None:
-    """A search without an answer leaves at once, whatever else is going on in its trace."""
+def test_a_search_without_an_answer_leaves_without_a_status() -> None:
+    """Its span waits, because the answer may follow, and leaves as it is at a flush."""
     with attached() as app:
-        root, chain = app.plain("request"), None
+        root = app.plain("request")
         chain = app.chain(1, root)
         app.retrieve(1, chain)
         app.plain("something else", root)
         chain.end()
+        assert app.names() == ["retriever"]
+        app.handle.flush(0.1)
         assert app.names() == ["retriever", "chain"]
+        assert app.statuses() == {None: 2}
 
 
 def test_a_generator_after_its_segment_was_read() -> None:
@@ -419,13 +422,13 @@ def test_attributes_that_were_cut_or_dropped(limits: dict[str, int]) -> None:
 
 
 def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dialect that fails costs a turn, never a span, and the application hears nothing."""
+    """A convention that fails costs a turn, never a span, and the application hears nothing."""
 
     def fail(*_: Any) -> None:
         raise RuntimeError
 
     with attached(errors="swallow") as app:
-        monkeypatch.setattr("rag_eval_otel.capture.buffer.kind_of", fail)
+        monkeypatch.setattr("rag_eval_otel.live.store.kind_of", fail)
         app.turn(1)
         monkeypatch.undo()
         monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
@@ -459,7 +462,7 @@ def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError
 
     with attached(errors="swallow") as app:
-        app.buffer._limits = TraceLimits(max_bytes=100_000)  # noqa: SLF001
+        app.store._limits = TraceLimits(max_bytes=100_000)  # noqa: SLF001
         monkeypatch.setattr(app.pipeline, "_follow_up", fail)
         chains = []
         for number in range(20):

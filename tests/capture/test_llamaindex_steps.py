@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from plain_views import View
-from rag_eval_otel.capture.dialects import kind_of, read
+from rag_eval_otel.capture.conventions import kind_of, read
 
 QUESTION, ANSWER = "When was it founded?", "It was founded in 1987."
 ACTION = 'Thought: I need a tool.\nAction: search\nAction Input: {"input": "founded"}'

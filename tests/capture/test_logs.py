@@ -13,7 +13,7 @@ from opentelemetry.trace import Span, set_span_in_context
 
 from live import App, asked, attached, retrieved, said, told
 from rag_eval_otel import instrument
-from rag_eval_otel.capture.buffer import PendingLogs, log_tap, may_be_read
+from rag_eval_otel.capture.logs import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.live.instrument import pipeline_of
 
@@ -121,7 +121,7 @@ def test_our_own_events_are_not_taken_in(app: App) -> None:
     turn(app, 1, older)
     assert app.handle.flush()
     assert app.scored_spans().total() == 1
-    assert app.buffer.size == 0
+    assert app.store.collecting_size == 0
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_other_logs_are_none_of_its_business(app: App, event: Any, *, reads: boo
     """By their name alone: what an application logs otherwise is not kept."""
     span = app.plain("request")
     write(app, span, event, body="text")
-    assert (app.buffer.size > 0) is reads
+    assert (app.store.collecting_size > 0) is reads
     assert may_be_read(event) is reads
 
 
@@ -149,13 +149,13 @@ def test_the_name_may_be_an_attribute(app: App) -> None:
     """The older events had their name among the attributes."""
     span = app.plain("request")
     write(app, span, None, attributes={"event.name": "gen_ai.choice"})  # type: ignore[arg-type]
-    assert app.buffer.size > 0
+    assert app.store.collecting_size > 0
 
 
 def test_a_log_outside_of_any_span_is_not_kept(app: App) -> None:
     """There is nothing to join it with."""
     app.logger_provider.get_logger(OPENAI).emit(event_name="gen_ai.choice", context=App.below(None))
-    assert app.buffer.size == 0
+    assert app.store.collecting_size == 0
 
 
 def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
@@ -164,7 +164,7 @@ def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
     app.pipeline.evaluator.threads.add(threading.get_ident())
     write(app, span, "gen_ai.choice", body={})
     app.pipeline.evaluator.threads.discard(threading.get_ident())
-    assert app.buffer.size == 0
+    assert app.store.collecting_size == 0
 
 
 def test_a_failure_does_not_reach_whoever_logs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,14 +174,14 @@ def test_a_failure_does_not_reach_whoever_logs(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError
 
     with attached(errors="swallow") as app:
-        monkeypatch.setattr(app.buffer._logs, "add", fail)  # noqa: SLF001
+        monkeypatch.setattr(app.store._logs, "add", fail)  # noqa: SLF001
         turn(app, 1, older)
         assert app.handle.flush()
         assert len(app.exported()) == 3
 
 
 def test_loggers_know_what_we_read() -> None:
-    """A logger is enabled for the events of the dialects alone, and not after the end."""
+    """A logger is enabled for the events of the conventions alone, and not after the end."""
     loggers = LoggerProvider()
     logger = loggers.get_logger("app")
     if not hasattr(logger, "enabled"):
@@ -208,10 +208,10 @@ def test_after_shutdown_nothing_is_heard_and_again_once_after_a_new_start() -> N
         logger, span = loggers.get_logger("app"), provider.get_tracer("app").start_span("s")
         context = set_span_in_context(span)
         logger.emit(event_name="gen_ai.choice", context=context)
-        assert pipeline_of(handle).buffer.size > 0
+        assert pipeline_of(handle).store.collecting_size > 0
         handle.shutdown()
         logger.emit(event_name="gen_ai.choice", context=context)
-        assert pipeline_of(handle).buffer.size == 0
+        assert pipeline_of(handle).store.collecting_size == 0
         processors.append(len(loggers._multi_log_record_processor._log_record_processors))  # noqa: SLF001
     assert processors == [1, 1, 1]
     loggers.shutdown()
@@ -228,7 +228,7 @@ def test_two_tracer_providers_may_share_a_logger_provider() -> None:
     span = TracerProvider().get_tracer("app").start_span("s")
     context = set_span_in_context(span)
     loggers.get_logger("app").emit(event_name="gen_ai.choice", context=context)
-    sizes = [pipeline_of(one).buffer.size for one in handles if one.processor is not None]
+    sizes = [pipeline_of(one).store.collecting_size for one in handles if one.processor is not None]
     assert sizes[0] == 0
     assert sizes[1] > 0
     assert loggers.force_flush()

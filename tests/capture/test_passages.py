@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 
-from rag_eval_otel.capture.dialects.documents import passages_in_text
+from rag_eval_otel.capture.documents import passages_in_text
 
 ONE = "It's 12 euros for a single ticket."
 TWO = "Children travel free.\n\nThat holds on all lines: trams, buses."

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from plain_views import View
-from rag_eval_otel.capture.dialects import DIALECTS, dialect_of, kind_of, read
+from rag_eval_otel.capture.conventions import CONVENTIONS, convention_of, kind_of, read
 from rag_eval_otel.capture.span import LogView, SpanView, simple
 from rag_eval_otel.capture.text import Keys, answer_of, question_of
 
@@ -126,7 +126,7 @@ def spans_of(value: Any) -> list[SpanView]:
 
 
 @pytest.mark.parametrize("name", [name for name in ODD if "long" not in name])
-def test_no_value_breaks_a_dialect(name: str) -> None:
+def test_no_value_breaks_a_convention(name: str) -> None:
     """Every convention reads every value, and tells nothing that is not a plain string."""
     for view in spans_of(ODD[name]):
         step = read(view)
@@ -231,7 +231,7 @@ def test_keys_of_the_users_come_first() -> None:
     assert (read(view).input, read(view).output) == ("another", "another")
 
 
-def test_every_dialect_is_tried() -> None:
+def test_every_convention_is_tried() -> None:
     """The spans of these tests are of every convention there is, but of databases."""
-    read_by = {dialect_of(view) for view in spans_of("x")}
-    assert {dialect.name for dialect in DIALECTS} - read_by == {"vectordb"}
+    read_by = {convention_of(view) for view in spans_of("x")}
+    assert {convention.name for convention in CONVENTIONS} - read_by == {"vectordb"}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.capture.dialects.values import data_in
+from rag_eval_otel.capture.values import data_in
 
 TEXTS = st.text() | st.sampled_from(["<b>", 'it\'s <a> "b"', "\\'", "<f at 0x1>", "x={'a': 1}"])
 DATA = st.recursive(

@@ -9,7 +9,7 @@ import pytest
 from rag_eval_otel.capture.retrieval import block_in, parts_of
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Result, Step
-from rag_eval_otel.capture.turn import Turn, find_turns
+from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.types import ContextsFromPrompt, Passage, Sample
 from steps import chain, llm, retriever, tool
 

@@ -21,7 +21,6 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
-from rag_eval_otel.capture.dialects.values import plain
 from rag_eval_otel.capture.langchain import note
 from rag_eval_otel.capture.text import (
     USUAL,
@@ -31,6 +30,7 @@ from rag_eval_otel.capture.text import (
     role_of,
     text_of_message,
 )
+from rag_eval_otel.capture.values import plain
 
 TEXTS: list[str | dict[str, object]] = [{"type": "text", "text": "a"}]
 BLOCKS = [*TEXTS, "b", {"type": "image"}, {"text": None}, 7]

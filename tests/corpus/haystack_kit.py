@@ -19,7 +19,7 @@ from haystack.dataclasses import ChatMessage, StreamingChunk
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.utils import Secret
 
-from rag_eval_otel.testing import ScriptedOpenAI
+from openai_server import ScriptedOpenAI
 
 from .kit import embed, pieces
 from .scripted import Script, openai_server, scripted

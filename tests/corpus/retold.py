@@ -21,17 +21,17 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from corpus.kit import App
 from corpus.sources import Source
 from rag_eval_otel import Handle
-from rag_eval_otel.capture.exported import ExportedSpan
 from rag_eval_otel.capture.langchain import LangChainCapture
+from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.capture.text import USUAL
-from rag_eval_otel.capture.turn import find_turns
+from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.capture.vectorstores import VectorStoreSearches
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.testing.replay import Call, replay
 from rag_eval_otel.types import Sample
+from replay import Call, replay
 
 Told: TypeAlias = tuple[str, tuple[str, ...], str]
 """Question, contexts and answer of a sample."""

@@ -36,6 +36,7 @@ from corpus.kit import App, Truth, all_apps
 from corpus.recorded import is_recorded
 from corpus.sources import SOURCES, Source
 from rag_eval_otel import Sample, Score, instrument
+from rag_eval_otel.semconv import EVALUATION_STATUS
 
 PATIENCE = 30.0
 
@@ -93,7 +94,16 @@ class Verdict:
         }
 
 
-KINDS = ("exact", "refused", "unknowable", "wrong", "false positive", "failed", "skipped")
+KINDS = (
+    "exact",
+    "off span",
+    "refused",
+    "unknowable",
+    "wrong",
+    "false positive",
+    "failed",
+    "skipped",
+)
 
 
 def judge(app: App, seen: Seen, via: str) -> Verdict:
@@ -102,7 +112,7 @@ def judge(app: App, seen: Seen, via: str) -> Verdict:
     Each sample must be that of another truth, or of an optional turn. `wrong`: a sample is none of
     them. `false positive`: a sample of an application without truths. `refused`: a truth without a
     sample. `unknowable`: refused, where ``via`` does not record the truth (the application says so, or
-    a context is on no span but in a prompt).
+    a context is on no span but in a prompt). `off span`: exact, but the scores are not all on spans.
     """
     if seen.error:
         return Verdict(app=app, kind="failed", reason=seen.error)
@@ -115,7 +125,9 @@ def judge(app: App, seen: Seen, via: str) -> Verdict:
     if missed:
         kind = "refused" if _is_knowable(app, missed, seen, via) else "unknowable"
         return Verdict(app=app, kind=kind, reason=reason or "nothing seen")
-    return Verdict(app=app, kind="exact")
+    statuses = [(span.attributes or {}).get(EVALUATION_STATUS) for span in seen.spans]
+    is_on_spans = statuses.count("scored") == len(seen.samples)
+    return Verdict(app=app, kind="exact" if is_on_spans else "off span", reason=reason)
 
 
 def _is_knowable(app: App, missed: Sequence[Truth], seen: Seen, via: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from openai_server import HttpReply, ScriptedOpenAI
 
 from .kit import embed, pieces
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from kit import GROUNDED, Chat, Pages, ask, joined, rag
 from langchain_core.documents import Document
+from langchain_core.output_parsers import JsonOutputParser
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableBranch, RunnableLambda, RunnablePassthrough
 from registry import shape, span, truth
 
@@ -267,3 +269,29 @@ def summary_of_given_documents() -> None:
     documents = [Document(page_content=text) for text in FOUR[:3]]
     spread = RunnableLambda(lambda d: [{"text": p.page_content} for p in d["documents"]])
     (spread | each | merge).invoke({"documents": documents})
+
+
+def _structured(**fields: Any) -> None:
+    """Retrieve and ask for JSON in one function, and read a field of it."""
+    chain = ChatPromptTemplate.from_template(GROUNDED) | Chat(rules={"": json.dumps(fields)})
+    with span("ask"):
+        found = joined(HR.invoke(LEAVE))
+        (chain | JsonOutputParser()).invoke({"context": found, "question": LEAVE})
+
+
+@shape(truth(LEAVE, LEAVE_PAGES, LEAVE_ANSWER))
+def structured_answer_and_sources() -> None:
+    """The field of the answer has a usual name, and others are beside it."""
+    _structured(answer=LEAVE_ANSWER, sources=["hr.md"])
+
+
+@shape(truth(LEAVE, LEAVE_PAGES, LEAVE_ANSWER))
+def structured_answer_alone() -> None:
+    """The only field is named after the answer."""
+    _structured(answer_based_on_content=LEAVE_ANSWER)
+
+
+@shape(truth(LEAVE, LEAVE_PAGES, LEAVE_ANSWER))
+def structured_in_unusual_fields() -> None:
+    """Which of the fields is the answer is not to be seen."""
+    _structured(analysis="Both pages speak of leave.", verdict_for_user=LEAVE_ANSWER)

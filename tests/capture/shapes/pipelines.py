@@ -232,3 +232,23 @@ def two_runs() -> None:
     )
     for question in (MOVE, "Does ice float?"):
         made.run({"retriever": {"query": question}, "prompt": {"question": question}})
+
+
+OVERLAPPING = [f"Foreword on ice. {ICE[0]}", ICE[1], ICE[0]]
+
+
+@shape(truth(MOVE, OVERLAPPING, MOVE_ANSWER))
+def overlapping_hybrid_pipeline() -> None:
+    """Two retrievers find chunks that overlap, and the prompt shows each chunk."""
+    made = pipeline(
+        ("bm25.documents", "joiner.documents"),
+        ("vectors.documents", "joiner.documents"),
+        ("joiner.documents", "prompt.documents"),
+        ("prompt.prompt", "llm.messages"),
+        bm25=ShelfRetriever({"glacier": OVERLAPPING[:2]}),
+        vectors=ShelfRetriever({"glacier": OVERLAPPING[2:]}),
+        joiner=DocumentJoiner(sort_by_score=False),
+        prompt=prompt(),
+        llm=ScriptedChatGenerator({"": MOVE_ANSWER}),
+    )
+    made.run({"bm25": {"query": MOVE}, "vectors": {"query": MOVE}, "prompt": {"question": MOVE}})

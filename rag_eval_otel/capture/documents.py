@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
-from rag_eval_otel.capture.dialects.values import data_in
 from rag_eval_otel.capture.text import json_in
+from rag_eval_otel.capture.values import data_in
 from rag_eval_otel.types import Passage
 
 _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
@@ -28,7 +29,7 @@ _LIST_KEYS = (
 )
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
-_NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=(.*?)\)(?:, score=.*)?\)>")  # of LlamaIndex
+_NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=")  # of LlamaIndex
 _SCORE_KEYS = ("score", "relevance_score", "similarity")
 
 
@@ -43,6 +44,15 @@ def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | Non
     found = [passage_of(item, strings=strings) for item in items]
     texts = [passage for passage in found if passage is not None]
     return tuple(texts) if len(texts) == len(items) else None
+
+
+def passages_with_text(data: Any) -> tuple[Passage, ...] | None:
+    """Return the documents in ``data`` that have a text, or None if none has.
+
+    Unlike in `passages_in`, other documents may have only an id or a score.
+    """
+    found = (passage_of(item) for item in _items(data) or ())
+    return tuple(passage for passage in found if passage is not None) or None
 
 
 def count_in(data: Any) -> int | None:
@@ -125,9 +135,11 @@ def ids_in(data: Any) -> Iterator[str]:
     The nodes may be at any depth in lists and dicts.
     """
     if isinstance(data, str):
-        found = _NODE.fullmatch(data)
-        if found is not None:
-            yield found[1]
+        found = _NODE.match(data)
+        if found is not None and data.endswith(")>") and "\n" not in data:
+            name, scored, _ = data[found.end() : -2].partition("), score=")
+            if scored or name.endswith(")"):
+                yield name if scored else name[:-1]
     elif isinstance(data, list | Mapping):
         for item in data.values() if isinstance(data, Mapping) else data:
             yield from ids_in(item)
@@ -166,35 +178,34 @@ _RULE = r"[-=*_#~]{3,}"
 _KINDS = r"doc(?:ument)?|passage|context|result|chunk|source|snippet|excerpt|hit"
 _CONTENT = r"(?:[a-z]+[ _])?(?:content|text|passage|snippet|body|excerpt)"
 
-_STR_OF_DOCUMENT = re.compile(  # quotes in the text of the document are not escaped
-    r"page_content='(.*?)'(?: metadata=\{[^\n]*\})?[\s,]*(?=page_content='|\Z)", re.DOTALL
-)
+_STR_OF_DOCUMENT = "page_content='"  # quotes in the text of the document are not escaped
 _TAG = re.compile(rf"<(/?)({_KINDS})\b[^<>]*>", re.IGNORECASE)
 _INNER_TAG = re.compile(rf"<(/?)({_CONTENT})\b[^<>]*>", re.IGNORECASE)
-_AROUND_TAGS = re.compile(rf"(?:\s|{_RULE}|</?\w+>)*")
+_AROUND_TAGS = re.compile(rf"(?:\s|{_RULE}(?![-=*_#~])|</?\w+>)*")
 _ABOUT = (
     r"sources?|title|file(?:[ _]?name)?|path|ur[li]|link|(?:doc(?:ument)?[ _]?)?id|page"
     r"|meta(?:data)?|score|relevance|similarity|name|author|date|section|chapter|category|tags?|published"
 )
 _FIELDS: Final = tuple(
-    re.compile(rf"\s*(?P<names>(?:{name}:[^\n]*\n\n?){times}){content}", re.IGNORECASE)
+    re.compile(rf"(?P<names>(?:{name}:[^\n]*\n\n?){times}){content}", re.IGNORECASE)
     for name, times, content in (
         (r"[A-Za-z][\w -]{0,30}", "{0,8}?", rf"(?P<text>{_CONTENT}):"),
         (rf"(?:{_ABOUT})", "{1,8}", "(?P<text>)"),
     )
 )
-_COUNTED = rf"[\[(<*#]*[ \t]*(?:{_KINDS})[ \t]*[#№]?[ \t]*(\d+)"
+_COUNTED = rf"(?:[\[(<*#]{{1,9}}[ \t]{{0,9}})?(?:{_KINDS})[ \t]{{0,9}}[#№]?[ \t]{{0,9}}(\d{{1,9}})"
 _NUMBERED: Final = tuple(
     re.compile(rf"^[ \t]*{pattern}", re.MULTILINE | re.IGNORECASE)
     for pattern in (
         rf"(?:{_RULE}[ \t]*)?{_COUNTED}[ \t]*(?:{_RULE}[ \t]*$|[\])>*:.\u2013\u2014-]+|$)",
-        r"\[(\d+)\]:?",
+        r"\[(\d{1,9})\]:?",
     )
 )
 _APART = re.compile(rf"\n[ \t]*\n[ \t]*{_RULE}[ \t]*\n[ \t]*\n")
 _TIGHT = re.compile(rf"(?<=[.!?)\"'])[ \t]*\n{_RULE}[ \t]*\n(?=\S)")
 _NAME = re.compile(r"^([^:\n]+):", re.MULTILINE)
-_LEAD = re.compile(r"\s*(?:[^\n]{0,80}:[ \t]*)?\s*")  # a line that may introduce the documents
+_LEAD = re.compile(r"[^\n]{0,80}:\s*")  # a line that may introduce the documents
+_RULE_AT_END = re.compile(rf"\n[ \t]*{_RULE}\Z")
 
 
 def passages_in_text(text: str) -> tuple[Passage, ...] | None:
@@ -237,7 +248,7 @@ def _in_text(text: str, depth: int) -> tuple[Passage, ...] | None:
 
 
 def _within(part: str, depth: int) -> tuple[Passage, ...]:
-    part = re.sub(rf"\n[ \t]*{_RULE}\s*$", "", part.strip("\n")).strip()
+    part = _RULE_AT_END.sub("", part.rstrip()).strip()
     return _in_text(part, depth - 1) or ((Passage(text=part),) if part else ())
 
 
@@ -297,15 +308,36 @@ def _of_lines(text: str) -> tuple[Passage, ...] | None:
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) < 2 or not all(line.lstrip()[:1] == "{" for line in lines):  # noqa: PLR2004
         return None
-    found = [passage_of(_parsed(line)) for line in lines]
+    found = takewhile(lambda passage: passage is not None, (passage_of(_parsed(x)) for x in lines))
     texts = [passage for passage in found if passage is not None]
     return tuple(texts) if len(texts) == len(lines) else None
 
 
 def _of_strings(text: str) -> list[str] | None:
     """Return the texts of LangChain documents that ``str()`` converted to ``text``, else None."""
-    is_one = text.lstrip().startswith("page_content='")
-    return _STR_OF_DOCUMENT.findall(text) if is_one else None
+    before, *parts = text.split(_STR_OF_DOCUMENT)
+    if before.strip() or not parts:
+        return None
+    found, begun = [], list[str]()
+    for part in parts:
+        begun.append(part.rstrip(", \t\n\r\f\v"))
+        if _ends_document(begun[-1]):
+            found.append(_text_of_document(_STR_OF_DOCUMENT.join(begun)))
+            begun = []
+        else:
+            begun[-1] = part
+    return found
+
+
+def _ends_document(text: str) -> bool:
+    line = text[text.rfind("\n") + 1 :]
+    return text.endswith("'") or (text.endswith("}") and "' metadata={" in line)
+
+
+def _text_of_document(text: str) -> str:
+    """Return ``text``, which ends with a quote or with metadata, up to the quote that ends it."""
+    at = text.find("' metadata={", text.rfind("\n") + 1) if text.endswith("}") else -1
+    return text[:at]
 
 
 def _of_tags(text: str) -> list[str] | None:
@@ -336,10 +368,16 @@ def _of_numbers(text: str) -> list[str] | None:
     for pattern in _NUMBERED:
         found = list(pattern.finditer(text))
         numbers = [int(one[1]) for one in found]
-        if numbers and numbers[0] <= 1 and _LEAD.fullmatch(text[: found[0].start()]):
+        if numbers and numbers[0] <= 1 and _is_lead(text[: found[0].start()].strip()):
             counted = range(numbers[0], numbers[0] + len(numbers))
             return _between(text, found) if numbers == list(counted) else None
     return None
+
+
+def _is_lead(text: str) -> bool:
+    """Return True if ``text`` is empty or one line that may introduce documents."""
+    found = _LEAD.match(text)
+    return not text or (found is not None and found.end() == len(text))
 
 
 def _of_fields(text: str) -> list[str] | None:
@@ -347,10 +385,12 @@ def _of_fields(text: str) -> list[str] | None:
 
     If there are no such lines, return None.
     """
-    lead = _LEAD.match(text)
-    begin = lead.end() if lead is not None and "\n" in lead[0].strip(" ") else 0
+    start = len(text) - len(text.lstrip())
+    lead = _LEAD.match(text, start)
+    begin = start if lead is None else lead.end()
+    begin = begin if "\n" in text[:begin].strip(" ") else start
     for pattern in _FIELDS:
-        first = pattern.match(text, begin) or pattern.match(text)
+        first = pattern.match(text, begin) or pattern.match(text, start)
         names = [] if first is None else _NAME.findall(first["names"])
         if first is None or not (names or first["text"]):
             continue

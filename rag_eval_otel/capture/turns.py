@@ -15,7 +15,13 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict, retrieval_in
+from rag_eval_otel.capture.retrieval import (
+    answers_repeat,
+    find_retrievals,
+    is_verdict,
+    may_be_draft,
+    retrieval_in,
+)
 from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
 from rag_eval_otel.capture.tree import (
@@ -27,6 +33,7 @@ from rag_eval_otel.capture.tree import (
     group_calls,
     holders_of,
     in_order,
+    is_passed_on,
     lacks_retrieval,
 )
 from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
@@ -74,7 +81,7 @@ class Turn:
     @property
     def lacks_texts(self) -> bool:
         """Whether texts of retrieved documents are missing in retrievals and tool results."""
-        blind = sum(one.documents is None for one in self.retrievers)
+        blind = sum(one.lacks_texts for one in self.retrievers)
         return blind > sum(bool(one.documents) for one in self._of_source("tool"))
 
     @property
@@ -161,6 +168,7 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
     for call in tree.generators:
         if call.id in shown and not call.calls_tools and (call.output or "").strip():
             doubt: SkipReason | None = "partial" if tree.is_orphan(call) else None
+            doubt = "ambiguous" if doubt is None and may_be_draft(shown[call.id]) else doubt
             parts = {"calls": (call,), "other_calls": (), "retrievers": shown[call.id]}
             yield _turn(call, (call,), **parts, doubt=doubt)
 
@@ -355,9 +363,11 @@ def with_doubts(
     answering = {call.id for turn in turns for call in turn.calls}
     found = []
     for turn in turns:
+        asked = _calls_that_asked(turn, told)
+        is_part = is_passed_on(tree, turn.anchor, (*turn.other_calls, *turn.calls))
         if any(above.id in unexplained for above in tree.ancestors(turn.anchor)):
             found.append(replace(turn, doubt=turn.doubt or "partial"))
-        elif any(c.id in answering or _was_shown(c, turn) for c in _calls_that_asked(turn, told)):
+        elif is_part or any(c.id in answering or _was_shown(c, turn) for c in asked):
             found.append(replace(turn, doubt=turn.doubt or "ambiguous"))
         else:
             found.append(turn)
@@ -407,7 +417,7 @@ def split_flat(turn: Turn) -> list[Turn]:
         return [replace(turn, doubt="ambiguous")]
     last = [call for call in turn.calls if _is_answer(call, turn)]
     grounded = [(call, used) for call in last if (used := _retrievers_used(call, turn.retrievers))]
-    if not grounded:
+    if not grounded or answers_repeat(grounded):
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
     if len(grounded) == 1 and is_same(turn.anchor.output, grounded[0][0].output):
         return [turn]  # the anchor has the same answer, and there is no other
@@ -415,24 +425,25 @@ def split_flat(turn: Turn) -> list[Turn]:
     parts = [
         replace(
             turn,
-            anchor=call,
-            path=(call,),
             calls=(call,),
             other_calls=tuple(one for one in callers if one.start < call.start),  # wrote the query
             retrievers=used,
+            doubt=turn.doubt or _doubt_of_part(call, used, turn),
         )
         for call, used in grounded
     ]
-    return [replace(part, doubt=part.doubt or _doubt_of_part(part, turn)) for part in parts]
+    if len(parts) == 1:
+        return parts
+    return [replace(part, anchor=part.calls[0], path=part.calls) for part in parts]
 
 
-def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
-    if may_grade(part.anchor, turn):
+def _doubt_of_part(call: Step, used: Sequence[Step], turn: Turn) -> SkipReason | None:
+    if may_grade(call, turn):
         return "ambiguous"
-    used = {one.id for one in part.retrievers}
-    unknown = [one for one in turn.retrievers if one.documents is None and one.id not in used]
-    known = any(one.documents for one in part.retrievers)
-    is_mixed = known and any(one.start < part.anchor.start for one in unknown)
+    ids = {one.id for one in used}
+    unknown = [one for one in turn.retrievers if one.lacks_texts and one.id not in ids]
+    known = any(one.documents for one in used)
+    is_mixed = known and any(one.start < call.start for one in unknown)
     return "no_contexts" if is_mixed else None
 
 

@@ -1,4 +1,4 @@
-"""Read spans and log records from OTLP files, as the file exporter of a collector writes them.
+"""Read the spans and log records in messages of OTLP.
 
 A *message* is one OTLP export request as a dict, in the field names of OTLP JSON. A *part* is one
 span or one log record of a trace, with its scope and service.
@@ -7,41 +7,23 @@ span or one log record of a trace, with its scope and service.
 from __future__ import annotations
 
 import binascii
-import gzip
 import json
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedReader
-from itertools import chain
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
-from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
-from rag_eval_otel.capture.buffer import may_be_read
+from rag_eval_otel.capture.logs import may_be_read
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.errors import ConfigError
 
-if TYPE_CHECKING:
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
 Message: TypeAlias = Mapping[str, Any]
-ProtoRequest: TypeAlias = "ExportTraceServiceRequest | ExportLogsServiceRequest"
 Signal: TypeAlias = Literal["span", "log"]
 
 _TRACE_ID, _SPAN_ID = 16, 8  # bytes
-_LENGTH = 4  # bytes before each protobuf message of a file
-_LARGEST = 2**30  # bytes of one protobuf message
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span
 _REMOTE_KINDS = (2, "SPAN_KIND_SERVER", 5, "SPAN_KIND_CONSUMER")
 _ERROR = (2, "STATUS_CODE_ERROR")
-_HEAD = 64  # bytes by which JSON is recognised
-_BLANK = b" \t\r\n\xef\xbb\xbf"  # white space and the byte order mark
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,132 +60,6 @@ class ExportedSpan:
     dropped: int = 0
     dropped_events: int = 0
     value_limit: int | None = None
-
-
-# --- the messages of a file -----------------------------------------------------------------------
-
-
-def read_messages(path: Path) -> Iterator[Message]:
-    """Yield the messages in the file ``path``, one at a time, those in protobuf as dicts.
-
-    Raises `ConfigError` for files that `read_requests` refuses.
-    """
-    for one in read_requests(path):
-        yield one if isinstance(one, Mapping) else MessageToDict(one)
-
-
-def read_requests(path: Path) -> Iterator[Message | ProtoRequest]:
-    """Yield the messages in the file ``path``, one at a time, each as it is in the file.
-
-    The file has one message in JSON, one in each line, or protobuf messages, each after its length
-    in four bytes. It may be compressed by gzip. If the last line of JSON is incomplete, as in a
-    file that is being written, it is left out. Raises `ConfigError` for any other file.
-    """
-    try:
-        with path.open("rb") as raw:
-            start = raw.read(_LENGTH)
-        if start == _ZSTD:
-            msg = f"{path} is compressed by zstd; decompress it first: zstd -d {path}"
-            raise ConfigError(msg)
-        is_gzip = start.startswith(_GZIP)
-        with cast("BufferedReader", gzip.open(path) if is_gzip else path.open("rb")) as file:
-            is_json = file.peek(_HEAD)[:_HEAD].lstrip(_BLANK).startswith(b"{")
-            yield from (_json_messages if is_json else _protobuf_messages)(path, file)
-    except (EOFError, OSError) as error:
-        msg = f"{path} cannot be read: {error}"
-        raise ConfigError(msg) from error
-
-
-def _json_messages(path: Path, file: IO[bytes]) -> Iterator[Message]:
-    line = next(line for line in file if line.strip(_BLANK)).lstrip(_BLANK)
-    message = _parsed(line)
-    if message is None:  # one message in several lines, or a single line that is incomplete
-        content = line + file.read()
-        message = _parsed(content)
-        if message is None and content.count(b"\n") > 0:
-            msg = f"{path}, line 1: is not JSON; use the OTLP JSON of a collector's file exporter"
-            raise ConfigError(msg)
-        yield from () if message is None else [_checked(message, f"{path}")]
-        return
-    yield _checked(message, f"{path}, line 1")
-    for number, line in enumerate(file, start=2):
-        if not line.strip():
-            continue
-        message = _parsed(line)
-        if message is None and line.endswith(b"\n"):
-            msg = f"{path}, line {number}: is not JSON"
-            raise ConfigError(msg)
-        if message is not None:
-            yield _checked(message, f"{path}, line {number}")
-
-
-def _parsed(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (RecursionError, ValueError):
-        return None
-
-
-def _checked(message: Any, place: str) -> Message:
-    """Return ``message`` if it is an export request, else raise `ConfigError`."""
-    if not (
-        isinstance(message, dict)
-        and message.keys() & {"resourceSpans", "resourceLogs", "resourceMetrics"}
-    ):
-        msg = (
-            f"{place}: is no OTLP export request: an object with resourceSpans, resourceLogs or"
-            " resourceMetrics, as the file exporter of an OpenTelemetry Collector writes them"
-        )
-        raise ConfigError(msg)
-    return message
-
-
-def _protobuf_messages(path: Path, file: IO[bytes]) -> Iterator[ProtoRequest]:
-    length = file.read(_LENGTH)
-    if length.startswith(b"\x0a"):  # field 1 of a request: a file with one message and no lengths
-        yield from _decoded(path, length + file.read())
-        return
-    while length:
-        size = int.from_bytes(length, "big")
-        if len(length) < _LENGTH or size > _LARGEST:
-            msg = f"{path}: is neither OTLP JSON nor OTLP protobuf of a collector's file exporter"
-            raise ConfigError(msg)
-        content = file.read(size)
-        if len(content) < size:  # the file is being written
-            return
-        yield from _decoded(path, content)
-        length = file.read(_LENGTH)
-
-
-def _decoded(path: Path, content: bytes) -> Iterator[ProtoRequest]:
-    """Yield the request of spans or of log records in ``content``; leave out those of metrics.
-
-    The requests of all signals look alike. Spans have ids, and metrics have names.
-    """
-    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
-    from opentelemetry.proto.collector.metrics.v1 import (  # noqa: PLC0415  # slow to import
-        metrics_service_pb2 as metrics,
-    )
-    from opentelemetry.proto.collector.trace.v1 import (  # noqa: PLC0415
-        trace_service_pb2 as traces,
-    )
-
-    with suppress(DecodeError):
-        found = traces.ExportTraceServiceRequest.FromString(content)
-        spans = (s for one in found.resource_spans for sc in one.scope_spans for s in sc.spans)
-        if all((len(s.trace_id), len(s.span_id)) == (_TRACE_ID, _SPAN_ID) for s in spans):
-            yield found
-            return
-    with suppress(DecodeError):
-        other = metrics.ExportMetricsServiceRequest.FromString(content)
-        scopes = (scope for one in other.resource_metrics for scope in one.scope_metrics)
-        if any(one.name for scope in scopes for one in scope.metrics):
-            return
-    try:
-        yield logs.ExportLogsServiceRequest.FromString(content)
-    except DecodeError as error:
-        msg = f"{path}: is neither OTLP JSON nor OTLP protobuf: {error}"
-        raise ConfigError(msg) from error
 
 
 # --- the parts of a message -----------------------------------------------------------------------
@@ -384,8 +240,3 @@ def _error(status: Mapping[str, Any], attributes: Mapping[str, Any]) -> str | No
     if status.get("code") not in _ERROR:
         return None
     return str(attributes.get("error.type") or status.get("message") or "error")
-
-
-def messages_in(paths: Iterable[Path]) -> Iterator[Message]:
-    """Yield the messages of all files ``paths``, in their order."""
-    return chain.from_iterable(map(read_messages, paths))

@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.dialect import Dialect
-from rag_eval_otel.capture.dialects.documents import documents_in, ids_in, passages_of, window_of
-from rag_eval_otel.capture.dialects.values import (
+from rag_eval_otel.capture import build
+from rag_eval_otel.capture.conventions.convention import Convention
+from rag_eval_otel.capture.documents import documents_in, ids_in, passages_of, window_of
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
+from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.values import (
     CUT,
     HIDDEN,
     Lost,
@@ -22,10 +24,9 @@ from rag_eval_otel.capture.dialects.values import (
     numbered,
     read,
     role_named,
+    texts_of,
     value,
 )
-from rag_eval_otel.capture.span import PlainSpan, SpanView, word
-from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
@@ -72,7 +73,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     inputs, outputs = value(view, "input.value"), value(view, "output.value")
     if of == "retriever":
         found = _documents(view, outputs)
-        return build.retrieval(view, inputs=inputs, documents=found, windows=_windows(view))
+        count = sum(1 for _ in numbered(view.attributes, "retrieval.documents")) or None
+        return build.retrieval(
+            view, inputs=inputs, documents=found, count=count, windows=_windows(view)
+        )
     if of == "reranker":
         inputs = value(view, "reranker.query", "input.value")
         documents = _documents(view, outputs, prefix="reranker.output_documents")
@@ -101,15 +105,15 @@ def _documents(view: PlainSpan, outputs: Any, prefix: str = "retrieval.documents
     remaining attributes show that documents are missing.
     """
     found = list(numbered(view.attributes, prefix))
-    contents = [item["document.content"] for _, item in found if "document.content" in item]
+    with_text = [item for _, item in found if "document.content" in item]
     if view.dropped and (has_gaps(n for n, _ in found) or not found):
         return CUT
-    if not contents:
+    if not with_text:
         return outputs if outputs is HIDDEN or outputs is CUT else _listed(outputs)
-    if any(read(text, limit=view.value_limit) is CUT for text in contents):
+    if any(read(item["document.content"], limit=view.value_limit) is CUT for item in with_text):
         return CUT
     return passages_of(
-        {key.removeprefix("document."): part for key, part in item.items()} for _, item in found
+        {key.removeprefix("document."): part for key, part in item.items()} for item in with_text
     )
 
 
@@ -138,7 +142,8 @@ def _llm(view: PlainSpan, outputs: Any) -> Step:
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
     found = _hosted(reply)
     if isinstance(reply, list):
-        reply = reply[-1:]
+        if isinstance(outputs, Mapping) and outputs.get("object") == "response":
+            reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
     elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
         reply = outputs  # only without messages, because messages may have been redacted
     elif reply is None:
@@ -210,9 +215,12 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
         "role": role_named(item.get("message.role")) or item.get("message.role", "system"),
         "tool_calls": any(key.startswith("message.tool_calls.") for key in item),
     }
-    parts = [text for key, text in sorted(item.items()) if key.endswith("message_content.text")]
-    if "message.content" in item or parts:
-        message["content"] = str(item.get("message.content") or "".join(map(str, parts)))
+    blocks = [
+        {key.removeprefix("message_content."): part for key, part in block.items()}
+        for _, block in numbered(item, "message.contents")
+    ]
+    if "message.content" in item or blocks:
+        message["content"] = str(item.get("message.content") or "".join(texts_of(blocks)))
     elif message["tool_calls"]:
         message["content"] = ""
     calls = numbered(item, "message.tool_calls") if message["tool_calls"] else ()
@@ -231,7 +239,7 @@ def _response_id(outputs: Any) -> object:
     return outputs.get("id") if isinstance(outputs, Mapping) else None
 
 
-DIALECT: Final = Dialect(
+CONVENTION: Final = Convention(
     name="openinference",
     kind=kind,
     to_step=to_step,

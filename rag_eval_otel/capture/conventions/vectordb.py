@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.dialect import Dialect
+from rag_eval_otel.capture import build
+from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
@@ -48,7 +48,7 @@ def _passage(result: Mapping[str, Any]) -> Passage:
     return Passage(text=text, id=None if name is None else str(name))
 
 
-DIALECT: Final = Dialect(
+CONVENTION: Final = Convention(
     name="vectordb",
     kind=kind,
     to_step=to_step,

@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rag_eval_otel.capture.dialects import build, genai
-from rag_eval_otel.capture.dialects.dialect import Dialect
-from rag_eval_otel.capture.dialects.haystack import answer_of_components, query_of
-from rag_eval_otel.capture.dialects.values import CUT, JSON, has_gaps, numbered, read, value
+from rag_eval_otel.capture import build
+from rag_eval_otel.capture.conventions import genai
+from rag_eval_otel.capture.conventions.convention import Convention
+from rag_eval_otel.capture.conventions.haystack import answer_of_components, query_of
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.values import CUT, JSON, has_gaps, numbered, read, value
 
 _OPERATIONS: Mapping[str, Kind] = {
     "chat": "llm",
@@ -143,7 +144,7 @@ def _message(item: Mapping[str, Any], limit: int | None) -> Any:
     return message
 
 
-DIALECT: Final = Dialect(
+CONVENTION: Final = Convention(
     name="traceloop",
     kind=kind,
     to_step=to_step,

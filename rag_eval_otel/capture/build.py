@@ -1,6 +1,6 @@
-"""Build steps from the values that a dialect found on a span.
+"""Build steps from the values that a convention found on a span.
 
-A *dialect* is a module that reads the spans of one tracing convention. A *step* is one call in a
+A *convention* is a module that reads the spans of one tracing convention. A *step* is one call in a
 trace: a retrieval, a chat model, a tool or a chain. A value is plain data, or None if the value is
 missing, or a `Lost` if the value was redacted or shortened.
 """
@@ -11,14 +11,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from rag_eval_otel.capture.dialects.documents import (
+from rag_eval_otel.capture.documents import (
     count_in,
     documents_in,
     documents_within,
     ids_in,
     passages_in,
+    passages_with_text,
 )
-from rag_eval_otel.capture.dialects.values import (
+from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.step import Kind, Part, Result, Step
+from rag_eval_otel.capture.text import USUAL, Keys, answer_of, question_of
+from rag_eval_otel.capture.values import (
     CUT,
     HIDDEN,
     Lost,
@@ -28,11 +32,9 @@ from rag_eval_otel.capture.dialects.values import (
     messages_in,
     plain,
     read,
+    texts_of,
     usable,
 )
-from rag_eval_otel.capture.span import PlainSpan
-from rag_eval_otel.capture.step import Kind, Part, Result, Step
-from rag_eval_otel.capture.text import USUAL, Keys, answer_of, question_of
 from rag_eval_otel.types import Passage
 
 
@@ -102,6 +104,9 @@ Found: TypeAlias = "Any"
 """Plain data, or a `Lost` for a redacted or shortened value, or None for a missing value."""
 
 _ANSWERS_LATER = re.compile("llama_?index")  # spans of LlamaIndex may end before the answer
+
+_CHOICES = frozenset({"choices", "generations", "replies"})
+"""The reply keys whose value lists alternatives. An application reads the first."""
 
 _REPLY_KEYS = (
     "message",
@@ -210,26 +215,30 @@ def retrieval(
     inputs: Found,
     documents: Found,
     kind: Kind = "retriever",
+    count: int | None = None,
     **more: Any,
 ) -> Step:
     """Build the `Step` of a retrieval from its ``inputs`` and the ``documents`` that it returned.
 
-    ``documents`` is a tuple of passages, or data from which the documents are read.
+    ``documents`` is a tuple of passages, or data from which the documents are read. If some of them
+    have no text, the step has the others, and ``count`` is the number of all.
     """
     losses = Losses()
     found = documents if isinstance(documents, tuple) else None
-    count = None
     if found is None and not losses.lost("documents", documents):
         found, count = passages_in(documents), count_in(documents)
+        found = passages_with_text(documents) if found is None else found
     if found and any(is_marker(passage.text) for passage in found):
         losses.hidden.add("documents")
         found = None
+    if found is not None and count is None:
+        count = len(found)
     return new_step(
         view,
         kind,
         input=losses.text("input", inputs, question_in(inputs, view.keys)),
         documents=found,
-        document_count=count if found is None else len(found),
+        document_count=count,
         losses=losses,
         **more,
     )
@@ -253,7 +262,8 @@ def llm(
     if any(is_marker(text) for _, text in shown):
         losses.hidden.add("prompt")
         shown = [(role, text) for role, text in shown if not is_marker(text)]
-    text, calls_tools = (None, False) if losses.lost("output", reply) else reply_in(reply)
+    spoken = _first_choice(reply) if isinstance(reply, list) else reply
+    text, calls_tools = (None, False) if losses.lost("output", reply) else reply_in(spoken)
     calls_tools = calls_tools or "tool" in str(finish)
     return new_step(
         view,
@@ -299,15 +309,46 @@ def reply_in(data: Found) -> tuple[str | None, bool]:
     if isinstance(data, str):
         return data, False
     if isinstance(data, list):
+        if _is_parts(data):
+            return "".join(texts_of(data)) or None, False
         spoken = [item for item in data if isinstance(item, list | Mapping | str)]
         return reply_in(spoken[-1]) if spoken else (None, False)
     if not isinstance(data, Mapping):
         return None, False
     if "role" in data and "content" in data:
         return str(data["content"] or ""), bool(data.get("tool_calls"))
-    found = (data[key] for key in _REPLY_KEYS if isinstance(data.get(key), list | Mapping | str))
-    inner = next(found, None)
+    key = next((k for k in _REPLY_KEYS if isinstance(data.get(k), list | Mapping | str)), "")
+    inner = data.get(key)
+    while key in _CHOICES and isinstance(inner, list) and inner:
+        inner = min(inner, key=index_of)
     return reply_in(inner) if inner else (answer_in(data), False)
+
+
+def index_of(choice: Any) -> int:
+    """Return the number that a provider gave to one of several choices, or 0."""
+    number = _of(choice, "index")
+    return number if isinstance(number, int) else 0
+
+
+def _is_parts(items: Sequence[Any]) -> bool:
+    """Return True if ``items`` are the parts of one message, such as its thoughts and its text."""
+    return bool(items) and all(
+        isinstance(item, Mapping) and "type" in item and "role" not in item for item in items
+    )
+
+
+def _first_choice(messages: Sequence[Any]) -> Any:
+    """Return the first of the ``messages`` of a model that are alternatives to each other.
+
+    A message with a tool call or a tool result is no alternative, but a step on the way to the last
+    message, which is returned then. A message without text is left out: it has only thoughts.
+    """
+    if _is_parts(messages):
+        return messages
+    told = [(one, *reply_in(one)) for one in messages]
+    said = [one for one, text, calls in told if text or calls]
+    is_sequence = any(calls or _of(one, "role") == "tool" for one, _, calls in told)
+    return (said[-1] if is_sequence else said[0]) if said else None
 
 
 def _shown(messages: Found) -> list[tuple[str, str]]:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects.documents import passages_in
-from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, is_marker, read
+from rag_eval_otel.capture.documents import passages_in
 from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.text import normalised
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, read
 from rag_eval_otel.types import Passage
 
 PARTS: Final[Mapping[str, Part]] = {

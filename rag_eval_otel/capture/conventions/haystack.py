@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.dialect import Dialect
-from rag_eval_otel.capture.dialects.values import JSON, Lost, data_in, plain, value
+from rag_eval_otel.capture import build
+from rag_eval_otel.capture.conventions import openinference
+from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.text import USUAL, Keys
+from rag_eval_otel.capture.values import CUT, JSON, STRING, Lost, data_in, plain, value
 from rag_eval_otel.types import Passage
 
 _PREFIX: Final = "haystack."
@@ -95,7 +97,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
             view, inputs=inputs, documents=windows_in(outputs) or outputs, kind=of
         )
     if of == "llm":
-        return build.llm(view, messages=_prompt(inputs), reply=outputs)
+        return build.llm(view, messages=inputs, reply=outputs)
     if of == "tool":
         name = view.attributes.get("haystack.tool.name") or _invoked(outputs)
         return build.tool(view, inputs=inputs, outputs=tool_messages(outputs), name=name)
@@ -112,23 +114,8 @@ def _value(view: PlainSpan, *keys: str) -> Any:
     """
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
-        return plain(parts_named(data_in(found)))
+        return plain(data_in(found))
     return found
-
-
-def parts_named(data: Any) -> Any:
-    """Return ``data`` with the dict keys that mark tool calls and tool results in a message.
-
-    These keys are missing in Python reprs of Haystack's messages.
-    """
-    if isinstance(data, list):
-        return [parts_named(item) for item in data]
-    if not isinstance(data, Mapping):
-        return data
-    named = {key: parts_named(item) for key, item in data.items()}
-    if "origin" in data and "result" in data:
-        return {"tool_call_result": named}
-    return {"tool_call": named} if "tool_name" in data else named
 
 
 def windows_in(outputs: Any) -> tuple[Passage, ...]:
@@ -136,13 +123,6 @@ def windows_in(outputs: Any) -> tuple[Passage, ...]:
     windows = outputs.get("context_windows") if isinstance(outputs, Mapping) else None
     texts = windows if isinstance(windows, list) else []
     return tuple(Passage(text=text) for text in texts if isinstance(text, str))
-
-
-def _prompt(inputs: Any) -> Any:
-    """Return the chat messages in ``inputs``, or the prompt if the generator takes only a text."""
-    if isinstance(inputs, Mapping) and isinstance(inputs.get("prompt"), str):
-        return inputs["prompt"]
-    return inputs if not isinstance(inputs, str) else None  # the repr of something
 
 
 def _invoked(outputs: Any) -> Any:
@@ -222,13 +202,13 @@ def answers(outputs: Any) -> Any:
         inner = first.get("init_parameters", first) if isinstance(first, Mapping) else None
         return inner.get("data", inner.get("answer")) if isinstance(inner, Mapping) else None
     if isinstance(outputs.get("replies"), list):
-        return build.reply_in(outputs["replies"])[0]
+        return build.reply_in({"replies": outputs["replies"]})[0]
     if isinstance(outputs.get("last_message"), Mapping):
         return build.reply_in(outputs["last_message"])[0]
     return outputs
 
 
-DIALECT: Final = Dialect(
+CONVENTION: Final = Convention(
     name="haystack",
     kind=kind,
     to_step=to_step,
@@ -241,4 +221,130 @@ DIALECT: Final = Dialect(
     ),
     tool_names=("haystack.tool.name",),
     instrumentations="haystack",
+)
+
+
+# --- spans of OpenInference -----------------------------------------------------------------------
+
+_SCOPE: Final = "openinference.instrumentation.haystack"
+_READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
+_BUILDER = re.compile(r"PromptBuilder$")  # OpenInference calls it an LLM
+_DOCUMENT = re.compile(  # the repr of a document does not escape quotes
+    r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )",
+    re.DOTALL,
+)
+_CUT_AT = 100
+_SAID = re.compile(r"(ChatMessage|StreamingChunk)\(")
+_ANSWER = re.compile(rf"(?:Generated|Extracted)Answer\(.*?\b(?:data|answer)=({STRING})", re.DOTALL)
+_QUERY, _DOCUMENTS = '{"query": ', '{"documents": '
+
+
+def openinference_kind(view: SpanView) -> Kind | None:
+    if view.scope != _SCOPE:
+        return None
+    known, name = openinference.kind(view), view.name.rpartition(".")[0]
+    if known is None or known == "embedding":
+        return known
+    if _BUILDER.search(name):
+        return "chain"
+    found = known if known != "chain" else kind_of_component(name)
+    return found or ("retriever" if _openinference_retrieves(view) else "chain")
+
+
+def _openinference_retrieves(view: SpanView) -> bool:
+    """Return True if the first input of a component is a query and its first output documents."""
+    inputs, outputs = word(view, "input.value") or "", word(view, "output.value") or ""
+    return inputs.startswith(_QUERY) and outputs.startswith(_DOCUMENTS)
+
+
+def openinference_step(view: PlainSpan, of: Kind) -> Step:
+    inputs, outputs = (_parsed(value(view, f"{one}.value")) for one in ("input", "output"))
+    is_read = word(view, "openinference.span.kind") in _READ_BY_KIND and of != "chain"
+    if of == "llm":
+        return _llm(view, inputs)
+    if is_read:
+        return openinference.to_step(view, of)
+    if of in {"reranker", "retriever"}:
+        return build.retrieval(view, inputs=inputs, documents=_documents(outputs), kind=of)
+    if of == "tool":
+        return build.tool(view, inputs=inputs, outputs=tool_messages(outputs))
+    if isinstance(inputs, Mapping) and set(inputs) <= {"data", "include_outputs_from"}:
+        inputs = query_of(inputs, view.keys)
+        outputs = answer_of_components(outputs, view.keys)
+    step = build.chain(view, of, inputs=inputs, outputs=answers(outputs))
+    return replace(step, kept_ids=tuple(_ids(value(view, "output.value"))))
+
+
+def _llm(view: PlainSpan, inputs: Any) -> Step:
+    """Read the span of a model call into a `Step`, with tool results from the Python reprs.
+
+    OpenInference's message attributes do not contain the texts of tool results.
+    """
+    step = openinference.to_step(view, "llm")
+    messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
+    if all(one.text for one in step.tool_results) or not isinstance(messages, list):
+        return step
+    full = build.llm(view, messages=messages, reply=None)
+    return replace(
+        step, prompt=full.prompt, tool_results=full.tool_results, own_messages=full.own_messages
+    )
+
+
+def _documents(outputs: Any) -> Any:
+    """Return the documents of a component whose class OpenInference does not know.
+
+    If a document was shortened, return `CUT`. If ``outputs`` has no documents, return None.
+    """
+    if isinstance(outputs, Lost) or not isinstance(outputs, Mapping):
+        return outputs
+    windows = windows_in(outputs)
+    if windows:
+        return windows
+    listed = outputs.get("documents")
+    if not isinstance(listed, list):
+        return None
+    found = [_document(one) for one in listed]
+    if any(one is CUT for one in found):
+        return CUT
+    passages = tuple(one for one in found if isinstance(one, Passage))
+    return passages if len(passages) == len(listed) else None
+
+
+def _document(item: Any) -> Passage | Lost | None:
+    found = _DOCUMENT.match(item) if isinstance(item, str) else None
+    if found is None:
+        return None
+    name, text = found.groups()
+    return CUT if len(text) > _CUT_AT and text.endswith("...") else Passage(text=text, id=name)
+
+
+def _ids(outputs: Any) -> Iterator[str]:
+    """Yield the ids of the documents in the ``outputs`` of a component."""
+    listed = outputs.get("documents") if isinstance(outputs, Mapping) else None
+    for item in listed if isinstance(listed, list) else ():
+        found = _DOCUMENT.match(item) if isinstance(item, str) else None
+        if found is not None:
+            yield found[1]
+
+
+def _parsed(data: Any) -> Any:
+    """Return ``data`` with the Python reprs of Haystack's messages and answers parsed."""
+    if isinstance(data, list):
+        return [_parsed(item) for item in data]
+    if isinstance(data, Mapping):
+        return {key: _parsed(item) for key, item in data.items()}
+    if not isinstance(data, str):
+        return data
+    if _SAID.match(data):
+        return plain(data_in(data))
+    answer = _ANSWER.match(data)
+    return {"data": data_in(answer[1])} if answer is not None else data
+
+
+OPENINFERENCE: Final = replace(
+    openinference.CONVENTION,
+    name="openinference_haystack",
+    kind=openinference_kind,
+    to_step=openinference_step,
+    scopes=frozenset({_SCOPE}),
 )

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, Final
 
 from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.text import is_reasoning
 
 
 class Lost(Enum):
@@ -38,13 +39,13 @@ _MARKER = re.compile(
 )
 _BRACKETED = re.compile(r"[\[<({*_#].*[\])>}*_#]", re.DOTALL)
 _STARS = re.compile(r"[*•█#x]{3,}")
-_REPR = re.compile(r"[A-Za-z_][\w.]*\((\w+=.*|.*\))\s*", re.DOTALL)
-_OBJECT = re.compile(r"<(async_)?[\w.]*(generator|iterator|stream|object)\b.*>", re.IGNORECASE)
-_STREAMS = re.compile(
-    r"<?(async_)?generator\b|<.*(generator|stream|iterator).*>|\w*Iterator\(|\w*Generator\(",
-    re.IGNORECASE,
+_REPR = re.compile(r"[A-Za-z_][\w.]*\((\w+=.*|.*\))", re.DOTALL)
+_OBJECT = re.compile(r"<[\w.]*(generator|iterator|stream|object)\b", re.IGNORECASE)
+_STREAMS = re.compile(r"<?(async_)?generator\b|\w*(Iterator|Generator)\(", re.IGNORECASE)
+_STREAM = re.compile(r"generator|stream|iterator", re.IGNORECASE)
+_SAYS_CUT = re.compile(
+    r"(\.\.\.|\u2026)\s{0,9}[\[(<]\W{0,9}truncated\b[^\])>]{0,60}[\])>]\W{0,9}$", re.IGNORECASE
 )
-_SAYS_CUT = re.compile(r"(\.\.\.|\u2026)\s*[\[(<]\W*truncated\b[^\])>]*[\])>]\W*$", re.IGNORECASE)
 _TAIL = 80  # characters at the end of a value that may say that the value was truncated
 _BEGINS_JSON = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:"|\{\s*"|\[\s*["\[{\d])|"[^"]*$')
 _EMPTY = frozenset({"", "null", "None", "{}", "[]", '""'})
@@ -61,7 +62,9 @@ def is_marker(text: str) -> bool:
 
 def is_stream(text: str) -> bool:
     """Return True if ``text`` is the Python repr of a stream or generator."""
-    return _STREAMS.match(text.strip()) is not None
+    bare = text.strip()
+    line = bare.partition("\n")[0] if bare[:1] == "<" else ""
+    return bool(_STREAMS.match(bare) or _STREAM.search(line, 0, max(0, line.rfind(">"))))
 
 
 def usable(text: str | None) -> str | None:
@@ -69,9 +72,8 @@ def usable(text: str | None) -> str | None:
     if text is None or text.strip() in _EMPTY:
         return None
     bare = text.strip()
-    if _REPR.fullmatch(bare) or _OBJECT.fullmatch(bare) or is_stream(bare):
-        return None
-    return text
+    is_object = _OBJECT.match(bare) and bare[-1] == ">" and "\n" not in bare
+    return None if _REPR.fullmatch(bare) or is_object or is_stream(bare) else text
 
 
 def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
@@ -186,7 +188,7 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
     blocks = content if isinstance(content, list | tuple) else ()
     if any(_is_result(block) for block in blocks):
         role = "tool"
-    text = content if isinstance(content, str) else "".join(_texts(blocks))
+    text = content if isinstance(content, str) else "".join(texts_of(blocks))
     message: dict[str, Any] = {
         "role": role,
         "content": text,
@@ -196,7 +198,7 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
         message["called"] = dict(_called(calls, blocks))
     if role == "tool":
         message["results"] = list(_results(data, blocks)) or [_whole_result(data, text)]
-        message["texts"] = list(_texts(blocks))
+        message["texts"] = list(texts_of(blocks))
     return message
 
 
@@ -252,12 +254,12 @@ def _is_call(block: object) -> bool:
     )
 
 
-def _texts(blocks: Sequence[Any]) -> Iterator[str]:
-    """Yield the texts in the content ``blocks`` of one chat message."""
+def texts_of(blocks: Sequence[Any]) -> Iterator[str]:
+    """Yield the texts in the content ``blocks`` of one chat message, without its reasoning."""
     for block in blocks:
         if isinstance(block, str):
             yield block
-        elif isinstance(block, Mapping):
+        elif isinstance(block, Mapping) and not is_reasoning(block):
             said = block.get("text")
             if said is None and block.get("type") in {"text", "output_text", "input_text", None}:
                 said = block.get("content")
@@ -317,12 +319,15 @@ def has_gaps(numbers: Iterable[int]) -> bool:
     return found != list(range(len(found)))
 
 
-STRING: Final = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+STRING: Final = r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)"""
+"""A string of a Python repr; one without an end goes to the end of the text."""
+
+_STRINGS = re.compile(STRING, re.DOTALL)
 _ENUM = r"""<[\w.]+:\s*(?P<enum>'[^']*'|"[^"]*"|-?\d+)>"""
 _TOKENS = re.compile(rf"(?P<string>{STRING})|{_ENUM}|<[^<>]*(?:<[^<>]*>[^<>]*)*>", re.DOTALL)
 
 
-_LENGTH = 1_000_000  # the most characters of a repr; parsing needs many times the memory
+_ITEMS = 10_000  # the most commas in a repr: parsing needs many times the memory, and the GIL
 
 
 def data_in(text: str) -> Any:
@@ -330,7 +335,7 @@ def data_in(text: str) -> Any:
 
     An object in the repr becomes a dict of its keyword arguments.
     """
-    if len(text) > _LENGTH:
+    if text.count(",") > _ITEMS:
         return None
     source = _TOKENS.sub(_as_literal, text.strip())
     try:
@@ -349,7 +354,7 @@ def _is_apart(node: ast.expr, source: str) -> bool:
         isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
         for one in ast.walk(node)
     )
-    return parsed == len(re.findall(STRING, source, re.DOTALL))
+    return parsed == len(_STRINGS.findall(source))
 
 
 def _as_literal(found: re.Match[str]) -> str:

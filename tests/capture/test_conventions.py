@@ -1,4 +1,4 @@
-"""Each dialect is read for what it says, and whatever is wrong with a span nothing raises."""
+"""Each convention is read for what it says, and whatever is wrong with a span nothing raises."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Status, StatusCode
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import (
-    DIALECTS,
+from rag_eval_otel.capture.conventions import (
+    CONVENTIONS,
     REGISTRY,
-    dialect_of,
+    convention_of,
     kind_of,
     load,
     read,
     returns_list,
     tool_name,
 )
-from rag_eval_otel.capture.dialects.dialect import Dialect
-from rag_eval_otel.capture.exported import ExportedSpan
+from rag_eval_otel.capture.conventions.convention import Convention
+from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
@@ -222,7 +222,7 @@ CALLS = {
 def test_a_retrieval(name: str) -> None:
     """Query and documents are told, whoever wrote them down."""
     step = read(RETRIEVALS[name])
-    assert dialect_of(RETRIEVALS[name]) == name
+    assert convention_of(RETRIEVALS[name]) == name
     assert step.kind == kind_of(RETRIEVALS[name]) == "retriever"
     assert step.input == ASKED
     assert step.documents == (Passage(text=PAGE),)
@@ -252,10 +252,10 @@ def test_a_vector_database() -> None:
 
 
 def test_another_span_is_none_of_our_business() -> None:
-    """A span of no dialect tells its place in the trace, and nothing else."""
+    """A span of no convention tells its place in the trace, and nothing else."""
     step = read(span({"http.method": "GET", "input": ASKED}))
     assert (step.kind, step.input, step.output) == ("other", None, None)
-    assert dialect_of(span({})) is None
+    assert convention_of(span({})) is None
 
 
 def test_a_call_that_said_nothing_was_left() -> None:
@@ -483,21 +483,23 @@ def test_garbage_is_refused(data: st.DataObject) -> None:
 # --- the registry ---------------------------------------------------------------------------------
 
 
-def test_each_dialect_is_registered_by_its_name() -> None:
-    """The name in the registry is the name that a dialect gives itself; the order is the same."""
-    assert tuple(dialect.name for dialect in DIALECTS) == tuple(REGISTRY.built_in)
+def test_each_convention_is_registered_by_its_name() -> None:
+    """The name in the registry is that of the convention, and the order is the same."""
+    assert tuple(convention.name for convention in CONVENTIONS) == tuple(REGISTRY.built_in)
 
 
-def test_a_dialect_that_cannot_be_imported_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_convention_that_cannot_be_imported_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """A broken entry point of another package costs a warning, not the application's spans."""
     langfuse = REGISTRY.built_in["langfuse"]
-    registry = Registry(kind="dialect", built_in={"acme": "acme.spans:DIALECT", "ours": langfuse})
-    assert [dialect.name for dialect in load(registry)] == ["langfuse"]
-    assert "the dialect 'acme' (acme.spans:DIALECT) could not be imported" in caplog.text
+    registry = Registry(
+        kind="convention", built_in={"acme": "acme.spans:CONVENTION", "ours": langfuse}
+    )
+    assert [convention.name for convention in load(registry)] == ["langfuse"]
+    assert "the convention 'acme' (acme.spans:CONVENTION) could not be imported" in caplog.text
 
 
 @pytest.mark.parametrize("options", [{"content": ("(",)}, {"content": "input.value"}])
-def test_a_dialect_with_invalid_patterns_is_refused(options: dict[str, Any]) -> None:
-    """The error names the dialect; another package's is then left out with a warning."""
-    with pytest.raises(ConfigError, match="dialect 'acme'"):
-        Dialect(name="acme", kind=lambda _: None, to_step=DIALECTS[0].to_step, **options)
+def test_a_convention_with_invalid_patterns_is_refused(options: dict[str, Any]) -> None:
+    """The error names the convention; another package's is then left out with a warning."""
+    with pytest.raises(ConfigError, match="convention 'acme'"):
+        Convention(name="acme", kind=lambda _: None, to_step=CONVENTIONS[0].to_step, **options)

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.dialect import Dialect
-from rag_eval_otel.capture.dialects.documents import passages_in
-from rag_eval_otel.capture.dialects.values import JSON, read
-from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture import build
+from rag_eval_otel.capture.conventions import openinference
+from rag_eval_otel.capture.conventions.convention import Convention
+from rag_eval_otel.capture.documents import passages_in
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.values import JSON, read, value
 
 _SCOPE: Final = "llamaindex.opentelemetry.tracer"
 _EVENTS: Mapping[str, Kind] = {
@@ -154,7 +155,7 @@ _NO_CONTENT: Final = (
 All other attributes of events may contain such texts.
 """
 
-DIALECT: Final = Dialect(
+CONVENTION: Final = Convention(
     name="llamaindex",
     kind=kind,
     to_step=to_step,
@@ -162,4 +163,52 @@ DIALECT: Final = Dialect(
     content=(r"llamaindex\.step\.input_summary",),
     content_events=((r"\w+Event|(step|workflow)\.output", rf"(?!({'|'.join(_NO_CONTENT)})$).+"),),
     instrumentations="llamaindex",
+)
+
+
+# --- spans of OpenInference -----------------------------------------------------------------------
+
+_OPENINFERENCE_SCOPE: Final = "openinference.instrumentation.llama_index"
+_ANSWERS = re.compile(r"\._?a?(chat|get_response|query|synthesize)$")
+_OF_RESPONSES = frozenset({"messages", "response", "response_gen", "source_nodes", "sources"})
+_ROLE = re.compile(r"(llm\.input_messages\.\d+\.message\.)role")
+
+
+def openinference_kind(view: SpanView) -> Kind | None:
+    if view.scope != _OPENINFERENCE_SCOPE:
+        return None
+    found = openinference.kind(view)
+    if found == "llm" and evaluates(word(view, "input.value")):
+        return "other"
+    return "reranker" if found == "chain" and RERANKS.search(view.name) else found
+
+
+def openinference_step(view: PlainSpan, of: Kind) -> Step:
+    if of == "llm":
+        return thought(openinference.to_step(_with_observations(view), of))
+    step = openinference.to_step(view, of)
+    outputs = value(view, "output.value")
+    is_structured = isinstance(outputs, Mapping) and _OF_RESPONSES.isdisjoint(outputs)
+    if step.output is None and is_structured and _ANSWERS.search(view.name):
+        return replace(step, output=word(view, "output.value"))
+    return step
+
+
+def _with_observations(view: PlainSpan) -> PlainSpan:
+    """Return a copy of ``view`` in which the observations of a ReAct agent are tool messages."""
+    found: dict[str, Any] = {}
+    for key, role in view.attributes.items():
+        place = _ROLE.fullmatch(key)
+        if place is not None and role == "user":
+            text = view.attributes.get(f"{place[1]}content")
+            found |= {key: "tool"} if observes(text) else {}
+    return replace(view, attributes={**view.attributes, **found}) if found else view
+
+
+OPENINFERENCE: Final = replace(
+    openinference.CONVENTION,
+    name="openinference_llamaindex",
+    kind=openinference_kind,
+    to_step=openinference_step,
+    scopes=frozenset({_OPENINFERENCE_SCOPE}),
 )

@@ -5,16 +5,16 @@ The texts may be in span attributes, in span events or in log records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.dialect import Dialect
-from rag_eval_otel.capture.dialects.values import CUT, Lost, plain, read, value
+from rag_eval_otel.capture import build
+from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import LogView, PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, plain, read, value
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",
@@ -25,8 +25,11 @@ _KINDS: Mapping[str, Kind] = {
     "invoke_workflow": "chain",
     "rerank": "reranker",
     "retrieval": "retriever",
+    "search_memory": "retriever",
     "text_completion": "llm",
 }
+_UNREAD = frozenset({"create_agent", "fetch_response"})
+_OF_MEMORIES = ("_memory", "_memory_store")
 _DETAILS = "gen_ai.client.inference.operation.details"
 _TEXTS: Final = frozenset({"gen_ai.input.messages", "gen_ai.output.messages"})
 _OF_TOOLS: Mapping[str, str] = {
@@ -35,21 +38,38 @@ _OF_TOOLS: Mapping[str, str] = {
 }
 """The names of events on tool spans, and the names of attributes with the same content."""
 _TOOL_MESSAGES = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
+_FLAT: frozenset[Kind] = frozenset({"chain"})  # a workflow may answer several questions
 _VARIABLE = "gen_ai.prompt.variable."
 
 
 def kind(view: SpanView) -> Kind | None:
+    """Return the kind of call on a span. An operation that is not known may hold the question."""
     found = word(view, "gen_ai.operation.name")
-    return None if found is None else _KINDS.get(found)
+    if found is None or found in _UNREAD:
+        return None
+    return _KINDS.get(found) or (None if found.endswith(_OF_MEMORIES) else "chain")
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if the prompt on the span ``view`` contains a tool message.
+    """Return True if the prompt of the model call ``view`` contains a tool message.
 
-    The prompt is not parsed as JSON, only searched.
+    The prompt may be in an attribute, in span events or in log records. It is not parsed as JSON,
+    only searched.
     """
-    shown = view.attributes.get("gen_ai.input.messages")
-    return isinstance(shown, str) and any(mark in shown for mark in _TOOL_MESSAGES)
+    shown = [view.attributes.get("gen_ai.input.messages")]
+    if kind(view) == "llm":
+        told = [*((log.event, log.attributes) for log in view.logs), *view.events]
+        if any(event == "gen_ai.tool.message" for event, _ in told):
+            return True
+        shown += [texts.get("gen_ai.input.messages") for event, texts in told if event == _DETAILS]
+    return any(map(_has_tool_message, shown))
+
+
+def _has_tool_message(messages: object) -> bool:
+    if isinstance(messages, str):
+        return any(mark in messages for mark in _TOOL_MESSAGES)
+    found = messages if isinstance(messages, Sequence) else ()
+    return any(isinstance(one, Mapping) and one.get("role") == "tool" for one in found)
 
 
 def awaits_logs(view: SpanView, of: Kind) -> bool:
@@ -68,8 +88,8 @@ def awaits_logs(view: SpanView, of: Kind) -> bool:
 def to_step(view: PlainSpan, of: Kind) -> Step:
     view = with_events(view)
     if of in {"retriever", "reranker"}:
-        inputs = value(view, "gen_ai.retrieval.query.text")
-        documents = value(view, "gen_ai.retrieval.documents")
+        inputs = value(view, "gen_ai.retrieval.query.text", "gen_ai.memory.query.text")
+        documents = value(view, "gen_ai.retrieval.documents", "gen_ai.memory.records")
         return build.retrieval(view, inputs=inputs, documents=documents, kind=of)
     if of == "llm":
         return _llm(view)
@@ -85,7 +105,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     outputs = value(view, "gen_ai.output.messages", "final_result")
     if inputs is None and outputs is None and view.logs:
         inputs, outputs = _of_events(view)
-    return build.chain(view, of, inputs=inputs, outputs=outputs, flat=of == "chain")
+    is_known = word(view, "gen_ai.operation.name") in _KINDS
+    if inputs is None and not is_known:
+        inputs = HIDDEN  # it may be the question of a turn, in place of which no query counts
+    return build.chain(view, of, inputs=inputs, outputs=outputs, flat=of in _FLAT and is_known)
 
 
 def _llm(view: PlainSpan) -> Step:
@@ -169,7 +192,7 @@ def _of_attributes(attributes: Mapping[str, Any], limit: int | None) -> tuple[An
     reply = read(attributes.get("gen_ai.output.messages"), limit=limit)
     if isinstance(messages, list) and instructions:
         messages = [{"role": "system", "content": _joined(instructions)}, *messages]
-    return messages, reply[-1:] if isinstance(reply, list) else reply
+    return messages, reply
 
 
 def _joined(instructions: Any) -> str:
@@ -184,23 +207,26 @@ def _of_events(view: PlainSpan) -> tuple[Any, Any]:
 
     There is one log record for each message.
     """
-    shown, reply = [], None
+    shown: list[Any] = []
+    choices: list[Mapping[str, Any]] = []
     if any(log.body is CUT for log in view.logs):
         return CUT, CUT
     for log in view.logs:
         role, body = log.event.removeprefix("gen_ai.").removesuffix(".message"), log.body
         if log.event == "gen_ai.choice" and isinstance(body, Mapping):
-            reply = _choice(body.get("message"))
+            choices.append(body)
         elif log.event.endswith(".message") and isinstance(body, Mapping):
             shown.append(plain({"role": body.get("role", role), **body}))
-    return shown or None, reply
+    first = min(choices, key=build.index_of, default=None)
+    return shown or None, None if first is None else _choice(first)
 
 
-def _choice(message: Any) -> Any:
+def _choice(body: Mapping[str, Any]) -> Any:
     """Return the reply of a model as a chat message.
 
-    ``message`` may be a chat message, a text or a list of content blocks.
+    In the ``body`` of an event, it may be a chat message, a text or a list of content blocks.
     """
+    message = body.get("message")
     return plain(
         message if isinstance(message, Mapping) else {"role": "assistant", "content": message}
     )
@@ -212,7 +238,7 @@ def _variables(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key.removeprefix(_VARIABLE), item
 
 
-DIALECT: Final = Dialect(
+CONVENTION: Final = Convention(
     name="genai",
     kind=kind,
     to_step=to_step,
@@ -220,7 +246,7 @@ DIALECT: Final = Dialect(
     content=(
         r"gen_ai\.(input|output)\.messages",
         r"gen_ai\.system_instructions",
-        r"gen_ai\.retrieval\.(query\.text|documents)",
+        r"gen_ai\.(retrieval|memory)\.(query\.text|documents|records)",
         r"gen_ai\.tool\.call\.(arguments|result)",
         r"gen_ai\.prompt\.(variable\..+|template)",
         r"tool_arguments|tool_response|final_result|(pydantic_ai\.)?all_messages(_events)?",
@@ -234,6 +260,7 @@ DIALECT: Final = Dialect(
     log_events=("gen_ai.",),
     awaits_logs=awaits_logs,
     holds_documents=holds_documents,
+    flat=_FLAT,
     tool_names=("gen_ai.tool.name",),
     instrumentations=r"pydantic|opentelemetry\.(util\.genai|instrumentation\.(genai|openai|ag2))",
 )

@@ -1,0 +1,112 @@
+"""Graphs and agents in which a step within the turn looks like a turn of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnablePassthrough
+from langchain_core.tools import tool
+from langgraph.graph import END, START, StateGraph
+from typing_extensions import TypedDict
+
+from .kit import Config, Truth, app
+from .langchain_kit import call, model, store, text_of
+
+# --- documents as they are in the prompt -------------------------------------------------------------
+
+LOCK = "The lock of the canal is opened at six in the morning and closed at nine in the evening."
+BRIDGE = "The bridge over the canal is closed to lorries of more than twelve tonnes."
+OPENING = "When is the lock of the canal opened?"
+OPENED = "The lock of the canal is opened at six in the morning."
+
+
+class LockState(TypedDict, total=False):
+    question: str
+    documents: list[Document]
+    generation: str
+
+
+@app(
+    Truth(question=OPENING, contexts=(LOCK, BRIDGE), answer=OPENED),
+    page="LangGraph, a graph of two nodes whose prompt gets the list of documents unformatted",
+)
+def unformatted_documents(config: Config) -> Any:
+    retriever = store(LOCK, BRIDGE).as_retriever(search_kwargs={"k": 2})
+    prompt = ChatPromptTemplate.from_template("Context: {context}\nQuestion: {question}\nAnswer:")
+    chain = prompt | model(lambda messages: OPENED) | StrOutputParser()
+
+    def retrieve(state: LockState) -> LockState:
+        return {"documents": retriever.invoke(state["question"])}
+
+    def generate(state: LockState) -> LockState:
+        shown = {"context": state["documents"], "question": state["question"]}
+        return {"generation": chain.invoke(shown)}
+
+    graph = StateGraph(LockState)
+    graph.add_node("retrieve", retrieve)
+    graph.add_node("generate", generate)
+    graph.add_edge(START, "retrieve")
+    graph.add_edge("retrieve", "generate")
+    graph.add_edge("generate", END)
+    return graph.compile().invoke({"question": OPENING}, config)["generation"]
+
+
+# --- an agent whose tools are RAG chains -------------------------------------------------------------
+
+FERRY = "The ferry to the island leaves at ten and at four from the northern pier."
+HOSTEL = "The hostel on the island has forty beds and is closed in January."
+FERRY_QUERY, FERRY_REPLY = "When does the ferry leave?", "It leaves at ten and at four."
+HOSTEL_QUERY, HOSTEL_REPLY = "How many beds has the hostel?", "The hostel has forty beds."
+TRIP = "When does the ferry leave, and how many beds has the hostel?"
+TRIP_PLAN = "The ferry leaves at ten and at four; the hostel has forty beds."
+
+
+def engine(text: str, reply: str) -> Any:
+    retriever = store(text).as_retriever()
+    prompt = ChatPromptTemplate.from_template("Context: {context}\nQuestion: {question}")
+    shown = {"context": retriever, "question": RunnablePassthrough()}
+    return shown | prompt | model(lambda messages: reply) | StrOutputParser()
+
+
+@app(
+    Truth(
+        question=TRIP,
+        contexts=(FERRY, HOSTEL),
+        answer=TRIP_PLAN,
+        also=({"contexts": (FERRY_REPLY, HOSTEL_REPLY)},),
+    ),
+    page="create_agent with two tools, each a RAG chain with a prompt and a model of its own",
+    optional=(
+        Truth(question=FERRY_QUERY, contexts=(FERRY,), answer=FERRY_REPLY),
+        Truth(question=HOSTEL_QUERY, contexts=(HOSTEL,), answer=HOSTEL_REPLY),
+    ),
+    needs=("langchain>=1",),
+)
+def agent_with_two_engines(config: Config) -> Any:
+    from langchain.agents import create_agent
+
+    ferries = engine(FERRY, FERRY_REPLY)
+    hostels = engine(HOSTEL, HOSTEL_REPLY)
+
+    @tool
+    def search_ferries(query: str) -> str:
+        """Search the timetable of the ferries."""
+        return str(ferries.invoke(query))
+
+    @tool
+    def search_hostels(query: str) -> str:
+        """Search the hostels."""
+        return str(hostels.invoke(query))
+
+    llm = model(
+        call("search_ferries", query=FERRY_QUERY),
+        call("search_hostels", query=HOSTEL_QUERY),
+        TRIP_PLAN,
+    )
+    asked = {"messages": [HumanMessage(TRIP)]}
+    found = create_agent(llm, [search_ferries, search_hostels]).invoke(asked, config)
+    return text_of(found["messages"][-1])
