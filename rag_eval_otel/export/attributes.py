@@ -1,0 +1,311 @@
+"""Change the attributes of ended spans before export: add scores, and remove texts of users.
+
+A *turn* is one question of a user and its answer. An ended span cannot be changed, so functions
+here return a changed copy of the span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.conventions import Owner, convention_of, native, openinference, owner_of
+from rag_eval_otel.capture.span import SdkSpan, attributes_of
+from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.config import Content, ContentCapture, Convention
+from rag_eval_otel.errors import RedactionError
+from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.types import Ending, Feedback, Score, SpanRef, Usage
+
+if TYPE_CHECKING:
+    from opentelemetry.util.types import AttributeValue
+
+
+def span_context(ref: SpanRef | None) -> Context:
+    """Return an OpenTelemetry context in which the span that ``ref`` identifies is current.
+
+    The span may have ended. If ``ref`` is None, the context is empty.
+    """
+    if ref is None:
+        return Context()
+    span = SpanContext(
+        ref.trace_id, ref.span_id, is_remote=False, trace_flags=TraceFlags(ref.trace_flags)
+    )
+    return set_span_in_context(NonRecordingSpan(span), Context())
+
+
+T = TypeVar("T")
+
+MAX_EXPLANATION = 1024  # characters
+
+
+def score_attributes(
+    ending: Ending, *, explanations: Literal["off", "on"] = "off"
+) -> dict[str, AttributeValue]:
+    """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn.
+
+    ``ending`` says what became of the evaluation of the turn. If ``explanations`` is "on", the
+    explanations of the scores are included, each cut to 1,024 characters. The attributes of scores
+    by the offline judge of a cascade are called ``rag.evaluation.offline.<metric>.score`` etc.
+    """
+    found: dict[str, AttributeValue | None] = {
+        semconv.EVALUATION_STATUS: ending.status,
+        semconv.EVALUATION_REASON: ending.reason,
+        semconv.EVALUATION_CONTEXTS_SOURCE: ending.contexts,
+    }
+    for feedback in ending.feedback:
+        found |= feedback_attributes(feedback)
+    evaluation = ending.evaluation
+    if evaluation is not None:
+        found[semconv.EVALUATION_LABEL] = evaluation.label
+        found[semconv.EVALUATION_JUDGE] = evaluation.judge
+        found[semconv.EVALUATION_DURATION] = float(evaluation.duration)
+        for key, remark in _REMARKS.items():
+            found[key] = any(remark in score.detail for score in evaluation.scores) or None
+        found |= spent(evaluation.usage, evaluation.cost, currency=evaluation.currency)
+        if evaluation.sampling is not None:
+            probability = float(evaluation.sampling.probability)
+            found[semconv.EVALUATION_SAMPLING_PROBABILITY] = probability
+            found[semconv.EVALUATION_SAMPLING_TARGETED] = evaluation.sampling.is_targeted or None
+        is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
+        offline = evaluation if is_offline else evaluation.offline
+        for score in offline.scores if offline is not None else ():
+            found.update(_leaves(replace(score, name=f"{semconv.OFFLINE}.{score.name}")))
+        for score in () if is_offline else evaluation.scores:
+            found.update(_leaves(score))
+            if explanations == "on" and score.explanation:
+                key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
+                found[key] = score.explanation[:MAX_EXPLANATION]
+    return exportable_attributes((k, value) for k, value in found.items() if value is not None)
+
+
+def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
+    """Return the attributes of ``feedback`` for the span of its turn, without the comment."""
+    values: Mapping[str, AttributeValue] = {
+        semconv.LEAF_SCORE: feedback.score,
+        semconv.LEAF_LABEL: feedback.label or "",
+    }
+    return {semconv.feedback_attribute(feedback.name, leaf): v for leaf, v in values.items()}
+
+
+_REMARKS: Mapping[str, str] = {
+    semconv.EVALUATION_SUSPECTED: "injection",
+    semconv.EVALUATION_TRUNCATED: "truncated",
+}
+"""Attributes that are true if a score has an entry in its details, and the name of the entry."""
+
+
+def spent(usage: Usage, cost: float | None, *, currency: str) -> dict[str, AttributeValue]:
+    """Return attributes with the tokens in ``usage``, and with their ``cost`` if it is known."""
+    found: dict[str, AttributeValue] = {}
+    if usage.tokens:
+        found[semconv.EVALUATION_TOKENS] = usage.tokens
+    if cost is not None:
+        found |= {semconv.EVALUATION_COST: float(cost), semconv.EVALUATION_CURRENCY: currency}
+    return found
+
+
+def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
+    normalized = None if score.normalized is None else float(score.normalized)
+    yield semconv.metric_attribute(score.name, semconv.LEAF_SCORE), score.value
+    yield semconv.metric_attribute(score.name, semconv.LEAF_NORMALIZED_SCORE), normalized
+    yield semconv.metric_attribute(score.name, semconv.LEAF_LABEL), score.label
+    threshold = None if score.threshold is None else float(score.threshold)
+    yield semconv.metric_attribute(score.name, semconv.LEAF_THRESHOLD), threshold
+    yield semconv.metric_attribute(score.name, semconv.LEAF_REASON), score.reason
+    yield semconv.metric_attribute(score.name, semconv.LEAF_VERSION), score.version or None
+    yield semconv.metric_attribute(score.name, semconv.LEAF_TOKENS), score.usage.tokens or None
+    yield semconv.metric_attribute(score.name, semconv.LEAF_COST), score.cost
+
+
+def exportable_attributes(
+    attributes: Iterable[tuple[str, AttributeValue]],
+) -> dict[str, AttributeValue]:
+    """Return ``attributes`` as a dict, with all strings in a form that can be encoded as UTF-8.
+
+    Names of metrics and judges come from the user and may contain lone surrogates.
+    """
+    return {k: exportable(value) if isinstance(value, str) else value for k, value in attributes}
+
+
+def enrich(
+    span: ReadableSpan, added: Mapping[str, AttributeValue], *, events: Iterable[Event] = ()
+) -> ReadableSpan:
+    """Return a copy of the ended ``span`` with additional attributes and ``events``.
+
+    All other fields stay, including the counts of dropped attributes, events and links. The copy
+    has no limit on the number of attributes, because at the limit the SDK would drop the oldest
+    attributes. The original span is not changed, because other span processors may use it.
+    """
+    return copied(
+        span, attributes={**(span.attributes or {}), **added}, events=[*span.events, *events]
+    )
+
+
+def copied(
+    span: ReadableSpan, *, attributes: Mapping[str, AttributeValue], events: Sequence[Event]
+) -> ReadableSpan:
+    """Return a copy of ``span`` in which ``attributes`` and ``events`` replace those of the span.
+
+    The copy keeps the counts of dropped attributes, events and links. A span that is not the SDK's
+    makes its copy itself, by a method ``with_content(attributes, events)``.
+    """
+    make = getattr(span, "with_content", None)
+    if make is not None:
+        made: ReadableSpan = make(attributes, events)
+        return made
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=bounded(attributes, span.dropped_attributes),
+        events=_counted(events, span.dropped_events),
+        links=_counted(span.links, span.dropped_links),
+        kind=span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+def bounded(attributes: Mapping[str, AttributeValue], dropped: int) -> Mapping[str, AttributeValue]:
+    """Return ``attributes`` as a mapping with an attribute ``dropped``, which exporters read.
+
+    The number ``dropped`` says how many attributes the SDK has dropped at a limit. If the number is
+    0, ``attributes`` is returned unchanged.
+    """
+    if not dropped:
+        return (
+            attributes  # for a plain dict, the SDK counts none as dropped and checks no value again
+        )
+    found = BoundedAttributes(None, dict(attributes), immutable=False)
+    found.dropped = dropped
+    return found
+
+
+def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:
+    if not dropped:
+        return items
+    bounded: BoundedList[T] = BoundedList.from_seq(None, items)
+    bounded.dropped = dropped
+    return bounded
+
+
+Handling: TypeAlias = Literal["keep", "drop", "redact"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentFilter:
+    """Remove or redact texts in the attributes of spans and of their events before export.
+
+    The name of an attribute decides whether it contains a text, and who wrote it. ``foreign`` says
+    what happens to texts from other instrumentations: "keep" or "strip". ``own`` says what happens
+    to texts from the ``record_...()`` functions of this library. If ``own`` is "off", these texts
+    are removed. Otherwise ``redactor`` replaces what should not be exported. Spans that this
+    library created are not changed, because they were written according to the same options. A span
+    with texts from the ``record_...()`` functions, which no other instrumentation describes, is
+    also described in each of the ``conventions`` that has a kind of span.
+    """
+
+    foreign: Content = "keep"
+    own: ContentCapture = "off"
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    conventions: Sequence[Convention] = ("genai",)
+
+    def shown(self, span: ReadableSpan) -> ReadableSpan:
+        """Return a copy of ``span`` without the texts that must not be exported.
+
+        If no text has to be removed or redacted, return ``span`` itself.
+        """
+        scope = span.instrumentation_scope
+        if scope is not None and scope.name == semconv.SCOPE:
+            return span
+        names = attributes_of(span)
+        # A span limit may have dropped the attribute that says that events have texts of ours.
+        may_have_own = span.dropped_attributes or not native.PARTS.keys().isdisjoint(names)
+        if self.foreign == "keep" and not may_have_own:
+            return span
+        events = [self._event(event) for event in span.events]
+        attributes = self._filtered(span.attributes or {}) if any(map(owner_of, names)) else None
+        kept = dict(span.attributes or {}) if attributes is None else attributes
+        added = self._by_openinference(span, kept)
+        if attributes is None and not any(events) and not added:
+            return span
+        return copied(
+            span,
+            attributes={**added, **kept},
+            events=[new or old for new, old in zip(events, span.events, strict=True)],
+        )
+
+    def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the OpenInference attributes of a span with recorded texts.
+
+        ``kept`` are the attributes that are exported. The result is empty if another
+        instrumentation describes the span.
+        """
+        names = native.PARTS.keys() & attributes_of(span).keys()
+        if "openinference" not in self.conventions or not names:
+            return {}
+        if convention_of(SdkSpan(span)) != "native":
+            return {}
+        is_turn = not names.isdisjoint({semconv.QUESTION, semconv.ANSWER})
+        found = {
+            **openinference.described("chain" if is_turn else "retriever"),
+            **openinference.texts(asked=kept.get(semconv.QUESTION), told=kept.get(semconv.ANSWER)),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def bare(self, span: ReadableSpan) -> ReadableSpan:
+        """Return a copy of ``span`` without attributes and events, in case `shown` fails."""
+        return copied(span, attributes={}, events=())
+
+    def _event(self, event: Event) -> Event | None:
+        left = self._filtered(event.attributes or {}, event.name)
+        if left is None:
+            return None
+        dropped = getattr(event.attributes, "dropped", 0)
+        return Event(event.name, bounded(left, dropped), event.timestamp)
+
+    def _filtered(
+        self, attributes: Mapping[str, Any], event: str | None = None
+    ) -> dict[str, Any] | None:
+        """Return ``attributes`` after removing and redacting texts, or None if nothing changes.
+
+        If the attributes belong to a span event, ``event`` is the name of this event.
+        """
+        handling = {name: self._handling(owner_of(name, event)) for name in attributes}
+        if all(each == "keep" for each in handling.values()):
+            return None
+        kept: dict[str, Any] = {}
+        for name, value in attributes.items():
+            with suppress(RedactionError):  # a text that cannot be redacted is not exported
+                if handling[name] != "drop":
+                    is_kept = handling[name] == "keep"
+                    kept[name] = value if is_kept else self._redacted(name, value)
+        return kept
+
+    def _redacted(self, name: str, value: Any) -> Any:
+        """Redact ``value``, the value of the attribute ``name``, and return the result.
+
+        The value is treated as JSON if the attribute contains a list, else as plain text.
+        """
+        if isinstance(value, str) and name not in native.LISTS:
+            return self.redactor.text(value)
+        return self.redactor.value(value)
+
+    def _handling(self, owner: Owner | None) -> Handling:
+        if owner == "own":
+            kept: Handling = "redact" if self.redactor else "keep"
+            return "drop" if self.own == "off" else kept
+        return "drop" if owner == "foreign" and self.foreign == "strip" else "keep"

@@ -1,0 +1,543 @@
+"""`BackendSink` queues the annotations of a pipeline for each of its backends.
+
+A `Delivery` sends the annotations for one backend in batches, on a thread of its own. Its queue is
+bounded in items and bytes. A batch that fails is sent again after a pause, which grows with each
+failure and has jitter. Each annotation ends in exactly one `Outcome`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Final, Literal, TypeAlias
+from uuid import UUID
+
+from opentelemetry.metrics import MeterProvider, Observation
+
+from rag_eval_otel import semconv
+from rag_eval_otel.environment import first_set
+from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.export.backends.annotation import (
+    NOT_FOUND,
+    SERVER_ERROR,
+    Annotation,
+    BackendError,
+    Client,
+    Refusal,
+    annotation_of,
+    annotations_of,
+)
+from rag_eval_otel.export.backends.langfuse import PUBLIC_KEY, SECRET_KEY
+from rag_eval_otel.export.metrics import Meters, add_gauge_source
+from rag_eval_otel.registry import Registry
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.guard import Edge, silence
+from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.types import Evaluation, Feedback
+
+Outcome: TypeAlias = Literal[
+    "delivered",
+    "expired",
+    "internal",
+    "not_found",
+    "overload",
+    "rejected",
+    "shutdown",
+    "unauthorized",
+]
+"""What became of an annotation: ``delivered``, or the reason why it was dropped.
+
+- ``expired``: the backend did not accept it within an hour.
+- ``internal``: the client of the backend raised an unexpected error.
+- ``not_found``: its span did not arrive at the backend within five minutes, or before the end.
+- ``overload``: the queue was full.
+- ``rejected``: the backend refused it as invalid.
+- ``shutdown``: the process ended first.
+- ``unauthorized``: the backend refused the key.
+"""
+Report: TypeAlias = Callable[[Outcome, int], None]
+
+_UNAUTHORIZED: Final = frozenset({401, 403})
+_JITTER: Final = random.Random()  # noqa: S311  # no secret
+_QUOTED: Final = 300  # characters of a backend's message in the log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of a `Delivery`; all times are in seconds.
+
+    - ``items``, ``bytes``: the most annotations that wait, and about how much memory they take.
+    - ``batch``: the most annotations in one request.
+    - ``linger``: the time from an annotation to its first request, in which a batch collects and
+      the span can leave the process: by default, the SDK exports spans every five seconds.
+    - ``pause``, ``max_pause``: the first and the longest pause between two attempts.
+    - ``hurry``: the longest pause while a flush waits.
+    - ``patience``: the time in which the span of an annotation must arrive at the backend.
+    - ``max_age``: the time in which the backend must accept an annotation.
+    """
+
+    items: int = 20_000
+    bytes: int = 32 * 1024 * 1024
+    batch: int = 100
+    linger: float = 6.0
+    pause: float = 1.0
+    max_pause: float = 60.0
+    hurry: float = 0.25
+    patience: float = 300.0
+    max_age: float = 3600.0
+
+
+@dataclass(order=True, slots=True)
+class _Entry:
+    """An annotation that waits; ``due`` is the time of the next attempt."""
+
+    due: float
+    number: int
+    annotation: Annotation = field(compare=False)
+    since: float = field(compare=False)
+    misses: int = field(default=0, compare=False)
+    missed_since: float | None = field(default=None, compare=False)
+    is_alone: bool = field(default=False, compare=False)
+
+
+class Delivery:
+    """Send annotations to the backend ``name`` by the client that ``connect()`` returns.
+
+    ``report(outcome, number)`` is called for the annotations that have ended. ``connect`` is called
+    on the thread of the delivery, because it imports the client. In a forked child the queue is
+    empty and the client is a new one.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Client],
+        *,
+        name: str,
+        report: Report = lambda _outcome, _number: None,
+        on_error: Callable[[str], None] = lambda _: None,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = _JITTER.random,
+    ) -> None:
+        self.name = name
+        self._connect = connect
+        self._report = report
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._jitter = jitter
+        self._edge = Edge(f"backend {name}", on_error=on_error)
+        self._log = LimitedLog()
+        self._is_closed = False
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._waiting: list[_Entry] = []  # a heap
+        self._sending: tuple[_Entry, ...] = ()
+        self._bytes = 0
+        self._next = 0
+        self._flushes = 0
+        self._failures = 0
+        self._paused_until = 0.0
+        self._batch = self._limits.batch
+        self._last_error = ""
+        self._client: Client | None = None
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        """Return the number of annotations that wait or are being sent."""
+        return len(self._waiting) + len(self._sending)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the waiting annotations take in memory."""
+        return self._bytes
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether more than half of the items or bytes of the queue are taken."""
+        return 2 * len(self) > self._limits.items or 2 * self._bytes > self._limits.bytes
+
+    # --- what callers do --------------------------------------------------------------------------
+
+    def put(self, annotations: Iterable[Annotation]) -> None:
+        """Queue ``annotations``; never wait. What has no room is dropped."""
+        lost: Counter[Outcome] = Counter()
+        with self._changed:
+            for annotation in annotations:
+                if self._is_closed:
+                    lost["shutdown"] += 1
+                elif self._has_room(annotation):
+                    self._push(annotation)
+                else:
+                    lost["overload"] += 1
+            self._start()
+            self._changed.notify_all()
+        full = "the queue is full, because the backend is slow or down"
+        self._tell(lost, full if "overload" in lost else "the process ended first")
+
+    def begin_flush(self) -> int:
+        """Make all that waits due now, with short pauses until `end_flush`; return its limit."""
+        with self._changed:
+            self._flushes += 1
+            self._paused_until = 0.0
+            for entry in self._waiting:
+                entry.due = 0.0
+            heapq.heapify(self._waiting)
+            self._start()
+            self._changed.notify_all()
+            return self._next
+
+    def end_flush(self, limit: int, *, timeout: float) -> bool:
+        """Wait for what `begin_flush` found; return False after ``timeout`` seconds."""
+        deadline = self._clock() + timeout
+        try:
+            while self._thread is None and self._is_before(limit) and self._clock() < deadline:
+                self._wait(self.send_due())  # the interpreter exits, and can start no thread
+            with self._changed:
+                left = max(0.0, deadline - self._clock())
+                return self._changed.wait_for(lambda: not self._is_before(limit), left)
+        finally:
+            with self._changed:
+                self._flushes -= 1
+
+    def close(self) -> None:
+        """Drop what waits, and end the thread. A request under way is not waited for."""
+        with self._changed:
+            self._is_closed = True
+            left = (*self._waiting, *self._sending)
+            self._waiting, self._sending, self._bytes = [], (), 0
+            self._changed.notify_all()
+        missed = sum(entry.missed_since is not None for entry in left)
+        lost = Counter[Outcome]({"not_found": missed, "shutdown": len(left) - missed})
+        self._tell(lost, self._last_error or "the process ended first")
+
+    # --- sending, on the thread of the delivery ---------------------------------------------------
+
+    def send_due(self) -> float | None:
+        """Send the annotations that are due, in one batch.
+
+        Return the seconds until the next attempt, or None if nothing waits.
+        """
+        batch = self._take()
+        if batch:
+            self._settle(batch, self._send([entry.annotation for entry in batch]))
+        with self._changed:
+            if not self._waiting:
+                return None
+            return max(0.0, max(self._paused_until, self._waiting[0].due) - self._clock())
+
+    def _run(self) -> None:
+        silence()
+        with self._edge:  # a client's import may take seconds, in which the first batch collects
+            self._connected()
+        while not self._is_closed:
+            self._wait(self.send_due())
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait until ``seconds`` have passed, or until something has changed."""
+        with self._changed:
+            if seconds is None and not self._waiting and not self._is_closed:
+                self._changed.wait()
+            elif seconds and not self._is_closed:
+                self._changed.wait(seconds)
+
+    def _start(self) -> None:
+        """Start the thread unless it runs, nothing waits, or the interpreter is exiting."""
+        if self._thread is not None or not self._waiting:
+            return
+        thread = threading.Thread(target=self._run, name=f"rag-eval-otel-{self.name}", daemon=True)
+        with suppress(RuntimeError):
+            thread.start()
+            self._thread = thread
+
+    def _take(self) -> tuple[_Entry, ...]:
+        with self._changed:
+            now, found = self._clock(), list[_Entry]()
+            if now < self._paused_until:
+                return ()
+            while self._waiting and self._waiting[0].due <= now and len(found) < self._batch:
+                if found and (self._waiting[0].is_alone or found[0].is_alone):
+                    break
+                found.append(heapq.heappop(self._waiting))
+            self._sending = tuple(found)
+            return self._sending
+
+    def _send(self, batch: Sequence[Annotation]) -> Sequence[Refusal] | BackendError | None:
+        """Return the refusals, or the error of the whole batch; None for an unexpected error."""
+        with self._edge:
+            try:
+                return self._connected().send(batch)
+            except BackendError as error:
+                return error
+        return None
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    def _settle(
+        self, batch: Sequence[_Entry], result: Sequence[Refusal] | BackendError | None
+    ) -> None:
+        """Report the annotations of ``batch`` that have ended, and queue the others again."""
+        ended: Counter[Outcome] = Counter()
+        refused = _refused(batch, result)
+        with self._changed:
+            if self._is_closed:  # `close` has counted the batch
+                return
+            self._sending = ()
+            self._bytes -= sum(entry.annotation.size for entry in batch)
+            if result is None:
+                ended["internal"] += len(batch)
+            else:
+                self._set_pace(refused.values())
+                for entry in batch:
+                    self._after_answer(entry, refused.get(entry.annotation.id), ended)
+            self._changed.notify_all()
+        self._last_error = next((str(error) for error in refused.values()), "")
+        self._tell(ended, self._last_error or "docs/backends.md")
+        if not ended and any(error.is_temporary for error in refused.values()):
+            self._log.write(
+                "again",
+                "%s did not take scores (%s); they are sent again; logged at most once a minute",
+                self.name,
+                self._last_error[:_QUOTED],
+            )
+
+    def _set_pace(self, errors: Iterable[BackendError]) -> None:
+        """Pause after a failure of the backend, and shrink batches if it may be due to one."""
+        failed = [error for error in errors if error.is_temporary]
+        if not failed:
+            self._failures, self._paused_until = 0, 0.0
+            self._batch = min(self._limits.batch, 2 * self._batch)
+            return
+        self._failures += 1
+        if any((error.status or 0) >= SERVER_ERROR for error in failed):
+            self._batch = max(1, self._batch // 2)
+        after = max(error.retry_after or 0.0 for error in failed)
+        self._paused_until = self._clock() + max(self._pause(self._failures), after)
+
+    def _after_answer(
+        self, entry: _Entry, error: BackendError | None, ended: Counter[Outcome]
+    ) -> None:
+        now = self._clock()
+        if error is None:
+            ended["delivered"] += 1
+        elif error.status in _UNAUTHORIZED:
+            ended["unauthorized"] += 1
+        elif error.is_temporary:
+            self._again(entry, due=self._paused_until, ended=ended)
+        elif error.status == NOT_FOUND:
+            entry.misses += 1
+            entry.missed_since = entry.missed_since or now
+            if now - entry.missed_since > self._limits.patience:
+                ended["not_found"] += 1
+            else:
+                self._again(entry, due=now + self._pause(entry.misses), ended=ended)
+        elif entry.is_alone:
+            ended["rejected"] += 1
+        else:  # another annotation of the batch may be the invalid one
+            entry.is_alone = True
+            self._again(entry, due=now, ended=ended)
+
+    def _again(self, entry: _Entry, *, due: float, ended: Counter[Outcome]) -> None:
+        if self._clock() - entry.since > self._limits.max_age:
+            ended["expired"] += 1
+            return
+        entry.due = due
+        self._bytes += entry.annotation.size
+        heapq.heappush(self._waiting, entry)
+
+    # --- helpers, under the lock ------------------------------------------------------------------
+
+    def _has_room(self, annotation: Annotation) -> bool:
+        has_bytes = self._bytes + annotation.size <= self._limits.bytes
+        return len(self) < self._limits.items and has_bytes
+
+    def _push(self, annotation: Annotation) -> None:
+        now = self._clock()
+        linger = self._limits.linger if not self._flushes else 0.0
+        entry = _Entry(now + linger, self._next, annotation, now)
+        heapq.heappush(self._waiting, entry)
+        self._next += 1
+        self._bytes += annotation.size
+
+    def _pause(self, failures: int) -> float:
+        """Return the pause after so many failures: it doubles, and a half of it is random."""
+        doubled = self._limits.pause * 2.0 ** min(failures - 1, 30)
+        pause = min(doubled, self._limits.hurry if self._flushes else self._limits.max_pause)
+        return pause * (0.5 + 0.5 * self._jitter())
+
+    def _is_before(self, last: int) -> bool:
+        """Return True if an annotation with a number below ``last`` has not ended."""
+        return any(entry.number < last for entry in (*self._sending, *self._waiting))
+
+    def _tell(self, ended: Counter[Outcome], told: str) -> None:
+        """Report annotations that have ended, and log why some were dropped."""
+        for outcome, number in ended.items():
+            if not number:
+                continue
+            self._report(outcome, number)
+            if outcome != "delivered":
+                self._log.write(
+                    outcome,
+                    "%s: %d scores were dropped (%s): %s; logged at most once a minute",
+                    self.name,
+                    number,
+                    outcome,
+                    told[:_QUOTED],
+                )
+
+
+def _refused(
+    batch: Sequence[_Entry], result: Sequence[Refusal] | BackendError | None
+) -> dict[UUID, BackendError]:
+    """Return the errors of a request by the id of the annotation."""
+    if isinstance(result, BackendError):
+        return {entry.annotation.id: result for entry in batch}
+    return {one.annotation.id: one.error for one in result or ()}
+
+
+# --- the sink -------------------------------------------------------------------------------------
+
+_HERE = "rag_eval_otel.export.backends"
+
+BACKENDS = Registry(
+    kind="backend",
+    built_in={
+        "phoenix": f"{_HERE}.phoenix:Phoenix",
+        "mlflow": f"{_HERE}.mlflow:MLflow",
+        "langsmith": f"{_HERE}.langsmith:LangSmith",
+        "langfuse": f"{_HERE}.langfuse:Langfuse",
+        "opik": f"{_HERE}.opik:Opik",
+    },
+)
+"""Finds the class of a backend. Its instances are clients (see `annotation.Client`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needs:
+    """The package of a backend's client, and the variables without which the client cannot work."""
+
+    package: str
+    variables: tuple[str, ...] = ()
+
+
+_NEEDS = {
+    "phoenix": _Needs(package="arize-phoenix-client"),
+    "mlflow": _Needs(package="mlflow-skinny", variables=("MLFLOW_TRACKING_URI",)),
+    "langsmith": _Needs(package="langsmith"),
+    "langfuse": _Needs(package="langfuse", variables=(PUBLIC_KEY, SECRET_KEY)),
+    "opik": _Needs(package="opik"),
+}
+
+
+def check_backends(names: Iterable[str]) -> None:
+    """Raise an error if a backend in ``names`` cannot be used.
+
+    `ConfigError` names an unknown backend or a missing variable, and `MissingDependencyError` the
+    package to install. Nothing is imported and no request is sent.
+    """
+    for name in names:
+        BACKENDS.find(name)
+        needs = _NEEDS.get(name)
+        if needs is None:
+            continue
+        try:
+            distribution(needs.package)
+        except PackageNotFoundError:
+            raise MissingDependencyError(needs.package, extra=name) from None
+        missing = [one for one in needs.variables if first_set([one]) is None]
+        if missing:
+            msg = f"the backend {name!r} needs the variable {' and '.join(missing)}"
+            raise ConfigError(msg)
+
+
+class BackendSink:
+    """Pass each score to a `Delivery` for each of the backends ``names``.
+
+    ``asking`` has the names of the metrics that ask a judge. If ``explanations`` is "on", the
+    explanations of scores are sent, too. The counter ``rag.evaluation.backend.scores`` counts what
+    became of each score, and a gauge shows how many wait. ``ended`` has the counts, too.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        asking: frozenset[str] = frozenset(),
+        explanations: Literal["off", "on"] = "off",
+        meter_provider: MeterProvider | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        check_backends(names)
+        self._meters = Meters(meter_provider)
+        self.ended: Counter[tuple[str, Outcome]] = Counter()
+        self._asking = asking
+        self._explanations: Literal["off", "on"] = explanations
+        self.deliveries = tuple(self._delivery(name, limits) for name in dict.fromkeys(names))
+        add_gauge_source(meter_provider, semconv.BACKEND_QUEUED, source=self._observe_queues)
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        """Queue the scores of ``evaluation``; the backends get them later."""
+        self._put(annotations_of(evaluation, asking=self._asking, explanations=self._explanations))
+
+    def emit_feedback(self, feedback: Feedback) -> None:
+        """Queue the ``feedback`` of a person."""
+        self._put([annotation_of(feedback)])
+
+    def flush(self, timeout: float) -> bool:
+        """Send what waits; return False if not all backends took all of it in ``timeout`` s."""
+        deadline = time.monotonic() + timeout
+        begun = [(one, one.begin_flush()) for one in self.deliveries]
+        done = True
+        for one, limit in begun:
+            done = one.end_flush(limit, timeout=max(0.0, deadline - time.monotonic())) and done
+        return done
+
+    def close(self) -> None:
+        for delivery in self.deliveries:
+            delivery.close()
+
+    def _put(self, annotations: Iterable[Annotation]) -> None:
+        found = list(annotations)
+        if found:
+            for delivery in self.deliveries:
+                delivery.put(found)
+
+    def _delivery(self, name: str, limits: Limits | None) -> Delivery:
+        return Delivery(
+            partial(_connect, name),
+            name=name,
+            report=partial(self._count, name),
+            on_error=lambda place: self._meters.record(semconv.ERRORS, 1, {semconv.PLACE: place}),
+            limits=limits,
+        )
+
+    def _count(self, name: str, outcome: Outcome, number: int) -> None:
+        self.ended[name, outcome] += number
+        is_delivered = outcome == "delivered"
+        found = {semconv.BACKEND: name, semconv.OUTCOME: "delivered" if is_delivered else "dropped"}
+        self._meters.record(
+            semconv.BACKEND_SCORES,
+            number,
+            found if is_delivered else {**found, semconv.REASON: outcome},
+        )
+
+    def _observe_queues(self) -> list[Observation]:
+        return [Observation(len(one), {semconv.BACKEND: one.name}) for one in self.deliveries]
+
+
+def _connect(name: str) -> Client:
+    client: Client = BACKENDS.make(name)
+    return client

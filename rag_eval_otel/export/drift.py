@@ -1,0 +1,235 @@
+"""Watch live scores for drift, report alarms to OpenTelemetry, and save the state in a file.
+
+An alarm is reported as a log event and in a counter. A *stream* is the sequence of scores of one
+metric version. A gauge shows for each stream how strong the evidence is that the scores changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.metrics import MeterProvider, Observation
+
+from rag_eval_otel import semconv
+from rag_eval_otel.drift.monitor import Drift, DriftMonitor, DriftOptions, Report, Stream
+from rag_eval_otel.export.attributes import exportable_attributes
+from rag_eval_otel.export.events import DriftEvents
+from rag_eval_otel.export.metrics import Agreement, Meters, add_gauge_source
+from rag_eval_otel.log import log
+from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.sampling import Sampling
+from rag_eval_otel.types import Evaluation, SpanRef
+
+if TYPE_CHECKING:
+    from opentelemetry._logs import LoggerProvider
+    from opentelemetry.util.types import AttributeValue
+
+
+_COLLECTIONS = 2  # the gauge shows an alarm in so many collections, so that no scrape misses it
+_SAVE_INTERVAL = 100  # evaluations after which the state is saved
+
+
+class DriftTelemetry:
+    """Report drift of scores as log events, in a counter of alarms, and in a gauge of evidence.
+
+    The gauge shows how strong the evidence is that the scores of a metric have changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        meter_provider: MeterProvider | None = None,
+        logger_provider: LoggerProvider | None = None,
+    ) -> None:
+        self._events = DriftEvents(logger_provider)
+        self._meter_provider = meter_provider
+        self._meters = Meters(meter_provider)
+        self._held: dict[Stream, tuple[float, int]] = {}
+        self._stop: Callable[[], None] = lambda: None
+
+    def report(self, report: Report) -> None:
+        """Emit ``report`` as a log event, and count it if it is an alarm.
+
+        A report is an alarm (`Drift`) or the start of a new baseline (`NewBaseline`).
+        """
+        if not isinstance(report, Drift):
+            self._events.new_baseline(report)
+            return
+        self._held[report.stream] = (report.alarm.log10_evidence, _COLLECTIONS)
+        self._events.drift(report)
+        alarm = {
+            semconv.GEN_AI_EVALUATION_NAME: report.stream.name,
+            semconv.DRIFT_DIRECTION: report.alarm.direction,
+            semconv.DRIFT_CAUSE: report.cause,
+        }
+        self._meters.record(semconv.DRIFT_ALARMS, 1, alarm)
+
+    def observe(self, monitor: DriftMonitor) -> None:
+        """Report the evidence of drift in a gauge, at each collection of metrics until `stop`.
+
+        ``monitor`` has a drift detector for each stream of scores, with its current evidence.
+        """
+        self._monitor = monitor
+        self._stop = add_gauge_source(
+            self._meter_provider, semconv.DRIFT_EVIDENCE, source=self._observe
+        )
+
+    def stop(self) -> None:
+        """Stop reporting the evidence of drift in the gauge."""
+        self._stop()
+
+    def _observe(self) -> list[Observation]:
+        return [self._observation(stream, value) for stream, value in self._monitor.evidence()]
+
+    def _observation(self, stream: Stream, value: float) -> Observation:
+        held, left = self._held.pop(stream, (0.0, 0))
+        if left > 1:
+            self._held[stream] = (held, left - 1)
+        attributes: dict[str, AttributeValue] = exportable_attributes(
+            [
+                (semconv.GEN_AI_EVALUATION_NAME, stream.name),
+                (semconv.EVALUATION_VERSION, stream.version),
+            ]
+        )
+        return Observation(max(value, held), attributes)
+
+
+class StateFile:
+    """A JSON file that keeps the state of drift detection for the next process.
+
+    Each save replaces the whole file. Errors of reading and writing are logged.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._warnings = LimitedLog()
+
+    def load(self) -> Any:
+        """Return the state in the file, or None if there is no file or it cannot be read."""
+        try:
+            return json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
+            log.warning(
+                "drift: %s cannot be read (%s); baselines are learned anew", self._path, error
+            )
+            return None
+
+    def save(self, state: Any) -> None:
+        """Write ``state`` to the file as JSON; a failure is logged."""
+        part = self._path.with_name(f"{self._path.name}.part")
+        try:
+            part.write_text(json.dumps(state), encoding="utf-8")
+            part.replace(self._path)
+        except OSError as error:
+            self._warnings.write("save", "drift: %s cannot be written (%s)", self._path, error)
+
+
+class DriftSink:
+    """Watch the scores of live evaluations for drift, and report alarms.
+
+    Alarms go to ``telemetry`` and to the function ``on_drift`` in ``options``. If ``options`` name
+    a file for the state, the sink reads it at the start and writes it every 100 evaluations and at
+    the end. ``service`` is the name of the service.
+    """
+
+    def __init__(
+        self,
+        options: DriftOptions,
+        telemetry: DriftTelemetry,
+        *,
+        service: str = "",
+    ) -> None:
+        self._options = options
+        self._telemetry = telemetry
+        self.monitor = DriftMonitor(
+            self._report,
+            make=options.make_detector,
+            service=service,
+        )
+        self._file = StateFile(options.state) if options.state is not None else None
+        self._unsaved = 0
+        if self._file is not None:
+            state = self._file.load()
+            if state is not None:
+                self.monitor.restore(state)
+            # Registered before the exit handler of the pipeline, so that it runs after that
+            # handler and also saves the last scores.
+            atexit.register(self.save)
+        telemetry.observe(self.monitor)
+
+    def _report(self, report: Report) -> None:
+        self._telemetry.report(report)
+        if self._options.on_drift is not None:
+            self._options.on_drift(report)
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        """Pass the scores of ``evaluation`` to the drift detectors, and report alarms.
+
+        If the function ``on_drift`` raises an exception, this method raises it, too.
+        """
+        try:
+            for watched in _watched(evaluation):
+                self.monitor.emit(watched)
+        finally:
+            self._unsaved += 1
+            if self._unsaved >= _SAVE_INTERVAL:
+                self.save()
+
+    def emit_agreement(self, agreement: Agreement) -> None:
+        """Add to a stream of its own whether judge and person agree on a turn.
+
+        An alarm of this stream says that the judge drifts away from people, or people from it.
+        """
+        name = f"{agreement.metric}.agreement"
+        stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
+        feedback = agreement.feedback
+        span = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
+        self._unsaved += 1
+        self.monitor.update(stream, agreement.value, span=span)
+
+    def save(self) -> None:
+        """Write the state of all drift detectors to the file in the option ``state``.
+
+        If the option names no file, or if there are no new scores, nothing is written.
+        """
+        if self._file is not None and self._unsaved:
+            self._unsaved = 0
+            self._file.save(self.monitor.to_state())
+
+    def close(self) -> None:
+        """Write the state of all drift detectors a last time.
+
+        The gauge still reports the evidence, because the meter provider may shut down, and collect
+        its last metrics, after this sink is closed. `stop_gauge` ends the reports.
+        """
+        atexit.unregister(self.save)
+        self.save()
+
+    def stop_gauge(self) -> None:
+        """Stop reporting the evidence of drift in the gauge."""
+        self._telemetry.stop()
+
+
+def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
+    """Yield the evaluations in ``evaluation`` that drift detection watches.
+
+    The scores of a cascade's offline judge are streams of their own, ``offline.<metric>``. Targeted
+    turns are left out, because their share of all turns may change without a change of the scores.
+    """
+    sampling = evaluation.sampling or Sampling()
+    is_offline = sampling.stage == "offline"
+    offline = evaluation if is_offline else evaluation.offline
+    if offline is not None:
+        names = [f"{semconv.OFFLINE}.{score.name}" for score in offline.scores]
+        scores = [replace(s, name=n) for s, n in zip(offline.scores, names, strict=True)]
+        yield replace(offline, scores=tuple(scores))
+    if not is_offline and not sampling.is_targeted:
+        length = evaluation.answer_length if offline is None else None  # not twice
+        yield replace(evaluation, answer_length=length)

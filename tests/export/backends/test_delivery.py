@@ -1,0 +1,636 @@
+"""The queue of a backend, the sink that fills it, and what is left at the end of a process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acme import Acme, acme
+from e2e.recorded import KEY, PROJECT, LangSmith, serving
+from live import KIND, App, answered, attached
+from pipeline import good_judge
+from processes import stage
+from rag_eval_otel import Config
+from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.export.backends import delivery as sinks
+from rag_eval_otel.export.backends.annotation import Annotation, BackendError, Client, Refusal
+from rag_eval_otel.export.backends.delivery import BackendSink, Delivery, Limits, Outcome
+from rag_eval_otel.testing import FakeJudge
+from rag_eval_otel.types import Evaluation, Feedback
+
+LIMITS = Limits(linger=1.0)
+
+
+def annotation(number: int = 1, name: str = "faithfulness") -> Annotation:
+    """Return an annotation on the span ``number``."""
+    return Annotation(name=name, trace_id=7, span_id=number, value=0.5, kind="LLM")
+
+
+@dataclass
+class Backend:
+    """A backend that keeps annotations by id, and fails as the script says.
+
+    ``script`` has what becomes of the next requests: an error, or None for success. The spans of
+    ``missing`` are unknown, and annotations on those of ``invalid`` fail the whole request.
+    """
+
+    script: list[Exception | None] = field(default_factory=list)
+    missing: set[int] = field(default_factory=set)
+    invalid: set[int] = field(default_factory=set)
+    stored: Counter[int] = field(default_factory=Counter)
+    requests: list[int] = field(default_factory=list)
+
+    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+        self.requests.append(len(annotations))
+        error = self.script.pop(0) if self.script else None
+        if error is not None:
+            raise error
+        if any(one.span_id in self.invalid for one in annotations):
+            told = "invalid"
+            raise BackendError(told, status=422)
+        found = [one for one in annotations if one.span_id not in self.missing]
+        self.stored.update(one.span_id for one in found if one.span_id is not None)
+        lost = [one for one in annotations if one.span_id in self.missing]
+        error = BackendError("no span", status=404)
+        return [Refusal(annotation=one, error=error) for one in lost]
+
+
+class Unthreaded(Delivery):
+    """A delivery without a thread: the test calls `run`, with a clock of its own."""
+
+    def __init__(self, connect: Callable[[], Client], *, limits: Limits = LIMITS) -> None:
+        self.now = 1000.0
+        self.ended: Counter[str] = Counter()
+        self.failures: list[str] = []
+        super().__init__(
+            connect,
+            name="phoenix",
+            report=self._note,
+            on_error=self.failures.append,
+            limits=limits,
+            clock=lambda: self.now,
+            jitter=lambda: 1.0,
+        )
+
+    def _note(self, outcome: Outcome, number: int) -> None:
+        self.ended[outcome] += number
+
+    def _start(self) -> None:
+        """Start no thread."""
+
+    def run(self, seconds: float = 10_000.0) -> list[float]:
+        """Send what is due within ``seconds``; return the pauses."""
+        end, pauses = self.now + seconds, list[float]()
+        while True:
+            left = self.send_due()
+            if left is None or self.now + left > end:
+                return pauses
+            pauses.append(left)
+            self.now += left
+
+
+def test_annotations_travel_in_batches() -> None:
+    """A batch collects for six seconds, and has at most 100 annotations."""
+    backend = Backend()
+    delivery = Unthreaded(lambda: backend, limits=Limits())
+    delivery.put(annotation(number) for number in range(250))
+    assert delivery.run(5.9) == []
+    assert backend.requests == []
+    delivery.run()
+    assert backend.requests == [100, 100, 50]
+    assert delivery.ended == {"delivered": 250}
+    assert set(backend.stored.values()) == {1}
+    assert (len(delivery), delivery.size) == (0, 0)
+
+
+@pytest.mark.parametrize("status", [None, 408, 429, 500, 503])
+def test_a_failed_batch_is_sent_again_after_growing_pauses(status: int | None) -> None:
+    """The pauses double. The annotations arrive once, and none is dropped."""
+    backend = Backend(script=[BackendError("down", status=status)] * 4)
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation()])
+    assert delivery.run() == [1, 1, 2, 4, 8]
+    assert delivery.ended == {"delivered": 1}
+    assert backend.stored == {1: 1}
+
+
+def test_a_backend_says_when_the_next_request_is_allowed() -> None:
+    """Its Retry-After counts if it is longer than our own pause."""
+    backend = Backend(script=[BackendError("slow down", status=429, retry_after=30.0)])
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation()])
+    assert delivery.run() == [1, 30]
+
+
+def test_memory_is_bounded_while_a_backend_is_down(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten minutes without a backend: what has no room is dropped and counted, the rest arrives."""
+    backend = Backend(script=[BackendError("down")] * 1000)
+    delivery = Unthreaded(lambda: backend, limits=Limits(items=500, linger=1.0))
+    for number in range(600):
+        delivery.put([annotation(2 * number), annotation(2 * number + 1)])
+        delivery.run(1.0)
+    assert len(delivery) == 500
+    assert delivery.size < 500 * 2000
+    backend.script.clear()
+    delivery.run()
+    assert delivery.ended == {"delivered": 500, "overload": 700}
+    assert set(backend.stored.values()) == {1}
+    assert "scores were dropped (overload): the queue is full" in caplog.text
+
+
+def test_the_queue_is_bounded_in_bytes() -> None:
+    """Long explanations fill it earlier."""
+    delivery = Unthreaded(Backend, limits=Limits(bytes=10_000))
+    long = Annotation(name="a", trace_id=1, span_id=1, kind="LLM", explanation="x" * 2000)
+    delivery.put([long] * 3)
+    assert delivery.ended == {"overload": 1}
+
+
+def test_an_annotation_waits_for_its_span() -> None:
+    """It is sent again until the span is there; the others of its batch are not delayed."""
+    backend = Backend(missing={2})
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1), annotation(2)])
+    delivery.run(6.0)
+    assert backend.stored == {1: 1}
+    backend.missing.clear()
+    delivery.run()
+    assert backend.stored == {1: 1, 2: 1}
+    assert backend.requests == [2, 1, 1, 1]
+    assert delivery.ended == {"delivered": 2}
+
+
+def test_waiting_for_a_span_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It is usual: spans leave in batches, too."""
+    delivery = Unthreaded(lambda: Backend(missing={1}))
+    delivery.put([annotation(1)])
+    delivery.run(20.0)
+    assert len(delivery) == 1
+    assert not caplog.text
+
+
+def test_an_annotation_of_a_span_that_never_comes_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After five minutes it counts as not found, and the log says what the backend said."""
+    backend = Backend(missing={1})
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1)])
+    delivery.run()
+    assert delivery.ended == {"not_found": 1}
+    assert 300 < delivery.now - 1000 < 400
+    assert "(not_found): no span" in caplog.text
+
+
+def test_the_patience_begins_with_the_first_answer() -> None:
+    """A span that comes soon after a long outage is waited for."""
+    backend = Backend(script=[BackendError("down")] * 15, missing={1})
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1)])
+    delivery.run(700.0)
+    backend.missing.clear()
+    delivery.run()
+    assert delivery.ended == {"delivered": 1}
+
+
+def test_an_invalid_annotation_does_not_lose_the_others() -> None:
+    """After a refused batch, each annotation of it is sent alone."""
+    backend = Backend(invalid={3})
+    delivery = Unthreaded(lambda: backend)
+    delivery.put(annotation(number) for number in range(5))
+    delivery.run()
+    assert delivery.ended == {"delivered": 4, "rejected": 1}
+    assert backend.requests == [5, 1, 1, 1, 1, 1]
+
+
+def test_an_annotation_that_breaks_the_server_does_not_block_the_others() -> None:
+    """Batches shrink while the server fails, and what failed goes to the end."""
+
+    class Fragile(Backend):
+        def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+            if any(one.span_id == 3 for one in annotations):
+                told = "oops"
+                raise BackendError(told, status=500)
+            return super().send(annotations)
+
+    backend = Fragile()
+    delivery = Unthreaded(lambda: backend)
+    delivery.put(annotation(number) for number in range(20))
+    delivery.run(600.0)
+    assert sum(backend.stored.values()) == 19
+    delivery.run()
+    assert delivery.ended == {"delivered": 19, "expired": 1}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_is_told_and_counted(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The annotations are dropped at once, because a wrong key stays wrong."""
+    backend = Backend(script=[BackendError("HTTP 401 for http://phoenix", status=status)])
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1), annotation(2)])
+    delivery.run()
+    assert delivery.ended == {"unauthorized": 2}
+    assert "phoenix: 2 scores were dropped (unauthorized): HTTP 401" in caplog.text
+
+
+def test_an_unexpected_error_of_a_client_is_counted() -> None:
+    """The batch is dropped, and the next one is sent."""
+    backend = Backend(script=[ZeroDivisionError()])
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1)])
+    delivery.run()
+    delivery.put([annotation(2)])
+    delivery.run()
+    assert delivery.ended == {"internal": 1, "delivered": 1}
+    assert delivery.failures == ["backend phoenix"]
+
+
+def test_a_flush_sends_at_once() -> None:
+    """Without waiting for a batch, with short pauses, and until all has arrived."""
+    backend = Backend(script=[BackendError("down")] * 3)
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1), annotation(2)])
+    limit = delivery.begin_flush()
+    assert delivery.run(1.0) == [0.25, 0.25, 0.25]
+    assert delivery.end_flush(limit, timeout=0.0)
+    assert delivery.ended == {"delivered": 2}
+
+
+def test_a_flush_ends_in_time() -> None:
+    """It returns False while the backend is down; the annotations stay in the queue."""
+    delivery = Delivery(lambda: Backend(script=[BackendError("down")] * 9999), name="phoenix")
+    delivery.put([annotation()])
+    assert not delivery.end_flush(delivery.begin_flush(), timeout=0.05)
+    assert len(delivery) == 1
+    delivery.close()
+
+
+def test_a_close_counts_what_is_left() -> None:
+    """Nothing is sent after it, and later annotations are dropped."""
+    backend = Backend()
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1), annotation(2)])
+    delivery.close()
+    delivery.put([annotation(3)])
+    assert delivery.send_due() is None
+    assert delivery.ended == {"shutdown": 3}
+    assert backend.requests == []
+
+
+def test_a_close_tells_what_the_backend_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Annotations whose span was missing count as not found, and others as shut down."""
+    backend = Backend(missing={1, 2})
+    delivery = Unthreaded(lambda: backend)
+    delivery.put([annotation(1), annotation(2)])
+    delivery.run(2.0)
+    delivery.put([annotation(3)])
+    delivery.close()
+    assert delivery.ended == {"not_found": 2, "shutdown": 1}
+    assert "2 scores were dropped (not_found): no span" in caplog.text
+
+
+def test_a_request_under_way_is_counted_once_at_a_close() -> None:
+    """It may hang: the close does not wait for it, and its end is not counted again."""
+    begun, go_on = threading.Event(), threading.Event()
+    ended: Counter[str] = Counter()
+
+    class Hanging(Backend):
+        def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+            begun.set()
+            go_on.wait(60)
+            return super().send(annotations)
+
+    delivery = Delivery(
+        Hanging,
+        name="phoenix",
+        limits=Limits(linger=0.0),
+        report=lambda outcome, number: ended.update({outcome: number}),
+    )
+    delivery.put([annotation()])
+    assert begun.wait(60)
+    delivery.close()
+    go_on.set()
+    thread = delivery._thread  # noqa: SLF001
+    assert thread is not None
+    thread.join(60)
+    assert not thread.is_alive()
+    assert ended == {"shutdown": 1}
+
+
+@pytest.mark.slow
+def test_a_delivery_has_a_thread_of_its_own() -> None:
+    """The caller's thread connects to nothing and sends nothing."""
+    threads: list[threading.Thread] = []
+
+    def connect() -> Backend:
+        threads.append(threading.current_thread())
+        return Backend()
+
+    delivery = Delivery(connect, name="phoenix")
+    assert threading.active_count() == threading.active_count()
+    delivery.put([annotation()])
+    assert delivery.end_flush(delivery.begin_flush(), timeout=60)
+    delivery.close()
+    assert [thread.name for thread in threads] == ["rag-eval-otel-phoenix"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_starts_with_an_empty_queue() -> None:
+    """The parent sends its annotations; the child sends its own, by a client of its own."""
+    clients: list[Backend] = []
+
+    def connect() -> Backend:
+        clients.append(Backend())
+        return clients[-1]
+
+    delivery = Delivery(connect, name="phoenix")
+    delivery.put([annotation(1)])
+    assert delivery.end_flush(delivery.begin_flush(), timeout=60)
+    delivery.put([annotation(2)])
+    child = os.fork()
+    if child == 0:
+        delivery.put([annotation(3)])
+        is_done = delivery.end_flush(delivery.begin_flush(), timeout=60)
+        os._exit(0 if is_done and clients[-1].stored == {3: 1} and len(clients) == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert delivery.end_flush(delivery.begin_flush(), timeout=60)
+    delivery.close()
+    assert clients[0].stored == {1: 1, 2: 1}
+
+
+@given(
+    failing=st.lists(st.sampled_from(["ok", "down", "error", "quota"]), max_size=30),
+    missing=st.sets(st.integers(0, 29)),
+    arriving=st.integers(0, 200),
+)
+def test_each_annotation_ends_once(failing: list[str], missing: set[int], arriving: int) -> None:
+    """Whatever fails, and whenever spans arrive: everything is stored once, and counted once."""
+    errors: dict[str, Exception | None] = {
+        "ok": None,
+        "down": BackendError("down"),
+        "error": BackendError("error", status=500),
+        "quota": BackendError("quota", status=429, retry_after=3.0),
+    }
+    logging.getLogger("rag_eval_otel").disabled = True
+    backend = Backend(script=[errors[name] for name in failing], missing=missing)
+    delivery = Unthreaded(lambda: backend, limits=Limits(batch=7))
+    try:
+        delivery.put(annotation(number) for number in range(30))
+        delivery.run(arriving)
+        backend.missing.clear()
+        delivery.run()
+    finally:
+        logging.getLogger("rag_eval_otel").disabled = False
+    assert delivery.ended == {"delivered": 30}
+    assert backend.stored == dict.fromkeys(range(30), 1)
+
+
+TURNS = 5
+
+__all__ = ["acme"]  # a fixture
+
+
+def expected(app: App) -> Counter[tuple[int | None, str, float | None]]:
+    """Return the scores on the exported spans, and the overall labels."""
+    found: Counter[tuple[int | None, str, float | None]] = Counter()
+    for span in app.exported():
+        attributes: Any = span.attributes or {}
+        if "rag.evaluation.label" in attributes:
+            found[span.context.span_id, "rag.evaluation", None] += 1
+        for name, value in attributes.items():
+            if name.endswith(".score"):
+                found[span.context.span_id, name.split(".")[2], value] += 1
+    return found
+
+
+def outcomes(app: App) -> dict[Any, int]:
+    """Return the counter of scores by outcome and reason."""
+    points = app.points("rag.evaluation.backend.scores")
+    assert all(point.attributes["backend"] == "acme" for point in points)
+    return {
+        (point.attributes["outcome"], point.attributes.get("reason")): point.value
+        for point in points
+    }
+
+
+@pytest.mark.slow
+def test_every_score_arrives_once(acme: type[Acme]) -> None:
+    """The values are those on the spans, also if the backend failed twice."""
+    acme.errors = [BackendError("down"), BackendError("broken", status=500)]
+    with attached(backends=["acme"]) as app:
+        for number in range(TURNS):
+            app.turn(number)
+        assert app.handle.flush(60)
+        assert acme.stored == expected(app)
+        assert outcomes(app) == {("delivered", None): sum(acme.stored.values())}
+    assert len(acme.stored) >= 4 * TURNS
+
+
+def test_a_shutdown_delivers_what_is_left(acme: type[Acme]) -> None:
+    """Without a flush before."""
+    with attached(backends=["acme"], shutdown_seconds=60) as app:
+        for number in range(TURNS):
+            app.turn(number)
+        app.handle.shutdown()
+        assert acme.stored == expected(app)
+        assert outcomes(app)["delivered", None] == sum(acme.stored.values())
+
+
+def test_late_scores_arrive(acme: type[Acme]) -> None:
+    """The span has left without scores; the backend gets them."""
+    with attached(backends=["acme"], hold_seconds=0) as app:
+        span = app.turn()
+        assert app.handle.flush(60)
+        assert app.status_of(span) == "timeout"
+    names = {(span_id, name) for span_id, name, _ in acme.stored}
+    own = span.get_span_context().span_id
+    assert {(own, "rag.evaluation"), (own, "faithfulness")} <= names
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_clock_skew_loses_no_score(acme: type[Acme], hours: int) -> None:
+    """The spans are a day old, or of tomorrow; a score is joined to its span by ids alone."""
+    start = time.time_ns() + hours * 3600 * 10**9
+    with attached(backends=["acme"]) as app:
+        turn = app.tracer.start_span("turn", start_time=start, attributes={KIND: "CHAIN"})
+        turn.set_attributes(answered(1))
+        app.retrieve(1, turn)
+        app.generate(1, turn)
+        turn.end(start + 10**9)
+        assert app.handle.flush(60)
+        assert acme.stored == expected(app)
+        assert set(outcomes(app)) == {("delivered", None)}
+    assert (turn.get_span_context().span_id, "rag.evaluation", None) in acme.stored
+
+
+@pytest.mark.slow
+def test_a_hanging_backend_delays_no_span(acme: type[Acme]) -> None:
+    """The spans leave with their scores. A shutdown takes its time only, and counts the loss."""
+    acme.hangs.clear()
+    with attached(backends=["acme"], shutdown_seconds=1) as app:
+        for number in range(TURNS):
+            app.turn(number)
+        assert app.handle.flush(2) is False
+        app.handle.shutdown()
+        assert app.statuses()["scored"] == TURNS
+        assert set(outcomes(app)) == {("dropped", "shutdown")}
+        assert not acme.stored
+
+
+@pytest.mark.slow
+def test_a_flush_by_a_sink_waits_for_no_backend(acme: type[Acme]) -> None:
+    """It is on the thread that evaluates turns, which must not stand still."""
+    acme.hangs.clear()
+    done: list[bool] = []
+
+    class Flushing:
+        """A sink that flushes the pipeline."""
+
+        def __call__(self, evaluation: Evaluation) -> None:
+            done.append(app.handle.flush(600))
+
+    with attached(backends=["acme"], sinks=[Flushing()], shutdown_seconds=0.5) as app:
+        app.turn()
+        app.turn(2)
+        app.handle.flush(2)
+        app.handle.shutdown()
+    assert done
+    assert not any(done)
+
+
+def test_failed_scores_are_not_sent(acme: type[Acme]) -> None:
+    """A failure is not a score."""
+    judge = FakeJudge({})
+    with attached(backends=["acme"], judge=judge, errors="swallow") as app:
+        app.turn()
+        assert app.handle.flush(60)
+        sent = {name for _, name, _ in acme.stored}
+        assert sent == {name for _, name, _ in expected(app)}
+        assert "faithfulness" not in sent
+
+
+def test_feedback_of_people_is_sent(acme: type[Acme]) -> None:
+    """To the span that it is about."""
+    sink = BackendSink(["acme"])
+    sink.emit_feedback(Feedback(trace_id=1, span_id=2, score=1.0))
+    assert sink.flush(60)
+    sink.close()
+    assert acme.stored == {(2, "user", 1.0): 1}
+
+
+@pytest.mark.slow
+def test_the_queue_is_reported(acme: type[Acme]) -> None:
+    """A gauge shows how many scores wait."""
+    acme.hangs.clear()
+    with attached(backends=["acme"], shutdown_seconds=0.1) as app:
+        app.turn()
+        app.handle.flush(0.5)
+        assert sum(p.value for p in app.points("rag.evaluation.backend.queued")) > 0
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["phoneix"], "unknown backend 'phoneix'; did you mean 'phoenix'?"),
+        ("phoenix", "backends must be a sequence of names, not 'phoenix'"),
+    ],
+)
+def test_a_backend_that_is_not_known_is_refused(names: Any, told: str) -> None:
+    """The message names the ones that there are."""
+    with pytest.raises(ConfigError, match="backend") as caught:
+        BackendSink(Config(backends=names).backends)
+    assert told in str(caught.value)
+
+
+def test_a_missing_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command that installs it."""
+    monkeypatch.setitem(
+        sinks._NEEDS,  # noqa: SLF001
+        "phoenix",
+        sinks._Needs(package="no-such-package"),  # noqa: SLF001
+    )
+    with pytest.raises(MissingDependencyError, match=r'pip install "rag-eval-otel\[phoenix\]'):
+        BackendSink(["phoenix"])
+
+
+def test_a_missing_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is sent."""
+    needs = sinks._Needs(package="pytest", variables=("PHOENIX_NO_SUCH_KEY",))  # noqa: SLF001
+    monkeypatch.setitem(sinks._NEEDS, "phoenix", needs)  # noqa: SLF001
+    with pytest.raises(ConfigError, match="needs the variable PHOENIX_NO_SUCH_KEY"):
+        BackendSink(["phoenix"])
+
+
+def test_nothing_is_sent_if_the_sdk_is_disabled(acme: type[Acme]) -> None:
+    """No thread is started, and no client is made."""
+    with attached(backends=["acme"], sdk_disabled=True) as app:
+        app.turn()
+        assert app.handle.flush(10)
+        assert not acme.stored
+        assert good_judge() is not None
+
+
+TURNS = 3
+SCRIPT = """
+import os, signal, time
+from multiprocessing import get_context
+from served import turn
+
+def turns():
+    for _ in range({turns}):
+        turn()
+
+{end}
+"""
+ENDINGS = {
+    "falls off the end": "turns()",
+    "SIGTERM": "turns(); os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)",
+    "a child of multiprocessing": (
+        "child = get_context('fork').Process(target=turns); child.start(); child.join()"
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS.keys())
+def test_scores_reach_a_backend_though_the_process_ends(end: str) -> None:
+    """Each once, and on the spans that were exported."""
+    with stage() as run, serving(LangSmith()) as service:
+        status, _, errors = run.run(
+            SCRIPT.format(turns=TURNS, end=end),
+            RAG_EVAL_BACKENDS="langsmith",
+            LANGSMITH_ENDPOINT=service.url,
+            LANGSMITH_API_KEY=KEY,
+            LANGSMITH_PROJECT=PROJECT,
+            NO_PROXY="127.0.0.1,localhost",
+        )
+        spans = {span.span_id: span.attributes for span in run.spans()}
+    assert status == (-signal.SIGTERM if "SIGTERM" in end else 0), errors
+    assert len(spans) == TURNS
+    found = Counter(
+        (int(one["run_id"][-17:].replace("-", ""), 16), one["key"], one["score"])
+        for one in service.stored.values()
+        if "score" in one
+    )
+    assert found == Counter(
+        (span, name.split(".")[2], value)
+        for span, attributes in spans.items()
+        for name, value in attributes.items()
+        if name.endswith(".score")
+    )
+    assert len(found) >= TURNS

@@ -1,0 +1,180 @@
+"""Drift of live scores: telemetry, the state file, and failing functions of the user."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drifts import Backend
+from pipeline import good_judge, running
+from rag_eval_otel import instrument
+from rag_eval_otel.drift import Drift, DriftOptions, NewBaseline
+from rag_eval_otel.errors import ConfigError
+
+
+def test_an_alarm_is_an_event_and_counted() -> None:
+    """The event belongs to the trace of the worst turn."""
+    told: list[Any] = []
+    backend = Backend(on_drift=told.append)
+    backend.score(*[1.0] * 100, *[0.0] * 20)
+    (event, *_) = backend.events()
+    attributes = dict(event.attributes)
+    assert event.event_name == "rag.evaluation.drift"
+    assert 100 < event.trace_id <= 120
+    assert "faithfulness of shop drifted (down)" in event.body
+    assert attributes["gen_ai.evaluation.name"] == "faithfulness"
+    assert attributes["rag.evaluation.drift.direction"] == "down"
+    assert attributes["rag.evaluation.drift.cause"] == "unknown"
+    assert attributes["rag.evaluation.drift.change"] == -1
+    assert f"{event.trace_id:032x}" in attributes["rag.evaluation.drift.worst_traces"]
+    (count,) = backend.points("rag.evaluation.drift.alarms")
+    assert count.value == 1
+    assert isinstance(told[0], Drift)
+
+
+def test_the_gauge_keeps_the_evidence_of_an_alarm_for_two_collections() -> None:
+    """Without a cool-down the evidence itself restarts at zero."""
+    backend = Backend(cooldown=0)
+    backend.score(*[1.0] * 100)
+    while not backend.events():
+        backend.score(0.0)
+    name = "rag.evaluation.drift.log10_evidence"
+    values = [backend.points(name)[0].value for _ in range(3)]
+    assert values[0] == values[1] >= 2
+    assert values[2] == 0
+
+
+@pytest.mark.slow
+def test_the_gauge_merges_all_pipelines_of_a_provider() -> None:
+    """A pipeline that no longer exists has no values."""
+    backend = Backend()
+    first = backend.sink
+    backend.score(*[1.0] * 100)
+    backend.sink = backend.made()
+    backend.score(*[1.0] * 100, 0.0, version="2")
+    found = backend.evidence()
+    assert set(found) == {"1", "2"}
+    assert found["1"] == 0 < found["2"]
+    backend.score(1.0, version="1")  # which the first one knows, too
+    assert set(backend.evidence()) == {"1", "2"}
+    del first
+    backend.sink = backend.made()
+    gc.collect()
+    backend.score(1.0, version="3")
+    assert set(backend.evidence()) == {"3"}
+
+
+def test_a_closed_sink_saves_its_state_and_reports_evidence_until_its_gauge_stops(
+    tmp_path: Path,
+) -> None:
+    """The last collection of metrics comes after `close`. The state is not saved again at exit."""
+    path = tmp_path / "drift.json"
+    backend = Backend(state=path)
+    backend.score(*[1.0] * 100, 0.0)
+    first = backend.sink
+    before = backend.evidence()["1"]
+    assert before > 0
+    first.close()
+    assert backend.evidence()["1"] == before
+    first.stop_gauge()
+    backend.sink = backend.made()
+    backend.score(*[1.0] * 200)
+    assert 0 <= backend.evidence()["1"] < before
+    backend.sink.close()
+    backend.sink.stop_gauge()
+    assert not backend.points("rag.evaluation.drift.log10_evidence")
+    saved = path.read_text(encoding="utf-8")
+    assert json.loads(saved)["streams"][0]["detector"]["count"] == 301
+    first.save()
+    assert path.read_text(encoding="utf-8") == saved
+
+
+def test_a_new_version_is_an_event() -> None:
+    """It names the previous version."""
+    told: list[Any] = []
+    backend = Backend(on_drift=told.append)
+    backend.score(1.0)
+    backend.score(0.0, version="2")
+    (event,) = backend.events()
+    assert event.event_name == "rag.evaluation.drift.baseline"
+    assert event.attributes["rag.evaluation.version.previous"] == "1"
+    assert isinstance(told[0], NewBaseline)
+    assert not backend.points("rag.evaluation.drift.alarms")
+
+
+def test_the_state_is_restored_in_the_next_process(tmp_path: Path) -> None:
+    """It is saved at intervals."""
+    path = tmp_path / "drift.json"
+    before = Backend(state=path)
+    before.score(*[1.0] * 150)
+    before.sink.save()
+    assert not list(tmp_path.glob("*.part"))
+    after = Backend(state=path)
+    after.score(*[0.0] * 20)
+    assert after.events()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "[" * 100_000, '{"format": 7, "streams": []}'])
+def test_an_invalid_state_file_is_logged_and_replaced(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The baselines are learned anew."""
+    path = tmp_path / "drift.json"
+    path.write_text(content, encoding="utf-8")
+    backend = Backend(state=path)
+    backend.score(*[1.0] * 120)
+    assert "learned anew" in caplog.text
+    assert json.loads(path.read_text(encoding="utf-8"))["streams"]
+
+
+def test_a_state_file_that_cannot_be_written_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Scores are still monitored."""
+    backend = Backend(state=tmp_path / "absent" / "drift.json")
+    backend.score(*[1.0] * 250, *[0.0] * 20)
+    assert caplog.text.count("cannot be written") == 1
+    assert backend.events()
+
+
+@pytest.mark.parametrize(
+    ("drift", "told"),
+    [
+        ("sometimes", "drift"),
+        (
+            DriftOptions(targets={"faithfullness": 0.9}),
+            "targets for faithfullness, but metrics has",
+        ),
+    ],
+)
+def test_invalid_drift_options_of_a_pipeline_are_refused(drift: Any, told: str) -> None:
+    """The targets must be for metrics that are measured."""
+    with pytest.raises(ConfigError, match=told):
+        instrument(drift=drift)
+
+
+def test_an_exception_of_on_drift_is_counted() -> None:
+    """The turns are exported with their scores."""
+    told: list[Any] = []
+
+    def fail(report: Any) -> None:
+        told.append(report)
+        raise RuntimeError
+
+    judge = good_judge()
+    with running(judge=judge, drift=DriftOptions(on_drift=fail), errors="swallow") as app:
+        app.run_turns(1)
+        assert app.handle.flush()
+        judge.model = "another"
+        app.start_turn().end()
+        assert app.handle.flush()
+        app.stop()
+        spans, points = app.receiver.spans(), app.receiver.metrics()
+    assert told
+    assert {span.attributes["rag.evaluation.status"] for span in spans} == {"scored"}
+    errors = [p for p in points if p.name == "rag.evaluation.internal_errors"]
+    assert {p.attributes["place"] for p in errors} == {"sink"}

@@ -1,0 +1,393 @@
+"""Scores, turns, costs and the state of the evaluator in OpenTelemetry instruments."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from endpoints import measurement, report
+from rag_eval_otel import semconv
+from rag_eval_otel.errors import JudgeTransportError
+from rag_eval_otel.export.metrics import InstrumentSink, Tally, outcome_of
+from rag_eval_otel.judge.limits import Endpoint, Limits
+from rag_eval_otel.testing import FakeJudge
+from rag_eval_otel.types import Evaluation, Score, Usage
+
+OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
+
+
+UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
+
+
+FAILED = Score(name="context_relevance", status="error", reason="timeout")
+
+
+NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
+
+
+def test_outcomes_of_turns() -> None:
+    """A turn is scored if any metric was; otherwise it failed or is unscored."""
+
+    def outcome(*scores: Score) -> tuple[str, str | None]:
+        return outcome_of(Evaluation(scores=scores))
+
+    assert outcome(OK) == ("scored", None)
+    assert outcome(OK, FAILED) == ("scored", "timeout")
+    assert outcome(UNDEFINED, FAILED) == ("error", "timeout")
+    assert outcome(UNDEFINED) == ("unscored", "no_claims")
+
+
+def recorded(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the points that an instrument sink records for ``evaluation``, by instrument."""
+    reader = InMemoryMetricReader()
+    InstrumentSink(MeterProvider([reader]))(evaluation)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = data.resource_metrics[0].scope_metrics[0].metrics
+    return {metric.name: list(metric.data.data_points) for metric in found}
+
+
+def test_requests_and_tokens_are_counted() -> None:
+    """They are counted by judge; unused instruments have no point."""
+    usage = Usage(judge_requests=4, prompt_tokens=100, completion_tokens=9, embedding_requests=1)
+    points = recorded(Evaluation(scores=(OK,), judge="m", usage=usage, lag=0.5))
+    assert [p.value for p in points["rag.evaluation.judge.calls"]] == [4]
+    tokens = points["rag.evaluation.judge.tokens"]
+    assert {p.attributes["gen_ai.token.type"]: p.value for p in tokens} == {
+        "input": 100,
+        "output": 9,
+    }
+    assert [p.value for p in points["rag.evaluation.embedding.calls"]] == [1]
+    assert points["rag.evaluation.lag"][0].sum == 0.5
+    bare = recorded(Evaluation(scores=(UNDEFINED, Score(name="x", value=0.5))))
+    assert "rag.evaluation.judge.calls" not in bare
+    assert "rag.evaluation.lag" not in bare
+    assert dict(bare["rag.evaluation.score"][0].attributes) == {"gen_ai.evaluation.name": "x"}
+
+
+def test_the_histogram_records_the_normalized_score() -> None:
+    """The score itself may lie outside the buckets."""
+    evaluation = Evaluation(scores=(Score(name="correctness", value=4, normalized=0.75),))
+    assert recorded(evaluation)["rag.evaluation.score"][0].sum == 0.75
+
+
+def test_histograms_have_one_scale() -> None:
+    """The buckets cover [0, 1]; normalized scores are recorded, including 0."""
+    zero = Score(name="rubric", value=1, normalized=0.0)
+    points = recorded(Evaluation(scores=(OK, NORMAL, zero)))["rag.evaluation.score"]
+    assert {p.attributes["gen_ai.evaluation.name"]: p.sum for p in points} == {
+        "faithfulness": 1.0,
+        "correctness": 0.75,
+        "rubric": 0.0,
+    }
+
+
+def test_points_of_names_with_a_lone_surrogate_are_exported() -> None:
+    """A server's name of a model is made encodable."""
+    odd = Evaluation(scores=(replace(OK, version="v/\ud800"),), judge="\ud800m")
+    assert recorded(odd)["rag.evaluation.score"][0].attributes["rag.evaluation.judge"] == "?m"
+
+
+def test_counts_are_kept_by_kind_and_name() -> None:
+    """The returned mapping is a copy."""
+    tally = Tally()
+    tally.add("turn", "scored")
+    tally.add("turn", "scored", number=2)
+    tally.add("failure", "sink")
+    seen = tally.of("turn")
+    tally.add("turn", "scored")
+    assert (seen, tally.of("failure"), tally.of("source")) == ({"scored": 3}, {"sink": 1}, {})
+
+
+def test_counting_is_thread_safe() -> None:
+    """No count of four threads is lost."""
+    tally = Tally()
+
+    def count() -> None:
+        for _ in range(2000):
+            tally.add("turn", "scored")
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tally.of("turn") == {"scored": 8000}
+
+
+def test_the_tally_has_the_counts_of_the_instruments() -> None:
+    """The names include the reason."""
+    sink = InstrumentSink()
+    sink.turn("skipped", "redacted")
+    sink.turn("scored")
+    sink.internal_error("on_end")
+    assert sink.tally.of("turn") == {"skipped redacted": 1, "scored": 1}
+    assert sink.tally.of("failure") == {"on_end": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_begins_at_zero() -> None:
+    """The counts of the parent are not inherited."""
+    tally = Tally()
+    tally.add("turn", "scored")
+    child = os.fork()
+    if not child:
+        os._exit(len(tally.of("turn")))
+    assert os.waitpid(child, 0)[1] == 0
+    assert tally.of("turn") == {"scored": 1}
+
+
+def test_money_is_counted_by_metric_and_judge() -> None:
+    """The counter has the cost of each score, and nothing for a score without tokens."""
+    paid = Score(name="faithfulness", value=1, cost=0.25)
+    usage = Usage(prompt_tokens=1, embedding_tokens=7)
+    found = recorded(
+        Evaluation(scores=(paid, OK), judge="m", usage=usage, cost=0.25, currency="EUR")
+    )
+    (point,) = found["rag.evaluation.judge.cost"]
+    assert point.value == 0.25
+    assert dict(point.attributes) == {
+        "gen_ai.evaluation.name": "faithfulness",
+        "rag.evaluation.judge": "m",
+        "rag.evaluation.currency": "EUR",
+    }
+    assert [p.value for p in found["rag.evaluation.embedding.tokens"]] == [7]
+
+
+def test_services_of_the_configuration_always_have_a_label() -> None:
+    """Beyond 100 names of others, a named service is told apart; long names are cut."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]), services=["shop"])
+    others = [f"{number} " + "x" * 1000 for number in range(150)]
+    for service in (*others, "shop"):
+        sink(Evaluation(scores=(OK,), service=service))
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics
+    points = next(m for m in metrics if m.name == "rag.evaluation.score").data.data_points
+    assert {str(one.attributes["service.name"]) for one in points} == {
+        *(name[:128] for name in others[:100]),
+        "shop",
+        "other",
+    }
+
+
+class Queue:
+    """A number of waiting spans, of 100 bytes each."""
+
+    capacity = 10
+
+    def __init__(self, length: int) -> None:
+        """Have ``length`` of them."""
+        self.length = length
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return self.length
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all."""
+        return 100 * self.length
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, dict[tuple[Any, ...], Any]]:
+    """Return the value of each point (a histogram's count) by instrument and attribute values."""
+    data = reader.get_metrics_data()
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else ()
+    return {
+        metric.name: {
+            tuple((point.attributes or {}).values()): getattr(point, "value", None)
+            if hasattr(point, "value")
+            else point.count
+            for point in metric.data.data_points
+        }
+        for metric in metrics
+    }
+
+
+def test_the_numbers_of_all_pipelines_of_a_provider_are_added() -> None:
+    """The pipelines share the gauges of held spans, their bytes, and pending turns."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    sinks = [InstrumentSink(meters) for _ in range(2)]
+    for sink, queue in zip(sinks, [Queue(3), Queue(4)], strict=True):
+        sink.watch(queue)
+        sink.found(2)
+        sink.turn("scored")
+    found = points(reader)
+    assert found["rag.evaluation.held"] == {(): 7}
+    assert found["rag.evaluation.held_bytes"] == {(): 700}
+    assert found["rag.evaluation.captured"] == {(): 4}
+    assert found["rag.evaluation.turns"] == {("scored",): 2}
+    assert found["rag.evaluation.pending"] == {(): 2}
+
+
+def test_no_instrument_is_named_like_a_namespace_of_others() -> None:
+    """Backends that nest names, such as Elasticsearch, cannot store a value at such a name."""
+    source = inspect.getsource(semconv)
+    part = source[source.index("# Instruments\n") : source.index("SCORE_BOUNDS")]
+    names = re.findall(r'^[A-Z_]+: Final = "(rag\.[a-z0-9_.]+)"', part, flags=re.MULTILINE)
+    assert len(names) > 30
+    assert [one for one in names if any(other.startswith(f"{one}.") for other in names)] == []
+
+
+@pytest.mark.slow
+def test_the_gauges_do_not_keep_a_pipeline_alive() -> None:
+    """After the pipeline is gone, the gauges have no value."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]))
+    sink.watch(Queue(3))
+    assert points(reader)["rag.evaluation.held"] == {(): 3}
+    del sink
+    gc.collect()
+    assert reader.get_metrics_data() is None
+
+
+def test_requests_and_the_breaker_of_an_endpoint_are_reported() -> None:
+    """Attempts have their outcome, what is not sent its reason, and the breaker its state."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]))
+    limits = Limits(retries=0, failures=2, concurrency=16, patience=0.1)
+    endpoint = Endpoint("judge m", limits, draw=lambda: 0.5)
+    sink.watch(Queue(0), [measurement(endpoint)])
+    assert points(reader)["rag.evaluation.endpoint.breaker"] == {("judge m",): 0}
+
+    async def ask(error: Exception | None) -> None:
+        async def send() -> str:
+            if error is not None:
+                raise error
+            return "fine"
+
+        await endpoint.call(send)
+
+    async def ask_all() -> None:
+        await ask(None)
+        for _ in range(3):
+            with pytest.raises(JudgeTransportError):
+                await ask(JudgeTransportError("refused"))
+
+    with pytest.raises(Exception, match="not asked"):
+        asyncio.run(ask_all())
+    found = points(reader)
+    ok, failed = ("judge m", "ok"), ("judge m", "transport")
+    assert found["rag.evaluation.endpoint.attempts"] == {ok: 1, failed: 2}
+    assert found["rag.evaluation.endpoint.duration"] == {ok: 1, failed: 2}
+    assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
+    assert found["rag.evaluation.endpoint.breaker"] == {("judge m",): 1}
+    assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
+    assert found["rag.evaluation.endpoint.in_flight"] == {("judge m",): 0}
+    assert found["rag.evaluation.endpoint.pause"] == {("judge m",): 0}
+
+
+def end_it(sink: InstrumentSink) -> None:
+    """End a pipeline by a shutdown."""
+    sink.stop_watching()
+    sink.stop_watching()  # a second one changes nothing
+
+
+def leave_it(sink: InstrumentSink) -> None:
+    """Let a pipeline go on."""
+
+
+@pytest.mark.parametrize("end", [end_it, leave_it])
+@pytest.mark.parametrize("pipelines", [1, 2, 5])
+def test_a_request_is_counted_once_for_all_pipelines_that_share_a_judge(
+    pipelines: int, end: Callable[[InstrumentSink], None]
+) -> None:
+    """Pipelines with one judge, beside each other or in turn, count a request once."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    endpoint = Endpoint("judge m", Limits(concurrency=16))
+    kept = []
+    for _ in range(pipelines):
+        if kept:
+            end(kept[-1])
+        sink = InstrumentSink(meters)
+        sink.watch(Queue(0), [measurement(endpoint), measurement(endpoint)])  # of a cascade
+        kept.append(sink)
+    report(endpoint, "ok", not_sent="circuit_open")
+    found = points(reader)
+    assert found["rag.evaluation.endpoint.attempts"] == {("judge m", "ok"): 1}
+    assert found["rag.evaluation.endpoint.duration"] == {("judge m", "ok"): 1}
+    assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
+    assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
+    for sink in kept:
+        end_it(sink)
+    assert (endpoint.observers, endpoint.refusal_observers) == ([], [])
+    assert "rag.evaluation.endpoint.limit" not in points(reader)
+
+
+def test_each_meter_provider_counts_the_requests_of_a_shared_judge() -> None:
+    """Two pipelines with a provider each have the request in both."""
+    readers = [InMemoryMetricReader(), InMemoryMetricReader()]
+    endpoint = Endpoint("judge m")
+    sinks = [InstrumentSink(MeterProvider([reader])) for reader in readers]
+    for sink in sinks:
+        sink.watch(Queue(0), [measurement(endpoint)])
+    report(endpoint, "ok")
+    for reader in readers:
+        found = points(reader)
+        assert found["rag.evaluation.endpoint.attempts"] == {("judge m", "ok"): 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [end_it, leave_it])
+def test_a_judge_does_not_keep_a_pipeline_alive(end: Callable[[InstrumentSink], None]) -> None:
+    """A pipeline that is gone is forgotten by the judge that it had, with or without a shutdown."""
+    endpoint = Endpoint("judge m")
+    meters = MeterProvider([InMemoryMetricReader()])
+    sink, queue = InstrumentSink(meters), Queue(0)
+    sink.watch(queue, [measurement(endpoint)])
+    gone = [weakref.ref(sink), weakref.ref(queue)]
+    end(sink)
+    del sink, queue
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+    assert (endpoint.observers, endpoint.refusal_observers) == ([], [])
+
+
+def test_offline_judges_have_no_endpoint() -> None:
+    """Nothing is reported for a judge that sends no requests."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]))
+    offline = replace(measurement(Endpoint("judge m")), judge=FakeJudge(lambda _: {}))
+    sink.watch(Queue(0), [offline])
+    assert not any("endpoint" in name for name in points(reader))
+
+
+@pytest.mark.parametrize(("value", "reported"), [("true", True), ("false", False), ("", False)])
+def test_held_spans_are_a_queue_of_the_sdk_if_it_reports_on_itself(
+    monkeypatch: pytest.MonkeyPatch, value: str, *, reported: bool
+) -> None:
+    """With the variable, each pipeline reports size and capacity as a component of its own."""
+    monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", value)
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    sinks = [InstrumentSink(meters) for _ in range(2)]
+    for sink, queue in zip(sinks, [Queue(3), Queue(4)], strict=True):
+        sink.watch(queue)
+    data = reader.get_metrics_data()
+    assert data is not None
+    (scope,) = data.resource_metrics[0].scope_metrics
+    metrics = {metric.name: metric.data for metric in scope.metrics}
+    sizes = metrics.get("otel.sdk.processor.span.queue.size")
+    assert (sizes is not None) is reported
+    if sizes is not None:
+        names = {p.attributes["otel.component.name"]: p.value for p in sizes.data_points}
+        assert sorted(names.values()) == [3, 4]
+        capacities = metrics["otel.sdk.processor.span.queue.capacity"].data_points
+        assert [point.value for point in capacities] == [10, 10]
