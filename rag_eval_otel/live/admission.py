@@ -16,17 +16,16 @@ from typing import Any, Final
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.span import ROUTES, Bystander, SpanView
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.judge.budget import SlidingWindow
+from rag_eval_otel.limits import TURNS, Limit
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Facts, Sampling, SamplingRule, probability_of
 from rag_eval_otel.types import Evaluation, SkipReason
 
-_MINUTE = 60.0
-_CELLS = 60_000  # of a window: an admitted turn counts for one millisecond too long at most
-_RECENT = 500  # turns in the mean of probabilities
-_SUSPICIOUS = 4.0  # how much more often a suspicious turn is chosen, by default
+_CELLS = 60_000  # of a window: in a minute, a turn counts for one millisecond too long at most
+_SUSPICIOUS = 4.0  # how much more often a turn is chosen whose offline scores are bad
 
 _MODELS: Final = (
     *("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
@@ -48,12 +47,8 @@ class Admission:
 
     - ``sample_rate``: the fraction of traces whose turns are evaluated.
     - ``rules``: the rates of turns with certain attributes, in place of ``sample_rate``.
-    - ``max_per_minute``: the most turns that are evaluated in a minute. None: no limit.
-    - ``suspicious_rate``: in a cascade, the rate of turns with bad offline scores. None: four times
-      the rate that the turn would have otherwise.
+    - ``limits``: the limits of turns in windows of time. Each process counts its own turns.
     - ``has_cascade``: whether the offline judge evaluates all turns first.
-    - ``pace``: returns the share of turns, up to 1, that the budget affords. It is called once for
-      each turn. All probabilities are multiplied by one factor, so that their mean is this share.
     """
 
     def __init__(
@@ -61,36 +56,27 @@ class Admission:
         *,
         sample_rate: float = 1.0,
         rules: Sequence[SamplingRule] = (),
-        max_per_minute: float | None = None,
-        suspicious_rate: float | None = None,
+        limits: Iterable[Limit] = (),
         has_cascade: bool = False,
-        pace: Callable[[], float] = lambda: 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pace = pace
         self.has_cascade = has_cascade
         self._rate = sample_rate
         self._rules = rules
-        self._suspicious_rate = suspicious_rate
-        self._per_minute = max_per_minute
         self._clock = clock
-        # One turn in several minutes, if less than one in a minute is allowed.
-        minutes = 1 / max_per_minute if max_per_minute and max_per_minute < 1 else 1
-        self._turns = SlidingWindow(_MINUTE * minutes, cells=_CELLS)
-        self._seen = 0
-        self._mean = 0.0  # of the probabilities of recent turns, before they are lowered
+        self._windows = [
+            (limit.amount, SlidingWindow(limit.seconds, cells=_CELLS)) for limit in limits
+        ]
         self._reset_lock()
         call_in_child(self._reset_lock)
 
     @classmethod
-    def of(cls, config: Config, *, pace: Callable[[], float] = lambda: 1.0) -> Admission:
+    def of(cls, config: Config) -> Admission:
         return cls(
             sample_rate=config.sample_rate,
             rules=config.chosen_rules,
-            max_per_minute=config.max_turns_per_minute,
-            suspicious_rate=config.suspicious_rate,
+            limits=[limit for limit in config.limits if limit.unit == TURNS],
             has_cascade=config.cascade is not None,
-            pace=pace,
         )
 
     def _reset_lock(self) -> None:
@@ -104,13 +90,11 @@ class Admission:
     def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
         """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated.
 
-        The reason is ``sample_rate`` if the turn is not in the sample. It is ``budget`` if the
-        limit of turns a minute is reached, or if the turn would be in the sample with an endless
-        budget. In a cascade, each turn is evaluated by the offline judge, and the result has the
-        probability for the judge. `judged` then decides.
+        The reason is ``sample_rate`` if the turn is not in the sample, and ``budget`` if a limit of
+        turns is reached. In a cascade, each turn is evaluated by the offline judge, and the result
+        has the probability for the judge. `judged` then decides.
         """
-        share = self._pace()
-        if self._rate >= 1 and not self._rules and share >= 1:
+        if self._rate >= 1 and not self._rules:
             sampling = Sampling()
         else:
             # With the rate 0 and no rules, scoring is off, also for turns with errors.
@@ -118,65 +102,44 @@ class Admission:
             probability = (
                 0.0 if is_off else probability_of(facts(), self._rules, otherwise=self._rate)
             )
-            if not self.has_cascade:
-                self._learn(probability)
-            pace = self._lowered(share)
-            sampling = self._sampling(trace_id, probability * pace, pace=pace)
-            if not self.has_cascade and sampling_point(trace_id) >= probability * pace:
-                return "budget" if sampling_point(trace_id) < probability else "sample_rate"
+            sampling = self._sampling(trace_id, probability)
+            if not self.has_cascade and sampling_point(trace_id) >= probability:
+                return "sample_rate"
         return "budget" if not self.has_cascade and self.is_over_budget() else sampling
 
     def judged(self, trace_id: int, sampling: Sampling, *, offline: Evaluation) -> Sampling | None:
         """Return how a turn of a cascade was chosen for the judge; None if it was not chosen.
 
-        ``sampling`` is the result of `draw`. A turn is suspicious if the label of its ``offline``
-        scores is not ``pass``. The probability depends on this label, on the rates and on the
-        pace of the budget, and is known before the judge is asked. No probability is above
-        the pace.
+        ``sampling`` is the result of `draw`. If the label of the ``offline`` scores is not
+        ``pass``, the probability is four times as high.
         """
-        probability, pace = sampling.probability, sampling.pace
+        probability = sampling.probability
         if offline.label != "pass":
-            rate = self._suspicious_rate
-            more = min(pace, probability * _SUSPICIOUS) if rate is None else rate * pace
-            probability = max(probability, more)
-        self._learn(probability / pace)
+            probability = min(1.0, probability * _SUSPICIOUS)
         if sampling_point(trace_id) >= probability:
             return None
-        return self._sampling(trace_id, probability, pace=pace)
+        return self._sampling(trace_id, probability)
 
-    def _sampling(self, trace_id: int, probability: float, *, pace: float) -> Sampling:
+    def _sampling(self, trace_id: int, probability: float) -> Sampling:
         """Return how a turn was chosen with ``probability``.
 
-        The uniform part has the turns that ``sample_rate`` alone would have chosen at this
-        ``pace``. It is empty if ``sample_rate`` is 0.
+        The uniform part has the turns that ``sample_rate`` alone would have chosen. It is empty if
+        ``sample_rate`` is 0.
         """
-        is_targeted = sampling_point(trace_id) >= self._rate * pace
-        return Sampling(probability=probability, is_targeted=is_targeted, pace=pace)
-
-    def _learn(self, probability: float) -> None:
-        """Include a probability, before it is lowered, in the mean of recent turns."""
-        with self._lock:
-            self._seen += 1
-            self._mean += (probability - self._mean) / min(self._seen, _RECENT)
-
-    def _lowered(self, share: float) -> float:
-        """Return the factor of probabilities with which ``share`` of the turns is evaluated."""
-        if share >= 1 or not self._mean:
-            return share
-        return min(1.0, share / self._mean)
+        is_targeted = sampling_point(trace_id) >= self._rate
+        return Sampling(probability=probability, is_targeted=is_targeted)
 
     def is_over_budget(self) -> bool:
-        """Count one turn, and return True if the limit of turns a minute is reached."""
-        return self._per_minute is not None and not self._spend()
-
-    def _spend(self) -> bool:
+        """Count one turn, and return True if a limit of turns is reached."""
+        if not self._windows:
+            return False
         with self._lock:
             now = self._clock()
-            most = max(self._per_minute, 1) if self._per_minute else 0
-            if self._turns.sum(now) + 1 > most:
-                return False
-            self._turns.add(now, 1)
-            return True
+            if any(window.sum(now) >= amount for amount, window in self._windows):
+                return True
+            for _, window in self._windows:
+                window.add(now, 1)
+            return False
 
 
 def sampling_point(trace_id: int) -> float:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import get_meter_provider
 
 from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.live.store import CHUNK
 from rag_eval_otel.runtime.providers import logger_provider_or_global
-from rag_eval_otel.runtime.workers import TimedCalls
-from rag_eval_otel.types import HoldStatus
+from rag_eval_otel.types import Ending, HoldStatus
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -51,52 +51,64 @@ class Draining:
         on, or if a span processor reports or raises an error at its flush. A failed export is not
         known here: see `Handle.flush`.
         """
-        deadline = self.pipeline.clock() + timeout
-        if self.pipeline.recorder.runs:
-            self._within(
-                self.pipeline.releases, _done(self.pipeline.recorder.flush), timeout=timeout
-            )
+        pipeline = self.pipeline
+        deadline = pipeline.now() + timeout
+        if pipeline.recorder.runs:
+            pipeline.clock.call(pipeline.recorder.flush, timeout)
         flushed = self.force_flush(int(self._left(deadline) * 1000))
-        scored = self.pipeline.evaluator.flush(self._left(deadline))
+        scored = pipeline.evaluator.flush(self._left(deadline))
         return self._flush_sinks(deadline) and scored and flushed
+
+    def flush_all(self, timeout: float) -> None:
+        """Flush as `flush` does, and then the exporters of logs and metrics."""
+        deadline = self.pipeline.now() + timeout
+        self.flush(timeout)
+        for provider in self._others():
+            self._call(partial(self._flush_provider, provider), deadline=deadline)
 
     def force_flush(self, timeout_millis: int) -> bool:
         """Wait for scores for half of ``timeout_millis`` (5 s at most), and export all spans.
 
         Return False if not all spans were passed on in ``timeout_millis``, or if the flush of the
-        next processor failed. A judge or a sink may call this method on the evaluator's thread.
-        Then the method does not wait, because no score can come while that thread waits. It only
-        flushes the next processor.
+        next processor failed. A judge, a sink or an exporter may call this method on a thread of
+        ours. Then the method does not wait, because nothing goes on while that thread waits. It
+        only flushes the next processor.
         """
         pipeline = self.pipeline
-        if pipeline.evaluator.is_current():
+        if pipeline.is_own_thread():
             self._flush_next(timeout_millis / 1000)
-            return not pipeline.hold
-        deadline = pipeline.clock() + timeout_millis / 1000
-        self._within(pipeline.releases, _done(self._submit), timeout=self._left(deadline))
-        pipeline.hold.wait_empty(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))
-        release = partial(self._release_all, "flushed", deadline)
-        is_released = self._within(pipeline.releases, release, timeout=self._left(deadline))
+            return not pipeline.store.held
+        deadline = pipeline.now() + timeout_millis / 1000
+        if pipeline.store.traces:
+            pipeline.clock.call(pipeline.submit_ended, self._left(deadline))
+        pipeline.store.wait_left(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))
+        is_released = self._release_all("flushed", deadline)
         flush = partial(self._flush_next, self._left(deadline))
-        return self._within(pipeline.flushes, flush, timeout=self._left(deadline)) and is_released
+        return self._within(flush, timeout=self._left(deadline)) and is_released
 
     def _flush_next(self, seconds: float) -> bool:
         with self.pipeline.release_edge:
             return self.pipeline.flush_next(seconds)
         return False
 
-    def _submit(self) -> None:
-        pipeline = self.pipeline
-        with pipeline.release_edge:
-            pipeline.release_evicted()
-            if pipeline.buffer.traces:
-                pipeline.submit_ended()
-
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:
-        def flush(left: float) -> None:
-            self._within(self.pipeline.flushes, partial(self._flush_next, left), timeout=left)
+        """Let all that is held now leave with ``status``, and wait for it until ``deadline``.
 
-        return self.pipeline.hold.release_all(status, deadline=deadline, flush=flush)
+        The next processor is flushed after every 256 spans, so that its queue does not overflow.
+        """
+        pipeline = self.pipeline
+        spans = pipeline.store.older()
+        for i in range(0, len(spans), CHUNK):
+            for held in spans[i : i + CHUNK]:
+                pipeline.store.decide(held, Ending(status))
+            pipeline.clock.export()
+            if i + CHUNK < len(spans):
+                pipeline.store.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
+                left = self._left(deadline)
+                if left > 0:
+                    self._within(partial(self._flush_next, left), timeout=left)
+        wait = 0.0 if pipeline.is_own_thread() else self._left(deadline)
+        return pipeline.store.wait_left(wait)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -108,7 +120,7 @@ class Draining:
         """
         timeout = self.pipeline.config.shutdown_seconds if timeout is None else timeout
         reserve = min(_MAX_RESERVE, timeout * _RESERVE)
-        end = self.pipeline.clock() + timeout
+        end = self.pipeline.now() + timeout
         self._wait_and_release(end, reserve)
         self._stop(end, reserve)
 
@@ -122,13 +134,12 @@ class Draining:
         if pipeline.is_idle_child:
             return
         reserve = min(_MAX_RESERVE, timeout * _RESERVE)
-        end = pipeline.clock() + timeout
+        end = pipeline.now() + timeout
         self._wait_and_release(end, reserve)
-        flush = partial(self._flush_next, _MAX_FLUSH_WAIT)
-        self._call(pipeline.flushes, flush, deadline=end - reserve / 2)
+        self._call(partial(self._flush_next, _MAX_FLUSH_WAIT), deadline=end - reserve / 2)
         self._stop(end, reserve)
         for provider in self._others():
-            self._call(pipeline.flushes, partial(self._flush_provider, provider), deadline=end)
+            self._call(partial(self._flush_provider, provider), deadline=end)
         pipeline.flushes.close()
 
     def _others(self) -> list[Any]:
@@ -142,26 +153,23 @@ class Draining:
         pipeline.close()
         wait = self._left(end - reserve)
         try:
-            pipeline.hold.wait_empty(0.0 if pipeline.evaluator.is_current() else wait)
+            pipeline.store.wait_left(0.0 if pipeline.is_own_thread() else wait)
         finally:  # also if Ctrl-C has interrupted the wait
-            until = max(end - reserve / 2, pipeline.clock() + _GRACE)
-            release = partial(self._release_all, "shutdown", until)
-            self._call(pipeline.releases, release, deadline=until)
+            self._release_all("shutdown", max(end - reserve / 2, pipeline.now() + _GRACE))
 
     def _stop(self, end: float, reserve: float) -> None:
         """Cancel evaluations, and close the sinks."""
         pipeline, share = self.pipeline, max(reserve, _GRACE) / 4
         wait = self._left(end - 2 * share)
         stop = partial(pipeline.evaluator.shutdown, wait, grace=share)
-        self._within(pipeline.releases, stop, timeout=wait + share + _GRACE)
+        self._within(stop, timeout=wait + share + _GRACE)
         if pipeline.scorer.delivers:  # a backend takes the scores of a span that it has
             spans, left = partial(self._flush_next, _MAX_FLUSH_WAIT), self._left(end)
-            self._within(pipeline.flushes, spans, timeout=max(share, left / 2))
+            self._within(spans, timeout=max(share, left / 2))
             self._flush_sinks(end, at_least=share)
         close = _done(pipeline.scorer.close)
-        self._within(pipeline.releases, close, timeout=max(self._left(end), 2 * share))
+        self._within(close, timeout=max(self._left(end), 2 * share))
         pipeline.flushes.close()
-        pipeline.releases.close()
 
     def _flush_sinks(self, deadline: float, *, at_least: float = 0.0) -> bool:
         """Have the sinks send what waits, until ``deadline`` or for ``at_least`` some seconds.
@@ -171,24 +179,23 @@ class Draining:
         if not self.pipeline.scorer.delivers:
             return True
         timeout = max(at_least, self._left(deadline))
-        if self.pipeline.evaluator.is_current():  # no sink is waited for on the evaluator's thread
+        if self.pipeline.is_own_thread():  # no sink is waited for on a thread of ours
             timeout = 0.0
-        flush = partial(self.pipeline.scorer.flush, timeout)
-        return self._within(self.pipeline.flushes, flush, timeout=timeout)
+        return self._within(partial(self.pipeline.scorer.flush, timeout), timeout=timeout)
 
-    def _call(self, calls: TimedCalls, call: Callable[[], object], *, deadline: float) -> None:
+    def _call(self, call: Callable[[], object], *, deadline: float) -> None:
         """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
-        self._within(calls, _done(call), timeout=max(_GRACE, self._left(deadline)))
+        self._within(_done(call), timeout=max(_GRACE, self._left(deadline)))
 
-    def _within(self, calls: TimedCalls, call: Callable[[], bool], *, timeout: float) -> bool:
-        """Return ``call()``, or False after ``timeout`` seconds."""
+    def _within(self, call: Callable[[], bool], *, timeout: float) -> bool:
+        """Return ``call()``, made on a thread of its own, or False after ``timeout`` seconds."""
         pipeline = self.pipeline
-        if pipeline.evaluator.is_current() or pipeline.config.sdk_disabled:
+        if pipeline.is_own_thread() or pipeline.config.sdk_disabled:
             return call()
-        return calls.call(call, timeout)
+        return pipeline.flushes.call(call, timeout)
 
     def _left(self, deadline: float) -> float:
-        return max(0.0, deadline - self.pipeline.clock())
+        return max(0.0, deadline - self.pipeline.now())
 
     def _flush_provider(self, provider: Any) -> None:
         flush = getattr(provider, "force_flush", None)  # the API's own providers have none

@@ -2,8 +2,7 @@
 
 A *turn* is one question of a user and its answer. Feedback often comes minutes after the answer, in
 another request, and names the turn by the id of its trace. So a pipeline remembers the judge's
-labels of its recent turns, to compare them with people. It also keeps the texts of some turns that
-were not evaluated, to evaluate them after bad feedback.
+labels of its recent turns, to compare them with people.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.errors import RedactionError
+from rag_eval_otel.export.attributes import feedback_attributes
+from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.sinks.attributes import feedback_attributes
-from rag_eval_otel.sinks.instruments import OVERALL, Agreement, InstrumentSink
 from rag_eval_otel.types import Evaluation, Feedback, Label, SpanRef
 
 if TYPE_CHECKING:
@@ -40,21 +38,7 @@ Labels: TypeAlias = "Mapping[str, tuple[Label, str]]"
 
 _MAX_TURNS = 4096  # turns whose labels are remembered
 _MAX_EARLY = 1024  # traces whose feedback waits for a turn
-_MAX_KEPT_BYTES = 8 * 1024 * 1024  # of texts of turns that were not evaluated
 _MAX_SAID = 16  # feedback on one turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTurn:
-    """A turn that was not evaluated, with the identity of its span and its end in ns."""
-
-    turn: Turn
-    span: SpanContext
-    ended: int
-
-    @property
-    def key(self) -> Key:
-        return self.span.trace_id, self.span.span_id
 
 
 @dataclass(slots=True)
@@ -94,8 +78,6 @@ class FeedbackIntake:
     """Join feedback with the recent turns of one pipeline, and pass it on; a sink of evaluations.
 
     - ``pass_on(found)`` gives feedback, or its agreement with the judge, to the sinks.
-    - ``evaluate(turn)`` evaluates a turn that was not evaluated, and returns False if it cannot.
-    - ``max_kept``: the most turns that are kept for this.
     - ``is_under_way(id)`` returns True if a trace or a LangChain run of this id has not ended.
     """
 
@@ -105,15 +87,11 @@ class FeedbackIntake:
         instruments: InstrumentSink,
         evaluator: BackgroundEvaluator,
         pass_on: Callable[[Feedback | Agreement], None],
-        evaluate: Callable[[KeptTurn], bool] = lambda _: False,
-        max_kept: int = 0,
         redactor: Redactor = Redactor(),  # noqa: B008  # frozen
     ) -> None:
         self.instruments = instruments
         self.evaluator = evaluator
         self._pass_on = pass_on
-        self._evaluate = evaluate
-        self._max_kept = max_kept
         self._redactor = redactor
         self.is_under_way: Callable[[int], bool] = lambda _: False
         self._warnings = LimitedLog()
@@ -127,8 +105,6 @@ class FeedbackIntake:
         self._traces: dict[int, tuple[_Known, ...]] = {}
         self._runs: OrderedDict[Hashable, tuple[int, int | None]] = OrderedDict()
         self._early: OrderedDict[Hashable, list[_Early]] = OrderedDict()
-        self._kept: OrderedDict[Key, KeptTurn] = OrderedDict()
-        self._kept_bytes = 0
 
     # --- on the application's thread --------------------------------------------------------------
 
@@ -171,18 +147,6 @@ class FeedbackIntake:
             if not early.is_told:
                 self._pass_on(feedback)
 
-    def keep(self, kept: KeptTurn) -> None:
-        """Keep a turn that was not evaluated, until bad feedback comes or others need the room."""
-        if self._max_kept == 0 or not kept.span.span_id or kept.turn.size > _MAX_KEPT_BYTES:
-            return
-        with self._lock:
-            self._known(kept.key)
-            self._forget(kept.key)
-            self._kept[kept.key] = kept
-            self._kept_bytes += kept.turn.size
-            while len(self._kept) > self._max_kept or self._kept_bytes > _MAX_KEPT_BYTES:
-                self._forget(next(iter(self._kept)))
-
     def facts(self, span: SpanContext) -> dict[str, Any]:
         """Return the attributes of feedback that came before its turn, for sampling rules."""
         with self._lock:
@@ -201,11 +165,10 @@ class FeedbackIntake:
             self._settle(known)
             return known.said
 
-    def emit(self, evaluation: Evaluation) -> None:
+    def __call__(self, evaluation: Evaluation) -> None:
         """Remember the labels of ``evaluation``, and compare them with feedback that has come.
 
-        A sample that represents all turns is compared: neither targeted turns nor those that were
-        evaluated because of feedback.
+        A sample that represents all turns is compared, so targeted turns are not.
         """
         span, sampling = evaluation.span, evaluation.sampling
         if span is None or not span.span_id:
@@ -245,10 +208,7 @@ class FeedbackIntake:
         self._wait(_Early(feedback, is_told=origin != "run"))
 
     def _join(self, feedback: Feedback) -> Feedback:
-        """Add ``feedback`` to its turn, and return it with the ids of the turn's span.
-
-        If the feedback is bad, and the turn is kept, have the turn evaluated.
-        """
+        """Add ``feedback`` to its turn, and return it with the ids of the turn's span."""
         with self._lock:
             known = self._find(feedback.trace_id, feedback.span_id)
             if known is None:
@@ -258,15 +218,7 @@ class FeedbackIntake:
             compared = known.compared()
         for one, labels in compared:
             self._compare(one, labels)
-        if feedback.label == "fail":
-            self._evaluate_kept(known.key)
         return feedback
-
-    def _evaluate_kept(self, key: Key) -> None:
-        with self._lock:
-            kept = self._forget(key)
-        if kept is not None and self._evaluate(kept):
-            self.instruments.feedback_evaluated()
 
     def _compare(self, feedback: Feedback, labels: Labels) -> None:
         """Tell the sinks whether the judge's labels agree with ``feedback``.
@@ -337,12 +289,6 @@ class FeedbackIntake:
             del waiting[:-_MAX_SAID]
             if len(self._early) > _MAX_EARLY:
                 self._early.popitem(last=False)
-
-    def _forget(self, key: Key) -> KeptTurn | None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._kept_bytes -= kept.turn.size
-        return kept
 
 
 _UNMATCHED: Final = (

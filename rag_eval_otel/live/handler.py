@@ -8,9 +8,9 @@ from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.factory import find_sinks
 from rag_eval_otel.live.instrument import Handle, instrument, pipeline_of, recorder_of
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.sinks.factory import find_sinks
 from rag_eval_otel.types import Sink
 
 if TYPE_CHECKING:

@@ -6,29 +6,39 @@ background, and puts the scores on their spans.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import get_ident
+from types import FunctionType
 from typing import TYPE_CHECKING
 from weakref import ref
 
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
-from rag_eval_otel import semconv
-from rag_eval_otel.capture.buffer import Listener, log_tap
+from rag_eval_otel.capture.logs import Listener, log_tap
 from rag_eval_otel.capture.runs import RunRecorder
+from rag_eval_otel.capture.trace import is_own
 from rag_eval_otel.config import Config, ConfigOptions
+from rag_eval_otel.drift.canary import Canary, CanaryMonitor
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.drift import DriftSink
+from rag_eval_otel.export.factory import (
+    build_sinks,
+    check_targets,
+    find_sinks,
+    warn_of_missing_providers,
+)
+from rag_eval_otel.export.metrics import InstrumentSink, Stats
+from rag_eval_otel.live.doctor import report_at_exit
 from rag_eval_otel.live.draining import Draining
-from rag_eval_otel.live.notes import take_notes
 from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
+from rag_eval_otel.live.spending import build_measurement
+from rag_eval_otel.log import log
 from rag_eval_otel.runtime.endings import call_at_end
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.providers import (
     Attachment,
     OriginalProcessor,
@@ -36,12 +46,10 @@ from rag_eval_otel.runtime.providers import (
     attachment_of_span,
     check_processor,
     global_or_new_tracer_provider,
+    has_logger_provider,
     logger_provider_or_global,
 )
-from rag_eval_otel.sinks.drift import DriftSink
-from rag_eval_otel.sinks.factory import build_sinks, check_targets, find_sinks
-from rag_eval_otel.sinks.instruments import InstrumentSink, Stats
-from rag_eval_otel.types import Sink
+from rag_eval_otel.types import Sample, Sink
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -51,9 +59,6 @@ if TYPE_CHECKING:
 
     from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
     from rag_eval_otel.capture.vectorstores import VectorStoreSearches
-
-
-_log = logging.getLogger(__name__)
 
 
 class Handle:
@@ -82,7 +87,7 @@ class Handle:
         logs = logger_provider_or_global(logger_provider)
         self._log_tap = log_tap(logs) if processor is not None else None
         self._log_listener = Listener(
-            buffer=pipeline.buffer,
+            add_log=pipeline.store.add_log,
             edge=pipeline.edge("logs"),
             own_threads=pipeline.evaluator.threads,
         )
@@ -92,7 +97,7 @@ class Handle:
         self._at_end = call_at_end(
             self._draining, seconds=config.shutdown_seconds, on_sigterm=config.on_sigterm
         )
-        pipeline.instruments.watch(pipeline.hold, pipeline.scorer.measurements)
+        pipeline.instruments.watch(pipeline.store, pipeline.scorer.measurements)
 
     @cached_property
     def callback(self) -> LangChainCapture:
@@ -145,6 +150,33 @@ class Handle:
     def stats(self) -> Stats:
         """The counts of turns, waiting spans and errors up to now."""
         return self._pipeline.stats
+
+    def watch_canary(self, samples: Sequence[Sample], *, minutes: float = 60.0) -> Canary:
+        """Score ``samples`` every ``minutes`` minutes, to detect a change of the judge.
+
+        The 1 to 64 samples are scored with the metrics and the judge of this handle. The scores of
+        the first five rounds are the baseline. The samples stay the same, so if their scores
+        change, the judge has changed. The change is reported as an alarm for ``canary.<metric>``
+        with the cause ``judge``, which drift alarms on live scores then also have. `shutdown` or
+        `Canary.stop` ends the rounds. Raises `ConfigError` if drift is not detected.
+        """
+        pipeline = self._pipeline
+        monitor = next((s.monitor for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
+        if monitor is None:
+            msg = "a canary set needs drift='on': its alarms are reported with those of live scores"
+            raise ConfigError(msg)
+        measurement = build_measurement(self.config)
+        comparison = CanaryMonitor(monitor.report, rows=len(samples), service=monitor.service)
+        canary = Canary(
+            samples,
+            measurement.of,
+            monitor=comparison,
+            edge=pipeline.edge("canary"),
+            is_over=lambda: pipeline.evaluator.is_closed,
+        )
+        canary.start(minutes)
+        monitor.explain(comparison.cause)
+        return canary
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Read the spans and runs that have ended, wait for their scores, and export the spans.
@@ -237,7 +269,8 @@ class RagEvalSpanProcessor(SpanProcessor):
             sinks=find_sinks(sinks),
         )
         self._connect(next_processor, pipeline)
-        take_notes(pipeline, provider)
+        needed = _needed_providers(pipeline.config, meter_provider, logger_provider)
+        report_at_exit(pipeline, provider, needed=needed)
         Handle(
             pipeline,
             processor=self,
@@ -270,10 +303,10 @@ class RagEvalSpanProcessor(SpanProcessor):
         call_in_child(self._bind)
 
     def _bind(self) -> None:
-        """Keep methods of the pipeline's buffer as attributes, as a look-up per span is slow."""
-        buffer = self._pipeline.buffer
-        self._starts = buffer.open_spans.starts
-        self._concerns = buffer.concerns
+        """Keep methods of the pipeline's store as attributes, as a look-up per span is slow."""
+        store = self._pipeline.store
+        self._starts = store.open_spans.starts
+        self._concerns = store.concerns
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Record that ``span`` has started, and call the next processor."""
@@ -292,13 +325,13 @@ class RagEvalSpanProcessor(SpanProcessor):
         if first is not self:
             self._pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
             self._draining.drain(0.0)
-            self._pipeline.buffer.is_fed = False  # the first pipeline counts the turns
-            _log.warning(
+            self._pipeline.store.is_fed = False  # the first pipeline counts the turns
+            log.warning(
                 "a provider has two pipelines of rag_eval_otel: this RagEvalSpanProcessor passes"
                 " its spans on without scores; add one, around all processors that export"
             )
         elif attachment.remove_repetitions(self):
-            _log.warning("a RagEvalSpanProcessor was added to a provider twice; it is called once")
+            log.warning("a RagEvalSpanProcessor was added to a provider twice; it is called once")
         self._start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -309,7 +342,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         from an instrumented client of the judge that has ignored the suppression of tracing.
         """
         if get_ident() in self._own_threads:
-            if _is_own(span):
+            if is_own(span):
                 self._pass_on(span)
             return
         try:
@@ -335,11 +368,6 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._draining.drain()
         finally:
             self._next.shutdown()
-
-
-def _is_own(span: ReadableSpan) -> bool:
-    scope = span.instrumentation_scope
-    return scope is not None and scope.name == semconv.SCOPE
 
 
 def _ours(attachment: Attachment) -> list[RagEvalSpanProcessor]:
@@ -386,10 +414,10 @@ def instrument(
         attachment = attachment_of(provider) if wrap is None else None
         known = _handle_on(attachment)
         if known is not None:
-            kinds = {type(sink) for sink in known._pipeline.scorer.sinks}  # noqa: SLF001
-            is_new = not kinds.issuperset(type(sink) for sink in own_sinks)
+            kinds = set(map(_kind, known._pipeline.scorer.sinks))  # noqa: SLF001
+            is_new = not kinds.issuperset(map(_kind, own_sinks))
             if is_new or (has_options and known.config != config):
-                _log.warning(
+                log.warning(
                     "already instrumented: the options and sinks of the first call stay in force"
                 )
             return known
@@ -401,7 +429,9 @@ def instrument(
             sinks=own_sinks,
         )
         processor = _attach(pipeline, attachment, wrap, provider=provider)
-        take_notes(pipeline, provider, attachment)  # before `Handle`: exit handlers run in reverse
+        # Before `Handle`, because exit handlers run in reverse.
+        needed = _needed_providers(config, meter_provider, logger_provider)
+        report_at_exit(pipeline, provider, attachment, needed=needed)
         handle = Handle(
             pipeline,
             processor=processor,
@@ -415,6 +445,11 @@ def instrument(
 
 
 _ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
+
+
+def _kind(sink: Sink) -> object:
+    """Return what tells ``sink`` from others: a function itself, and the class of an object."""
+    return sink if isinstance(sink, FunctionType) else type(sink)
 
 
 def _config(config: Config | None, options: ConfigOptions) -> Config:
@@ -431,7 +466,6 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
         sample_rate=0.0,
         sampling_rules=(),
         cascade=None,
-        suspicious_rate=None,
         spans="none",
     )
 
@@ -440,7 +474,7 @@ def _handle_on(attachment: Attachment | None) -> Handle | None:
     if attachment is None or isinstance(attachment.owner, Handle):
         return None if attachment is None else attachment.owner  # type: ignore[return-value]
     handles = (one.handle for one in _ours(attachment))
-    return next((one for one in handles if pipeline_of(one).hold.is_open), None)
+    return next((one for one in handles if pipeline_of(one).store.is_open), None)
 
 
 def _build_pipeline(
@@ -457,14 +491,25 @@ def _build_pipeline(
         provider=provider,
         meters=meter_provider,
         logs=logger_provider,
-        guard=Edge("sink", on_error=instruments.internal_error, mode=config.errors),
     )
+    needed = _needed_providers(config, meter_provider, logger_provider)
     return Pipeline(
         config,
         provider=NoOpTracerProvider() if config.sdk_disabled else provider,
         instruments=instruments,
-        sinks=(*sinks, *built_in),
+        sinks=(partial(warn_of_missing_providers, needed), *sinks, *built_in),
+        has_logs=partial(has_logger_provider, logger_provider),
     )
+
+
+def _needed_providers(
+    config: Config, meter_provider: MeterProvider | None, logger_provider: LoggerProvider | None
+) -> list[str]:
+    """Return the kinds of providers that the application must set, because it passes none."""
+    needed = ["MeterProvider"] if meter_provider is None else []
+    if logger_provider is None and config.score_events != "span":
+        needed.append("LoggerProvider")
+    return needed
 
 
 def _attach(
@@ -487,7 +532,7 @@ def _attach(
         processor = RagEvalSpanProcessor.of_pipeline(original, pipeline)
         attachment.attach(processor)
         return processor
-    _log.warning(
+    log.warning(
         "%s is not the OpenTelemetry SDK's: the spans of other instrumentations are not scored,"
         " and content=%r has no effect",
         type(provider).__name__,

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Collection
 from importlib.metadata import entry_points
 from typing import Any
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.errors import MissingDependencyError
 from rag_eval_otel.live.instrument import Handle, instrument
+from rag_eval_otel.log import log
+from rag_eval_otel.runtime.installed import require
 
-try:
-    from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]
-        BaseInstrumentor,
-    )
-except ImportError as error:  # pragma: no cover  # the extra is installed where tests run
-    raise MissingDependencyError("opentelemetry-instrumentation", "auto") from error  # noqa: EM101
-
-
-_log = logging.getLogger(__name__)
+BaseInstrumentor: Any = require(
+    "opentelemetry.instrumentation.instrumentor", "auto"
+).BaseInstrumentor
 
 
 class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -57,7 +51,7 @@ def _is_traced_by_others() -> bool:
         kind = getattr(sys.modules.get(module), name, None) if "langchain" in module else None
         made = getattr(kind, "_instance", None)  # instrumentors are singletons
         if getattr(made, "is_instrumented_by_opentelemetry", False):
-            _log.warning(
+            log.warning(
                 "%s traces LangChain: its spans get the scores, and rag_eval_otel makes no spans of"
                 " LangChain runs. To have the spans of rag_eval_otel instead, add %r to"
                 " OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",

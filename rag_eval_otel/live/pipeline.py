@@ -1,71 +1,77 @@
 """`Pipeline`: take ended spans and LangChain runs, find and score RAG turns, and export the spans.
 
-A *turn* is one question of a user and its answer. To *hold* a span is to keep it back from the
-exporter until its turn is scored. To *release* it is to pass it on. Each tracer provider has one
-pipeline. Spans come from `RagEvalSpanProcessor`, run trees of LangChain from the callback handler.
-The methods and jobs, and the thread on which each runs::
+A *turn* is one question of a user and its answer. Each tracer provider has one pipeline. Spans come
+from `RagEvalSpanProcessor`, run trees of LangChain from the callback handler. What each thread
+does::
 
     application   take(span)        add the span to its trace; hold it if it may stand for a turn
                   finished(tree)    hold a LangChain run tree whose root has ended
-    sweeper       sweep()           submit the traces that are complete
-    evaluator     TraceJob          find the turns of a trace; submit each, release the other spans
-                  TreeJob           write the spans of a run tree, find its turns
+    clock         sweep()           submit the traces that are complete
+                  leave(held)       export a held span, or end the spans of a run tree
+    evaluator     read(trace)       find the turns of a trace; submit each, release the other spans
+                  read_tree(held)   start the spans of a run tree, find its turns
                   TurnJob           score a turn, then release its span with the scores
 
-`Holdback` stores the held spans and releases each exactly once.
+`Store` has the traces and the held spans, and `Clock` exports each held span exactly once.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import zlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
+from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, TracerProvider, get_current_span
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TracerProvider, get_current_span
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.buffer import Taken, TraceBuffer
-from rag_eval_otel.capture.dialects import dialect_of, read
-from rag_eval_otel.capture.runs import RunRecorder, RunTree
+from rag_eval_otel.capture.conventions import convention_of, read
+from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import USUAL
-from rag_eval_otel.capture.trace import Trace
-from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.capture.trace import Held, Trace
+from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
+from rag_eval_otel.export.attributes import ContentFilter
+from rag_eval_otel.export.events import SpanScores
+from rag_eval_otel.export.metrics import DropReason, InstrumentSink, Stats
 from rag_eval_otel.live.admission import attributes_around
-from rag_eval_otel.live.hold import HeldSpan, Holdback, Key
+from rag_eval_otel.live.clock import Clock
+from rag_eval_otel.live.langchain_spans import (
+    EndedTree,
+    RunSpans,
+    SpanWriter,
+    TreeReading,
+    TreeUse,
+    end_span,
+)
 from rag_eval_otel.live.recorded import register
-from rag_eval_otel.live.score import TurnJob, TurnScorer, build_scorer, given_up
-from rag_eval_otel.live.tree_spans import SpanWriter
-from rag_eval_otel.live.trees import TreeJob, TreeParts, TreeUse, UncountedTurns
+from rag_eval_otel.live.score import Chosen, TurnJob, TurnScorer, build_scorer, given_up
+from rag_eval_otel.live.store import Fate, HoldLimits, Store, Taken
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.workers import Sweeper, TimedCalls
-from rag_eval_otel.sinks.attributes import ContentFilter
-from rag_eval_otel.sinks.events import SpanScores
-from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink, Stats
+from rag_eval_otel.runtime.workers import TimedCalls
 from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import Span
-
-Fate: TypeAlias = Literal["held", "no room", "passes"]
-"""What happens to an ended span. ``no room``: it should wait for scores, but a limit is reached."""
+    from opentelemetry.sdk.trace import Span as StartedSpan
+    from opentelemetry.trace import Span
 
 
 class NextProcessor(Protocol):
     """The span processor that gets the spans after `RagEvalSpanProcessor`."""
 
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None: ...
+    def on_start(self, span: StartedSpan, parent_context: Context | None = None) -> None: ...
 
     def on_end(self, span: ReadableSpan) -> None: ...
 
@@ -85,13 +91,14 @@ class Pipeline:
         instruments: InstrumentSink,
         sinks: Sequence[Sink] = (),
         scorer: TurnScorer | None = None,
-        buffer: TraceBuffer | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        store: Store | None = None,
+        has_logs: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Build the parts, except those that are given; start no thread."""
         self.config = config
         self.instruments = instruments
-        self.clock = clock
+        self.now = now
         self._next: NextProcessor | None = None
         self.content = ContentFilter(
             foreign=config.content,
@@ -99,28 +106,35 @@ class Pipeline:
             redactor=redactor(config.redact),
             conventions=config.span_conventions,
         )
-        self.hold = Holdback(
-            seconds=config.hold_seconds,
-            max_spans=config.max_held,
-            max_bytes=config.max_held_bytes,
-            clock=clock,
-        )
         self.scorer = scorer or build_scorer(config, instruments=instruments, sinks=sinks)
         self.evaluator = self.scorer.evaluator
-        if buffer is None:
-            buffer = TraceBuffer(contexts_from_prompt=config.contexts_from_prompt, clock=clock)
-        self.buffer = buffer
-        self.recorder = RunRecorder(self, clock=clock)
-        self.sweeper = Sweeper(self.sweep)
+        if store is None:
+            store = Store(
+                hold=HoldLimits.of(config),
+                contexts_from_prompt=config.contexts_from_prompt,
+                clock=now,
+            )
+        self.store = store
+        self.recorder = RunRecorder(self, clock=now)
+        self.clock = Clock(
+            self.store,
+            sweep=self.sweep,
+            leave=self.leave,
+            is_idle=lambda: not self.recorder.runs,
+        )
         self.flushes = TimedCalls()
         self.scorer.feedback.is_under_way = self._is_under_way
         register(self.scorer.feedback)
-        self.releases = TimedCalls()  # apart, because a flush that hangs must not stop them
         self.is_forked = False
-        self._evicted: deque[Trace] = deque()
-        self._scores = SpanScores(explanations=config.explanations, events=config.score_events)
-        self._trees = self._make_tree_parts(provider)
-        self._keys = self._trees.keys
+        self._scores = SpanScores(
+            explanations=config.explanations, events=config.score_events, has_logs=has_logs
+        )
+        self._writer = self._make_writer(provider)
+        self._keys = USUAL.after(
+            question=(config.question_key,) if config.question_key else (),
+            answer=(config.answer_key,) if config.answer_key else (),
+        )
+        self._tree_edge = self.edge("callback")
         self._end_edge = self.edge("on_end")
         self._read_edge = self.edge("reading")
         self.release_edge = self.edge("release")
@@ -128,7 +142,7 @@ class Pipeline:
 
     def _is_under_way(self, number: int) -> bool:
         """Return True if ``number`` is the id of a trace or LangChain run that has not ended."""
-        return number in self.buffer.traces or number in self.recorder.runs
+        return number in self.store.traces or number in self.recorder.runs
 
     def edge(self, place: str) -> Edge:
         """Return a context manager that keeps errors of this library from the application.
@@ -137,9 +151,9 @@ class Pipeline:
         """
         return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
 
-    def _make_tree_parts(self, provider: TracerProvider) -> TreeParts:
+    def _make_writer(self, provider: TracerProvider) -> SpanWriter:
         config = self.config
-        writer = SpanWriter(
+        return SpanWriter(
             tracer=provider.get_tracer(
                 semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
             ),
@@ -149,25 +163,13 @@ class Pipeline:
             redactor=redactor(config.redact),
             metadata_keys=config.metadata_keys,
         )
-        return TreeParts(
-            writer=writer,
-            scorer=self.scorer,
-            hold=self.hold,
-            keys=USUAL.after(
-                question=(config.question_key,) if config.question_key else (),
-                answer=(config.answer_key,) if config.answer_key else (),
-            ),
-            contexts_from_prompt=config.contexts_from_prompt,
-            scores=self._scores,
-            edge=self.edge("callback"),
-        )
 
     # --- spans of other instrumentations, on the application's thread -----------------------------
 
     def attach(self, next_processor: NextProcessor) -> None:
         """Export spans through ``next_processor`` from now on."""
         self._next = next_processor
-        self.buffer.is_fed = True
+        self.store.is_fed = True
 
     @property
     def has_spans(self) -> bool:
@@ -175,45 +177,36 @@ class Pipeline:
         return self._next is not None
 
     def take(self, span: ReadableSpan) -> Fate:
-        """Add an ended span to its trace. If the span may be that of a RAG turn, keep it back."""
+        """Add an ended span to its trace. If the span may be that of a RAG turn, hold it."""
         with self._end_edge:
-            return self._take(span)
+            taken = self.store.take(span, may_hold=self.clock.start())
+            if taken.is_late:
+                self.instruments.found()
+                self.scorer.drop("shutdown")
+                return "no room"
+            self._follow_up(taken)
+            return taken.fate
         # This library has raised an exception, perhaps after it had stored the span.
-        return "held" if self.hold.release(_key_of(span), UNTOUCHED) else "passes"
-
-    def _take(self, span: ReadableSpan) -> Fate:
-        fate: Fate = "passes"
-        with self.buffer.lock:
-            taken = self.buffer.take(span)
-            if taken.anchor is not None and taken.trace is not None and self._next is not None:
-                size = taken.trace.unheld
-                is_held = self.hold.hold(
-                    _key_of(span), HeldSpan(self.export_enriched, span), size=size
-                )
-                fate = "held" if is_held else "no room"
-                if is_held:
-                    taken.trace.hold(taken.anchor)
-        if taken.is_late:
-            self.instruments.found()
-            self.scorer.drop("shutdown")
-            fate = "no room"
-        self._follow_up(taken)
-        return fate
+        context = span.context or INVALID_SPAN_CONTEXT
+        held = self.store.find((context.trace_id, context.span_id))
+        if held is None or held.item is not span:
+            return "passes"
+        self.clock.release(held, UNTOUCHED)
+        return "held"
 
     def _follow_up(self, taken: Taken) -> None:
         if taken.is_new:
             self.prepare_calls()
-            self.sweeper.wake()
-        for trace in taken.evicted:
-            self._count_skipped(_count_turns(trace), "evicted")
-            self._evicted.append(trace)  # the application's thread does not export a thousand spans
+            self.clock.wake()
+        for turns in taken.evicted:
+            self._count_skipped(turns, "evicted")
         if taken.evicted:
-            self.sweeper.wake()
+            self.clock.export()
 
     def release_unheld(self, span: ReadableSpan) -> None:
         """Export a span that should have waited for scores, but for which there was no room."""
-        why: HoldStatus = "overload" if self.hold.is_open else "shutdown"
-        HeldSpan(self.export_enriched, span).release(Ending(why))
+        why: HoldStatus = "overload" if self.store.is_open else "shutdown"
+        self.export_enriched(span, Ending(why))
 
     def export(self, span: ReadableSpan) -> None:
         """Export ``span`` without the texts that the configuration excludes.
@@ -235,35 +228,76 @@ class Pipeline:
         with self.release_edge:
             self.export(span)
 
-    # --- run trees of LangChain, on the application's thread --------------------------------------
+    # --- what was held leaves, on the clock's thread ----------------------------------------------
+
+    def leave(self, held: Held) -> bool:
+        """Export a held span, or end held spans of a run tree, in the context in which it ended.
+
+        A run tree that is not read yet is read now. Return False if its spans leave by themselves.
+        """
+        item, ending = held.item, held.ending or UNTOUCHED
+        if isinstance(item, EndedTree):
+            self.read_tree(held)
+            return False
+        token = otel_context.attach(held.context)
+        try:
+            if isinstance(item, RunSpans):
+                self._end_spans(item, ending)
+            else:
+                self.export_enriched(item, ending)
+        finally:
+            otel_context.detach(token)
+        return True
+
+    def _end_spans(self, item: RunSpans, ending: Ending) -> None:
+        for span, run in item.spans:
+            if ending.status is not None:
+                with self._tree_edge:
+                    self.instruments.released(ending.status)
+                    self._scores.write(span, ending)
+            with self._tree_edge:
+                end_span(span, run)
+
+    # --- run trees of LangChain -------------------------------------------------------------------
 
     def finished(self, tree: RunTree) -> None:
-        """Keep back a LangChain run tree whose root has ended, and have it read and scored."""
+        """Hold a LangChain run tree whose root has ended, and have it read and scored."""
         use: TreeUse = "read"
-        with self._trees.edge:
+        with self._tree_edge:
             self.prepare_calls()
             use = self._use_of(tree)
-        job = TreeJob(tree, self._trees, use)
-        why: HoldStatus | None = None
-        if not self.hold.hold(job.key, job, size=job.size):
-            why = "overload" if self.hold.is_open else "shutdown"
-            job.release(Ending(why))
-        elif not self.evaluator.submit(job):
-            why = "shutdown" if self.evaluator.is_closed else "overload"
-            self.hold.release(job.key, Ending(why))
-        if why is not None:
-            job.drop("shutdown" if why == "shutdown" else "overload")
+        held = self._hold_tree(EndedTree(tree, use))
+        if held is None:
+            self._pass_tree(EndedTree(tree, use))
+            return
+
+        def give_up(why: GivenUp) -> None:  # the clock writes the spans, and has the turns counted
+            self.clock.release(held, given_up(why))
+
+        if not self.evaluator.submit(_ReadJob(held.size, partial(self.read_tree, held), give_up)):
+            give_up("shutdown" if self.evaluator.is_closed else "overload")
 
     def evicted(self, tree: RunTree) -> None:
         """Write the spans of a LangChain run tree that was given up before its root had ended."""
-        with self._trees.edge:
+        with self._tree_edge:
             self.instruments.found()
             self.scorer.refuse("evicted")
-        TreeJob(tree, self._trees, "evicted").release(UNTOUCHED)
+        held = self._hold_tree(EndedTree(tree, "evicted"))
+        if held is None:
+            self._pass_tree(EndedTree(tree, "evicted"))
+        else:
+            self.clock.release(held, UNTOUCHED)
 
     def waiting(self) -> None:
-        """Start the thread of `sweep`: a LangChain root run has ended before runs below it."""
-        self.sweeper.wake()
+        """Wake the clock: a LangChain root run has ended before runs below it."""
+        self.clock.wake()
+
+    def _hold_tree(self, item: EndedTree) -> Held | None:
+        held = Held((0, id(item)), item, item.tree.context, item.size, is_likely=True)
+        if not (self.clock.start() and self.store.hold(held)):
+            return None
+        self.clock.wake()
+        return held
 
     def _use_of(self, tree: RunTree) -> TreeUse:
         """Return ``read`` to look for RAG turns in ``tree`` alone, ``joined`` for the whole trace.
@@ -273,20 +307,122 @@ class Pipeline:
         """
         if tree.root.error is not None or tree.lost:
             return "read"
-        if tree.may_be_turn and self._trees.writer.spans != "none":
+        if tree.may_be_turn and self._writer.spans != "none":
             return "read"
         span = get_current_span(tree.context)
         if not isinstance(span, ReadableSpan) or not span.is_recording():
             return "read"
         view = SdkSpan(span)
-        if dialect_of(view) not in {None, "native"}:
+        if convention_of(view) not in {None, "native"}:
             return "read"
-        taken = self.buffer.join(tree, view)
-        with self._trees.edge:  # even after an error, a tree in a trace is not read alone, too
+        taken = self.store.join(tree, view)
+        with self._tree_edge:  # even after an error, a tree in a trace is not read alone, too
             self._follow_up(taken)
-        return "read" if taken.trace is None else "joined"
+        return "joined" if taken.is_added else "read"
 
-    # --- complete traces: on the sweeper's thread, then on the evaluator's ------------------------
+    def read_tree(self, held: Held) -> None:
+        """Start the spans of a held run tree, and have its turns scored.
+
+        The spans of the turns are held in place of the tree. If another thread does this already,
+        nothing is done.
+        """
+        if not self.store.claim(held):
+            return
+        item: EndedTree = held.item
+        started = _StartedTree(TreeReading())
+        by_run: dict[Hashable, Held] = {}
+        others: list[Held] = []
+        try:
+            started = self._start_tree(item)
+            size = held.size // max(1, len(started.of_turns))
+            for span, run in started.of_turns:
+                of_turn = RunSpans(((span, run),))
+                by_run[run.id] = Held((0, id(of_turn)), of_turn, held.context, size, is_likely=True)
+            if started.others:
+                rest = RunSpans(started.others)
+                others.append(Held((0, id(rest)), rest, held.context, 0, is_likely=False))
+        finally:
+            self.store.replace(held, list(by_run.values()), others)
+            self.clock.export()
+        for turn_id, turn in started.reading.turns.items():
+            job = self._tree_turn(item.tree, turn, started.contexts.get(turn_id))
+            job.held = by_run.get(turn_id)
+            self.scorer.submit(job)
+
+    def _pass_tree(self, item: EndedTree) -> None:
+        """Write the spans of a run tree for which there is no room, and count its turns."""
+        why: DropReason = "overload" if self.store.is_open else "shutdown"
+        started = self._start_tree(item)
+        self.scorer.drop(why, len(started.reading.turns))
+        token = otel_context.attach(item.tree.context)
+        try:
+            self._end_spans(RunSpans(started.others), UNTOUCHED)
+            self._end_spans(RunSpans(started.of_turns), Ending(why))
+        finally:
+            otel_context.detach(token)
+
+    def _start_tree(self, item: EndedTree) -> _StartedTree:
+        """Read a run tree, and start its spans."""
+        reading = TreeReading(root=Ending("error"))
+        is_read = False
+        with self._tree_edge:  # an error in reading must not keep the spans from being written
+            reading = self._read_tree(item)
+            is_read = True
+        with self._tree_edge:
+            self.instruments.found(len(reading.turns) if is_read else 1)
+            if not is_read:
+                self.instruments.turn("error", "internal")
+        tree = item.tree
+        token = otel_context.attach(tree.context)
+        try:
+            spans = self._writer.start(
+                tree, reading.steps, also=reading.turns.keys(), edge=self._tree_edge
+            )
+        finally:
+            otel_context.detach(token)
+        if reading.root.status is not None and tree.root.id in spans:
+            with self._tree_edge:
+                self._scores.write(spans[tree.root.id], reading.root)
+        started = _StartedTree(reading)
+        for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
+            span = spans.get(run.id)
+            if span is not None:
+                started.contexts[run.id] = span.get_span_context()
+                is_turn = run.id in reading.turns and span.is_recording()
+                (started.of_turns if is_turn else started.others).append((span, run))
+        return started
+
+    def _read_tree(self, item: EndedTree) -> TreeReading:
+        tree = item.tree
+        steps = tree.steps(self._keys, most=self.config.max_text_chars)
+        by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
+        if item.use != "read":
+            return TreeReading(by_id)
+        if tree.lost:
+            self.instruments.found()
+            self.scorer.refuse("evicted")
+            return TreeReading(by_id, root=Ending("skipped", "evicted"))
+        found = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
+        turns = {turn.path[-1].id: turn for turn in found}
+        reason = None if turns else self.scorer.refuse_steps(steps)
+        return TreeReading(by_id, turns, UNTOUCHED if reason is None else Ending("skipped", reason))
+
+    def _tree_turn(self, tree: RunTree, turn: Turn, context: SpanContext | None) -> TurnJob:
+        """Return a job that scores ``turn`` of a run tree. ``context`` is that of its span."""
+        around = get_current_span(tree.context)
+        context = context or around.get_span_context()
+        return TurnJob(
+            scorer=self.scorer,
+            turn=turn,
+            span=context,
+            ended=turn.path[-1].end or time.time_ns(),
+            clock=self.clock,
+            trace_id=context.trace_id or zlib.crc32(repr(turn.anchor.id).encode()),  # any number
+            attributes=lambda: [getattr(around, "attributes", None) or {}],
+            runs=(tree.root.id, turn.path[-1].id),
+        )
+
+    # --- complete traces: on the clock's thread, then on the evaluator's --------------------------
 
     def sweep(self) -> None:
         """Submit the LangChain run trees and the traces that are complete by now for scoring."""
@@ -294,116 +430,126 @@ class Pipeline:
             if self.recorder.runs:
                 self.recorder.sweep()
         with self.release_edge:
-            self.release_evicted()
-            self._submit_all(self.buffer.sweep())
+            self._submit_all(self.store.sweep())
 
     def submit_ended(self) -> None:
         """Submit the traces in which no span is open for scoring, and wait for no more spans."""
-        self.release_evicted()
-        self._submit_all(self.buffer.flush())
-
-    def release_evicted(self) -> None:
-        """Export the kept-back spans of traces that were removed to limit memory."""
-        while self._evicted:
-            with suppress(IndexError):  # another thread has taken the last one
-                self.release_held(self._evicted.popleft(), Ending("skipped", "evicted"))
+        with self.release_edge:
+            self._submit_all(self.store.flush())
 
     def _submit_all(self, traces: Iterable[Trace]) -> None:
         for trace in traces:
-            if not self.evaluator.submit(_TraceJob(self, trace)):
+            job = _ReadJob(trace.size, partial(self.read, trace), partial(self.give_up, trace))
+            if not self.evaluator.submit(job):
                 why: DropReason = "shutdown" if self.evaluator.is_closed else "overload"
                 try:
                     with self._read_edge:
-                        self.instruments.found(_count_turns(trace))
-                        self.scorer.drop(why, _count_turns(trace))
+                        self.instruments.found(trace.count_turns())
+                        self.scorer.drop(why, trace.count_turns())
                 finally:
                     self.release_held(trace, Ending(why))
 
-    def read(self, trace: Trace, uncounted: UncountedTurns) -> None:
-        """Find the RAG turns in ``trace``, and have them scored; export other kept-back spans.
+    def read(self, trace: Trace) -> None:
+        """Find the RAG turns in ``trace``, and have them scored; release the other held spans.
 
-        ``uncounted`` gets the number of turns. Each turn is taken from it before it is submitted.
+        If another thread has given the trace up meanwhile, it has counted the turns.
         """
         ending = UNTOUCHED
         turns: list[Turn] | None = None
+        steps: list[Step] = []
+        with self._read_edge:
+            steps = self._steps_of(trace)
+            turns = [] if trace.is_doubled else self._turns_in(steps)
+        if not self.store.claim(trace):
+            return
         try:
-            with self._read_edge:
-                turns, reason = self._find_turns(trace, uncounted)
-                if reason is not None:
-                    ending = Ending("skipped", reason)
-            if turns is None and uncounted.found(0):
-                self.instruments.found(_count_turns(trace))
-                self.scorer.count_given_up("error", _count_turns(trace))
-            for turn in turns or ():
-                if not uncounted.take():  # given up
-                    break
-                is_submitted = False
+            if turns is None:
                 with self._read_edge:
+                    self.instruments.found(trace.count_turns())
+                    self.scorer.count_given_up("error", trace.count_turns())
+            elif turns:
+                with self._read_edge:
+                    self.instruments.found(len(turns))
+                for turn in turns:
                     self._submit_turn(trace, turn)
-                    is_submitted = True
-                if not is_submitted:
-                    self.scorer.count_given_up("error")
+            else:
+                with self._read_edge:
+                    reason = self._refuse(trace, steps)
+                    ending = UNTOUCHED if reason is None else Ending("skipped", reason)
         finally:
             self.release_held(trace, ending)
 
-    def _find_turns(
-        self, trace: Trace, uncounted: UncountedTurns
-    ) -> tuple[list[Turn], SkipReason | None]:
-        """Return the RAG turns in ``trace``, and if there is none, the reason to write on spans.
-
-        If another thread has given the trace up, it has counted the turns, and none is returned.
-        """
-        for name, count in Counter(map(dialect_of, trace.spans.values())).items():
+    def _steps_of(self, trace: Trace) -> list[Step]:
+        for name, count in Counter(map(convention_of, trace.spans.values())).items():
             if name is not None:
                 self.instruments.tally.add("source", name, number=count)
         if trace.is_doubled:
-            if not uncounted.found(0):
-                return [], None
-            self.instruments.found(_count_turns(trace))
-            self.scorer.refuse("ambiguous", turns=_count_turns(trace))
-            return [], "ambiguous"
-        steps = [read(view, self._keys) for view in trace.spans.values()]
+            return []
+        most = self.config.max_text_chars
+        steps = [read(view, self._keys, most=most) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
-            steps += tree.steps(self._keys, parent=span_id)
-        source = self.config.contexts_from_prompt
-        turns = turns_in(steps, contexts_from_prompt=source)
-        if not uncounted.found(len(turns)):
-            return [], None
-        self.instruments.found(len(turns))
-        return turns, None if turns else self.scorer.refuse_steps(steps)
+            steps += tree.steps(self._keys, parent=span_id, most=most)
+        return steps
+
+    def _turns_in(self, steps: Sequence[Step]) -> list[Turn]:
+        return turns_in(steps, contexts_from_prompt=self.config.contexts_from_prompt)
+
+    def _refuse(self, trace: Trace, steps: Sequence[Step]) -> SkipReason | None:
+        """Count a trace without turns as skipped, and return the reason to write on its spans."""
+        if not trace.is_doubled:
+            return self.scorer.refuse_steps(steps)
+        self.instruments.found(trace.count_turns())
+        self.scorer.refuse("ambiguous", turns=trace.count_turns())
+        return "ambiguous"
 
     def _submit_turn(self, trace: Trace, turn: Turn) -> None:
-        line = [view for step in turn.path if (view := trace.spans.get(cast("int", step.id)))]
-        anchor = next((view for view in line if view.span_id in trace.held), None)
-        view = anchor or next(iter(line), None)
-        context = INVALID_SPAN_CONTEXT if view is None else view.context
-        if context.is_valid and not context.trace_flags.sampled:  # recorded, but never exported
-            self.scorer.refuse("not_sampled")
-            return
-        key = self.hold.which_left((trace.trace_id, view.span_id) for view in line)
-        if anchor is not None:
-            del trace.held[anchor.span_id]
-            key = (trace.trace_id, anchor.span_id)
-        held = None if key is None else self.hold.start_scoring(key)
-        ended = (view.end if view is not None else turn.anchor.end) or 0
-        job = TurnJob(self.scorer, turn, context, ended, held)
-        if job.admit(trace.trace_id, partial(attributes_around, turn, trace.spans)):
-            self.scorer.submit(job)
+        is_submitted = False
+        with self._read_edge:
+            self.scorer.submit(self._turn_job(trace, turn))
+            is_submitted = True
+        if not is_submitted:
+            self.scorer.count_given_up("error")
 
-    def give_up(self, trace: Trace, uncounted: UncountedTurns, *, why: GivenUp) -> None:
-        """Count the turns of ``trace`` that have no outcome, and export its kept-back spans."""
-        turns = uncounted.give_up(why)
-        if turns is None:  # the trace was not read
-            turns = _count_turns(trace)
-            self.instruments.found(turns)
-        self.scorer.count_given_up(why, turns)
+    def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
+        """Return a job that scores ``turn``, whose span is the first held one that can take scores.
+
+        If such a span has left at its deadline, or found no room, the turn is late. If there is no
+        such span, the turn has missed its span.
+        """
+        line = [view for step in turn.path if (view := trace.spans.get(cast("int", step.id)))]
+        spans = [held for view in line if (held := trace.held.get(view.span_id))]
+        anchor = next((held for held in spans if held.ending is None), None)
+        held = anchor or next((held for held in spans if held.is_late), None)
+        view = next(iter(line), None) if anchor is None else trace.spans[anchor.key[1]]
+        if anchor is not None:
+            del trace.held[anchor.key[1]]
+            self.store.start_scoring(anchor)
+        has_left = any(each.ending is not None and each.ending.status for each in spans)
+        return TurnJob(
+            scorer=self.scorer,
+            turn=turn,
+            span=INVALID_SPAN_CONTEXT if view is None else view.context,
+            ended=(view.end if view is not None else turn.anchor.end) or 0,
+            held=held,
+            clock=self.clock,
+            chosen=Chosen(is_missed=held is None and not has_left),
+            trace_id=trace.trace_id,
+            attributes=partial(attributes_around, turn, trace.spans),
+        )
+
+    def give_up(self, trace: Trace, why: GivenUp) -> None:
+        """Count the turns of ``trace``, unless it was read, and release its held spans."""
+        if self.store.claim(trace):
+            self.instruments.found(trace.count_turns())
+            self.scorer.count_given_up(why, trace.count_turns())
         self.release_held(trace, given_up(why))
 
     def release_held(self, trace: Trace, ending: Ending) -> None:
-        """Export the spans of ``trace`` that were kept back but belong to no submitted turn."""
-        held, trace.held = trace.held, {}
-        for span_id in held:
-            self.hold.release((trace.trace_id, span_id), ending)
+        """Release the held spans of ``trace`` that belong to no submitted turn."""
+        spans, trace.held = trace.held, {}
+        for held in spans.values():
+            self.store.decide(held, ending)
+        self.clock.export()
 
     def _count_skipped(self, turns: int, reason: SkipReason) -> None:
         with self._read_edge:
@@ -416,21 +562,19 @@ class Pipeline:
     @property
     def stats(self) -> Stats:
         """The counts of turns, waiting spans and errors up to now."""
-        scoring = self.hold.count("scoring")
+        scoring = self.store.count("scoring")
         return self.instruments.stats(held=self.count_held(), scoring=scoring)
 
     def count_held(self) -> int:
         """Return the number of spans and LangChain run trees that wait for scores."""
-        return len(self.hold)
+        return len(self.store)
 
     def close(self) -> None:
-        """Submit all traces and runs for scoring, complete or not, and hold no more spans back."""
+        """Submit all traces and runs for scoring, complete or not, and hold no more spans."""
         self.recorder.flush()
-        self.sweeper.stop()
-        self.hold.close()
+        self.clock.stop()
         with self.release_edge:
-            self.release_evicted()
-            self._submit_all(self.buffer.close())
+            self._submit_all(self.store.close())
 
     def flush_next(self, timeout: float) -> bool:
         """Flush the next processor, which may take longer than ``timeout`` seconds.
@@ -440,53 +584,57 @@ class Pipeline:
         return self._next is None or self._next.force_flush(int(timeout * 1000)) is not False
 
     def prepare_calls(self) -> None:
-        """Start the threads that release and flush spans at the end; later none can be started."""
+        """Start the threads that export and flush spans at the end; later none can be started."""
+        self.clock.start()
         self.flushes.prepare()
-        self.releases.prepare()
+
+    def is_own_thread(self) -> bool:
+        """Return True on the threads of this pipeline, which must not wait for each other."""
+        return self.evaluator.is_current() or self.clock.is_current()
 
     @property
     def is_idle_child(self) -> bool:
         """Whether this process was forked, and has taken no span and no LangChain run since."""
-        taken = self.sweeper.is_awake or self.hold.has_held or self.recorder.runs
+        taken = self.clock.is_awake or self.store.has_held or self.recorder.runs
         return self.is_forked and not taken
 
     def _after_fork(self) -> None:
         """Forget the spans of the parent process, because the parent exports them itself."""
         self.is_forked = True
-        self.buffer.clear()
-        self._evicted.clear()
-        self.sweeper.reset()
-        self.hold.reset()
+        self.store.reset()
+        self.clock.reset()
 
 
-@dataclass(slots=True, eq=False)
-class _TraceJob:
-    """A background job that finds the RAG turns in one trace. Each turn is then another job."""
+@dataclass(slots=True)
+class _StartedTree:
+    """A run tree whose spans have started: those of turns, and the others, in order of their end.
 
-    pipeline: Pipeline
-    trace: Trace
-    uncounted: UncountedTurns = field(default_factory=UncountedTurns)
+    ``contexts`` identifies the spans by run id.
+    """
+
+    reading: TreeReading
+    contexts: dict[Hashable, SpanContext] = field(default_factory=dict)
+    of_turns: list[tuple[Span, Run]] = field(default_factory=list)
+    others: list[tuple[Span, Run]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ReadJob:
+    """A background job that reads a trace or a run tree, and submits a job for each of its turns.
+
+    If it is given up, ``on_given_up`` is called in place of ``read``.
+    """
+
+    size: int
+    read: Callable[[], None]
+    on_given_up: Callable[[GivenUp], object]
     seconds_left: float = float("inf")
 
     def begin(self) -> bool:
-        self.pipeline.read(self.trace, self.uncounted)
+        self.read()
         return False
 
     async def run(self) -> None: ...
 
-    @property
-    def size(self) -> int:
-        return self.trace.size
-
     def give_up(self, why: GivenUp) -> None:
-        self.pipeline.give_up(self.trace, self.uncounted, why=why)
-
-
-def _key_of(span: ReadableSpan) -> Key:
-    context = span.context or INVALID_SPAN_CONTEXT
-    return context.trace_id, context.span_id
-
-
-def _count_turns(trace: Trace) -> int:
-    """Return the number of turns in a trace that is not read: at least one."""
-    return max(1, len(trace.held), len(trace.turns))
+        self.on_given_up(why)

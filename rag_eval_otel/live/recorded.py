@@ -10,7 +10,6 @@ later, for a turn that its trace id names.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -24,24 +23,23 @@ from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import Span, get_current_span
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects.documents import passage_of
+from rag_eval_otel.capture.documents import passage_of
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Part
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ErrorMode, error_mode
+from rag_eval_otel.export.attributes import feedback_attributes
+from rag_eval_otel.export.events import EventSink
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.feedback import FeedbackIntake, Origin
+from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.sinks.attributes import feedback_attributes
-from rag_eval_otel.sinks.events import EventSink
-from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Feedback, Passage
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
-
-_log = logging.getLogger("rag_eval_otel")
 
 _PAIR = 2  # a document and its score
 _ACCEPTED = (
@@ -125,11 +123,11 @@ def record_feedback(
     ``format_trace_id(span.get_span_context().trace_id)``. A W3C ``traceparent`` is accepted, too,
     and for LangChain the ``run_id`` of the root run. ``span_id`` has 16 hexadecimal digits; it is
     needed only if a trace has several turns. ``name`` says who gave the feedback. ``comment`` is
-    exported as it is, after the rules of the option ``redact``.
+    exported after the function of the option ``redact``.
 
     The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and to the
-    backends that take feedback. If a turn with bad feedback (below 0.5) was not evaluated because
-    of sampling, and is still in memory, it is evaluated now.
+    backends that take feedback. If bad feedback (below 0.5) comes before the trace of its turn has
+    ended, the turn is evaluated, unless ``sample_rate`` is 0 or a sampling rule says otherwise.
 
     The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
     ``RAG_EVAL_ERRORS=raise``. Otherwise the error is logged and counted.
@@ -187,7 +185,7 @@ def _warn_lost(caller: str) -> None:
 @cache
 def _warnings() -> LimitedLog:
     """Return the log of all ``record_...()`` functions of the process."""
-    return LimitedLog(_log)
+    return LimitedLog()
 
 
 @cache
@@ -290,7 +288,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 def _checked(score: object, name: object, *, comment: object) -> float:
     """Return ``score`` as a float; raise `TypeError` or `ValueError` for a wrong argument."""
     if isinstance(score, str) or not hasattr(score, "__float__"):
-        msg = f"record_feedback() takes a score from 0 to 1 or a bool, not {score!r}"
+        msg = f"record_feedback() takes a score from 0 to 1 or a bool, not {type(score).__name__}"
         raise TypeError(msg)
     number = float(score)
     if not 0 <= number <= 1:
@@ -395,7 +393,7 @@ def _emit_alone(feedback: Feedback) -> None:
 
 @cache
 def _warn_alone() -> None:
-    _log.warning(
+    log.warning(
         "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is only"
         " emitted as an event and a metric; call instrument() to reach backends (logged once)"
     )
@@ -404,7 +402,8 @@ def _warn_alone() -> None:
 @cache
 def _feedback_edge(mode: ErrorMode) -> Edge:
     """Return the error handler of `record_feedback`."""
-    return Edge("feedback", on_error=_count_refused, mode=mode)
+    log = LimitedLog(errors="raise")  # the message says which argument is wrong
+    return Edge("feedback", on_error=_count_refused, mode=mode, log=log)
 
 
 def _count_refused(place: str) -> None:

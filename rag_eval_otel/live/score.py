@@ -7,22 +7,24 @@ for example to write an event or a metric.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.capture.sample import RecentTurns, extract, why_none
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.capture.trace import Held
+from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config, ErrorMode
-from rag_eval_otel.errors import PartBlockedError, RedactionError
+from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, failed_evaluation
+from rag_eval_otel.export.metrics import Agreement, DropReason, InstrumentSink
+from rag_eval_otel.judge.limits import title_of
 from rag_eval_otel.live.admission import Admission, facts_of
-from rag_eval_otel.live.feedback import FeedbackIntake, KeptTurn
-from rag_eval_otel.live.hold import Awaited
+from rag_eval_otel.live.clock import Clock
+from rag_eval_otel.live.feedback import FeedbackIntake
 from rag_eval_otel.live.repeats import SharedEvaluations
 from rag_eval_otel.live.spending import (
     Spending,
@@ -34,11 +36,9 @@ from rag_eval_otel.redaction import Redactor, redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.runtime.watchdog import running
 from rag_eval_otel.sampling import Facts, Sampling
-from rag_eval_otel.sinks.health import endpoints_of
-from rag_eval_otel.sinks.instruments import Agreement, DropReason, InstrumentSink
 from rag_eval_otel.types import (
+    UNTOUCHED,
     Ending,
     Evaluation,
     Feedback,
@@ -63,8 +63,8 @@ class TurnScorer:
     A turn is one question of a user and its answer. Each turn is counted once, with its outcome.
     In a cascade, ``offline`` measures all turns, and ``measurement`` a sample of them.
     ``metadata_keys`` names the metadata of a turn that goes to the sinks together with the scores.
-    ``errors`` says whether an error of a sink is logged or raised. ``kept_turns`` is the number of
-    turns that are kept for evaluation after bad feedback. ``redactor`` redacts comments of people.
+    ``errors`` says whether an error of a sink is logged or raised. ``redactor`` redacts
+    comments of people.
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class TurnScorer:
         metadata_keys: Sequence[str] = (),
         errors: ErrorMode,
         spending: Spending | None = None,
-        kept_turns: int = 0,
         redactor: Redactor = Redactor(),  # noqa: B008  # frozen
     ) -> None:
         self._measurement = measurement
@@ -91,8 +90,6 @@ class TurnScorer:
             instruments=instruments,
             evaluator=evaluator,
             pass_on=self._pass_on,
-            evaluate=self._evaluate_kept,
-            max_kept=kept_turns,
             redactor=redactor,
         )
         # Counted first: another sink may block.
@@ -100,10 +97,10 @@ class TurnScorer:
         self._admission = admission or Admission()
         self._metadata_keys = metadata_keys
         self._recent = RecentTurns()
-        self._shared = SharedEvaluations()
+        self._shared = None if offline is None else SharedEvaluations(offline)
         self._edge = Edge("evaluation", on_error=instruments.internal_error, mode=errors)
-        self._sink_edge = Edge(
-            "sink", on_error=instruments.internal_error, mode=errors, messages="debug"
+        self._edge_of = cache(
+            lambda sink: Edge("sink", on_error=instruments.internal_error, mode=errors, part=sink)
         )
         self._log = LimitedLog()
         self._is_closed = False
@@ -116,21 +113,12 @@ class TurnScorer:
         """The measurement with the judge, and in a cascade that with the offline judge."""
         return (self._measurement, *filter(None, [self._offline]))
 
-    def share(self, workers: float) -> None:
-        """Divide the limits a minute of judges and embedders among ``workers`` processes."""
-        for endpoint in endpoints_of(self.measurements):
-            endpoint.share(workers)
-
-    def admit(self, trace_id: int, facts: Callable[[], Facts]) -> Sampling | SkipReason:
+    def choose(self, trace_id: int, facts: Callable[[], Facts]) -> Sampling | SkipReason:
         """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated.
 
-        ``facts()`` returns what sampling rules can match. A turn that is not evaluated is counted
-        as skipped.
+        ``facts()`` returns what sampling rules can match.
         """
-        found = self._admission.draw(trace_id, facts)
-        if not isinstance(found, Sampling):
-            self.instruments.turn("skipped", found)
-        return found
+        return self._admission.draw(trace_id, facts)
 
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
         """Count RAG turns as skipped because of ``reason``; log one such turn in a minute."""
@@ -139,8 +127,7 @@ class TurnScorer:
         if reason not in _INTENDED:
             self._log.write(
                 f"skipped {reason}",
-                "a RAG turn is not scored: %s; docs/doctor.md says what to do (logged at most once"
-                " a minute)",
+                "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute",
                 reason,
             )
 
@@ -167,12 +154,12 @@ class TurnScorer:
         If there is no room, the turn is counted as dropped, and its span is exported without
         scores.
         """
-        is_taken = self.evaluator.submit(job)
-        if not is_taken:
-            why: DropReason = "shutdown" if self.evaluator.is_closed else "overload"
-            self.drop(why)
-            job.release(Ending(why))
-        return is_taken
+        if self.evaluator.submit(job):
+            return True
+        why: DropReason = "shutdown" if self.evaluator.is_closed else "overload"
+        self.drop(why)
+        job.release(Ending(why))
+        return False
 
     def _pass_on(self, found: Feedback | Agreement) -> None:
         """Pass feedback, or its agreement with the judge, to the sinks that take it."""
@@ -180,17 +167,12 @@ class TurnScorer:
         for sink in self.sinks:
             emit = getattr(sink, method, None)
             if emit is not None:
-                with self._sink_edge, suppress(PartBlockedError), running(f"sink {_name_of(sink)}"):
-                    emit(found)
+                self._call(sink, partial(emit, found))
 
-    def _evaluate_kept(self, kept: KeptTurn) -> bool:
-        """Have a turn evaluated that was skipped before; return False if there is no room for it.
-
-        Its scores go to the sinks. The turn is not counted again.
-        """
-        chosen = Chosen(kept.span.trace_id, Sampling(stage="feedback", is_targeted=True))
-        job = TurnJob(self, kept.turn, kept.span, kept.ended, held=None, chosen=chosen)
-        return self.evaluator.submit(job)
+    def _call(self, sink: Sink, call: Callable[[], object]) -> None:
+        """Call ``call`` of ``sink``; its errors are counted and logged."""
+        with self._edge_of(f"sink {getattr(sink, '__name__', type(sink).__name__)}"):
+            call()
 
     def drop(self, reason: DropReason, turns: int = 1) -> None:
         """Count ``turns`` RAG turns as dropped, with ``reason`` ``overload`` or ``shutdown``."""
@@ -205,8 +187,7 @@ class TurnScorer:
         """Call the method ``close`` of each sink that has one, at the first call only."""
         sinks, self._is_closed = () if self._is_closed else self.sinks, True
         for sink in sinks:
-            with self._sink_edge:
-                getattr(sink, "close", lambda: None)()
+            self._call(sink, getattr(sink, "close", lambda: None))
 
     @property
     def delivers(self) -> bool:
@@ -215,83 +196,63 @@ class TurnScorer:
 
     def flush(self, timeout: float) -> bool:
         """Call the method ``flush`` of each sink that has one; return False if any is not done."""
-        done = True
+        done: list[bool] = []
         for sink in self.sinks:
-            with self._sink_edge:
-                done = getattr(sink, "flush", lambda _: True)(timeout) and done
-        return done
+            flush: Callable[[float], object] = getattr(sink, "flush", lambda _: True)
+            self._call(sink, partial(_note, done, flush, timeout))
+        return all(done)
 
     def _log_failures(self, evaluation: Evaluation) -> None:
         """Log why scores in ``evaluation`` are missing, once a minute for each reason."""
+        models = title_of("judge", self._measurement.judge)
         if evaluation.is_useless:
-            self._log.write(
-                f"unscored {evaluation.reason}",
-                "the judge %s answers, but no metric can use what it says (%s); logged at most once"
-                " a minute",
-                evaluation.judge or self._measurement.judge.model,
-                evaluation.reason,
-            )
-        failed = [score for score in reversed(evaluation.scores) if score.status == "error"]
-        for reason, error in {one.reason: one.detail.get("error") for one in failed}.items():
-            self._log.write(
-                f"error {reason}",
-                "scores are failing (%s): %s; logged at most once a minute",
-                reason,
-                error or "no details",
-            )
+            told = "the %s answers, but no metric can use what it says (%s); logged once a minute"
+            self._log.write(f"unscored {evaluation.reason}", told, models, evaluation.reason)
+        models = f"{models}, {title_of('embedder', self._measurement.embedder)}"
+        failed = {one.reason for one in evaluation.scores if one.status == "error"}
+        for reason in failed - {"internal"}:  # the exception that it stands for is logged
+            told = "scores are failing (%s): %s; see rag-eval-otel doctor; logged once a minute"
+            self._log.write(f"error {reason}", told, reason, models)
 
     def count_given_up(self, why: GivenUp, turns: int = 1) -> None:
         """Count RAG turns that a shutdown has cancelled, or that an exception has ended."""
+        if why in {"shutdown", "overload"}:
+            self.drop(why, turns)
+            return
         for _ in range(turns):
-            if why in {"shutdown", "overload"}:
-                self.instruments.turn("dropped", why)
-            else:
-                self.instruments.turn("error", "blocked" if why == "blocked" else "internal")
+            self.instruments.turn("error", "internal")
 
-    async def score(
-        self,
-        turn: Turn,
-        span: SpanContext,
-        *,
-        ended: int,
-        chosen: Chosen | None = None,
-        claim: Callable[[Ending], bool] = lambda _: True,
-    ) -> Ending:
-        """Evaluate ``turn``, pass the scores to the sinks, and return what to write on the span.
+    async def score(self, job: TurnJob) -> Ending:
+        """Evaluate a turn, pass the scores to the sinks, and return what to write on its span.
 
-        The result has the scores, or the reason why there are none. ``span`` identifies the span of
-        the turn. ``ended`` is the time in ns at which the turn ended. ``chosen`` says how the turn
-        was chosen. ``claim`` is called with the result before the turn is counted. If it returns
-        False, the turn was given up and counted before.
+        The result has the scores, or the reason why there are none. The turn is counted, unless it
+        was given up and counted before.
         """
-        ref = SpanRef(
-            trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
-        )
-        chosen = chosen or Chosen()
-        result = await self._evaluation(turn, ref, ended=ended, chosen=chosen)
-        is_recounted = chosen.sampling.is_by_feedback
+        turn, span = job.turn, job.span
+        flags = int(span.trace_flags)
+        ref = SpanRef(trace_id=span.trace_id, span_id=span.span_id, trace_flags=flags)
+        result = await self._evaluation(job, ref)
         if not isinstance(result, Evaluation):
             ending = Ending("skipped", result, feedback=self.feedback.of(ref))
-            if claim(ending) and not is_recounted:
+            if job.claim(ending):
                 self.refuse(result)
             return ending
-        shown = replace(result, question_embedding=None)  # the question may be guessed from it
-        reason: SkipReason | Reason | None = shown.sampling.reason if shown.sampling else None
-        reason = shown.reason if shown.status == "unscored" else reason
+        result = replace(result, is_span_missed=job.chosen.is_missed)
+        reason: SkipReason | Reason | None = result.sampling.reason if result.sampling else None
+        reason = result.reason if result.status == "unscored" else reason
         ending = Ending(
-            shown.status,
+            result.status,
             reason,
-            evaluation=shown,
+            evaluation=result,
             contexts=turn.contexts_source,
             feedback=self.feedback.of(ref),
         )
-        if claim(ending):
-            self._emit(result, shown)
+        if job.claim(ending):
+            self._emit(result)
         return ending
 
-    async def _evaluation(
-        self, turn: Turn, span: SpanRef, *, ended: int, chosen: Chosen
-    ) -> Evaluation | SkipReason:
+    async def _evaluation(self, job: TurnJob, span: SpanRef) -> Evaluation | SkipReason:
+        turn = job.turn
         with self._edge:
             if turn.is_complete:
                 self.instruments.tally.add("source", "callback")
@@ -301,15 +262,18 @@ class TurnScorer:
             if self._recent.is_repeated(sample, turn):
                 return "duplicate"
             try:
-                evaluation = await self._measured(sample, chosen)
-            except RedactionError:
+                evaluation = await self._measured(
+                    sample, job.chosen.sampling or Sampling(), trace_id=job.trace_id
+                )
+            except RedactionError as error:
+                self._log.write("redact", "%s", error)
                 return "redaction_error"
             if not isinstance(evaluation, Evaluation):
                 return evaluation
             located = partial(
                 replace,
                 span=span,
-                lag=seconds_since(ended),
+                lag=seconds_since(job.ended),
                 about=about(_metadata(turn), self._metadata_keys),
                 answer_length=len(sample.answer),
                 service=self.service_of(span),
@@ -318,13 +282,15 @@ class TurnScorer:
             return located(evaluation, offline=None if offline is None else located(offline))
         return failed_evaluation(self._measurement.metrics, "internal")
 
-    async def _measured(self, sample: Sample, chosen: Chosen) -> Evaluation | SkipReason:
+    async def _measured(
+        self, sample: Sample, chosen: Sampling, *, trace_id: int
+    ) -> Evaluation | SkipReason:
         """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
-        if self._offline is None or chosen.sampling.is_by_feedback:
-            return await self._spending.of(sample, chosen.sampling)
-        cheap = await self._shared.of(self._offline, sample)
+        if self._shared is None:
+            return await self._spending.of(sample, chosen)
+        cheap = await self._shared.of(sample)
         offline = replace(cheap, sampling=Sampling(stage="offline"))
-        sampling = self._admission.judged(chosen.trace_id, chosen.sampling, offline=offline)
+        sampling = self._admission.judged(trace_id, chosen, offline=offline)
         if sampling is None:
             return offline
         refused = replace(offline, sampling=Sampling(stage="offline", reason="budget"))
@@ -335,68 +301,46 @@ class TurnScorer:
             return judged
         return replace(judged, offline=offline)
 
-    def _emit(self, result: Evaluation, shown: Evaluation) -> None:
-        """Pass ``result`` to sinks that take embeddings, and ``shown`` to the other sinks.
-
-        The sinks are called on this thread. A sink that blocks it is disabled, as a metric is.
-        """
+    def _emit(self, result: Evaluation) -> None:
+        """Pass ``result`` to the sinks, on this thread."""
         self._log_failures(result)
         for sink in self.sinks:
-            with self._sink_edge, suppress(PartBlockedError), running(f"sink {_name_of(sink)}"):
-                sees_embedding = getattr(sink, "takes_question_embeddings", False)
-                sink.emit(result if sees_embedding else shown)
+            self._call(sink, partial(sink, result))
 
 
-def _name_of(sink: Sink) -> str:
-    return type(sink).__name__
+def _note(done: list[bool], flush: Callable[[float], object], timeout: float) -> None:
+    done.append(bool(flush(timeout)))
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """How a turn of the trace ``trace_id`` was chosen for evaluation."""
+    """How a turn was chosen (None: not decided yet), and whether its span left without it."""
 
-    trace_id: int = 0
-    sampling: Sampling = Sampling()  # noqa: RUF009  # frozen
+    sampling: Sampling | None = None
+    is_missed: bool = False
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
+@dataclass(slots=True, kw_only=True, eq=False)
 class TurnJob:
-    """A job of `BackgroundEvaluator` that scores one RAG turn and then exports its span.
+    """A job of `BackgroundEvaluator` that scores one RAG turn and then lets its span leave.
 
-    ``held`` is the kept-back span, or None if no span waits for the scores. ``span`` identifies the
-    span to which the scores belong. ``ended`` is the time in ns at which the turn ended.
+    ``span`` identifies the span to which the scores belong, and ``ended`` is the time in ns at
+    which the turn ended. ``held`` is the kept-back span, which ``clock`` exports, or None if no
+    span waits for the scores. ``attributes()`` returns the attributes of the spans of the turn and
+    around it. ``runs`` are the ids of its LangChain runs.
     """
 
     scorer: TurnScorer
     turn: Turn
     span: SpanContext
     ended: int
-    held: Awaited | None
+    clock: Clock | None = None
+    held: Held | None = None
     chosen: Chosen = Chosen()
+    trace_id: int = 0
+    attributes: Callable[[], Iterable[Mapping[str, Any]]] = tuple
+    runs: Sequence[Hashable] = ()
     _endings: list[Ending] = field(default_factory=list, init=False)
-
-    def admit(self, trace_id: int, attributes: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
-        """Return True if the turn is to be evaluated; otherwise count it and release its span.
-
-        ``attributes()`` returns the attributes of the spans of the turn and around it.
-        """
-        feedback = self.scorer.feedback
-
-        def facts() -> Facts:
-            return facts_of(self.turn, [*attributes(), feedback.facts(self.span)])
-
-        found = self.scorer.admit(trace_id, facts)
-        if isinstance(found, Sampling):
-            feedback.note(self.span)
-            self.chosen = Chosen(trace_id, found)
-            return True
-        self._keep()
-        self.release(Ending("skipped", found))
-        return False
-
-    def _keep(self) -> None:
-        """Keep the turn, to evaluate it if bad feedback comes."""
-        self.scorer.feedback.keep(KeptTurn(turn=self.turn, span=self.span, ended=self.ended))
 
     @property
     def size(self) -> int:
@@ -404,47 +348,65 @@ class TurnJob:
 
     @property
     def seconds_left(self) -> float:
-        return float("inf") if self.held is None else self.held.seconds_left
+        if self.held is None or self.clock is None:
+            return float("inf")
+        return self.clock.seconds_left(self.held)
 
     def begin(self) -> bool:
-        """Return True, because the whole evaluation waits for the judge and so is in `run`."""
-        return True
+        """Return True if the turn is to be evaluated; otherwise count it and release its span."""
+        if self.chosen.sampling is not None:
+            return True
+        if self.span.is_valid and not self.span.trace_flags.sampled:  # recorded, never exported
+            self._refuse("not_sampled", UNTOUCHED)
+            return False
+        feedback = self.scorer.feedback
+        if self.runs:
+            feedback.note(self.span, runs=self.runs)
+        sampling = self.scorer.choose(self.trace_id, self._facts)
+        feedback.note(self.span)
+        if isinstance(sampling, Sampling):
+            self.chosen = replace(self.chosen, sampling=sampling)
+            return True
+        self._refuse(sampling, Ending("skipped", sampling))
+        return False
+
+    def _refuse(self, reason: SkipReason, ending: Ending) -> None:
+        if self.claim(ending):
+            self.scorer.refuse(reason)
+        self.release(ending)
+
+    def _facts(self) -> Facts:
+        return facts_of(self.turn, [*self.attributes(), self.scorer.feedback.facts(self.span)])
 
     async def run(self) -> None:
         if not self.scorer.is_wanted(self.span):
             self.give_up("shutdown")
             return
-        ending = await self.scorer.score(
-            self.turn, self.span, ended=self.ended, chosen=self.chosen, claim=self._claim
-        )
-        sampling = ending.evaluation.sampling if ending.evaluation is not None else None
-        if sampling is not None and sampling.stage == "offline":
-            self._keep()
+        ending = await self.scorer.score(self)
         self.release(ending)
 
     def give_up(self, why: GivenUp) -> None:
-        """Count the turn, unless `run` has counted it, and export its span."""
-        if self._claim(given_up(why)) and not self.chosen.sampling.is_by_feedback:
+        """Count the turn, unless `run` has counted it, and release its span."""
+        if self.claim(given_up(why)):
             self.scorer.count_given_up(why)
         self.release(self._endings[0])
 
-    def _claim(self, ending: Ending) -> bool:
+    def claim(self, ending: Ending) -> bool:
         """Return True at the first call only, so that one thread counts the turn.
 
-        The event loop may be blocked in a sink or an exporter while another thread gives the turn
-        up.
+        The event loop may be blocked in a sink while another thread gives the turn up.
         """
         self._endings.append(ending)
         return self._endings[0] is ending
 
     def release(self, ending: Ending) -> None:
-        if self.held is not None:
-            self.held.release(ending)
+        if self.held is not None and self.clock is not None:
+            self.clock.release(self.held, ending)
 
 
 def given_up(why: GivenUp) -> Ending:
     """Return what to write on the span of a turn that was given up because of ``why``."""
-    return Ending("error", "blocked") if why == "blocked" else Ending(why)
+    return Ending(why)
 
 
 def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
@@ -476,10 +438,9 @@ def build_scorer(
     config: Config, *, instruments: InstrumentSink, sinks: Sequence[Sink] = ()
 ) -> TurnScorer:
     """Return the scorer of turns that ``config`` describes, with an evaluator of its own."""
-    measurement = build_measurement(config, partial(instruments.internal_error, "redis"))
+    measurement = build_measurement(config)
     spending = build_spending(config, measurement, instruments=instruments)
     instruments.watch_budget(spending.observe_left)
-    is_off = config.sample_rate <= 0 and not config.chosen_rules
     return TurnScorer(
         measurement,
         offline=None if config.cascade is None else build_offline(config, config.cascade),
@@ -487,14 +448,12 @@ def build_scorer(
             concurrency=config.concurrency,
             capacity=config.max_held,
             max_bytes=config.max_held_bytes,
-            on_blocked=instruments.blocked,
         ),
         instruments=instruments,
         sinks=sinks,
-        admission=Admission.of(config, pace=spending.pace),
+        admission=Admission.of(config),
         metadata_keys=config.metadata_keys,
         errors=config.errors,
         spending=spending,
-        kept_turns=0 if is_off else config.feedback_turns,
         redactor=redactor(config.redact),
     )

@@ -6,8 +6,6 @@ The functions ``build_...()`` make the measurements of live scoring, which spend
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,62 +14,48 @@ from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import VectorCache, name_of
 from rag_eval_otel.evaluation import Measurement, chosen_labelling
-from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, whole
-from rag_eval_otel.judge.models import build_judge, build_live_embedder
+from rag_eval_otel.judge.models import build_judge, build_live_embedder, is_offline
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.judge.redis_counts import RedisCounts
-from rag_eval_otel.limits import AtBudget
-from rag_eval_otel.live.repeats import KeptMeasurement, SharedEvaluations, keeping
+from rag_eval_otel.limits import TURNS, AtBudget
+from rag_eval_otel.live.repeats import SharedEvaluations
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.types import Evaluation, JudgeLike, Sample, SkipReason, Usage
+from rag_eval_otel.types import Evaluation, JudgeLike, Sample, SkipReason
 
-_REPLIES = 512  # replies of the judge that are kept; the scores of more turns are
-_TURNS = 50  # recent turns that count most for the mean cost, and for the time between turns
+_KEPT = 1024  # turns whose scores are kept for equal turns; an offline judge costs nothing
 
 
 def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) -> Budget | None:
-    """Return the budget of ``config``, or None if it has none.
+    """Return the budget of ``config``, or None if it limits neither requests, tokens nor money.
 
     ``on_error`` is called when the Redis of the budget cannot be reached. Raises `ConfigError` if
     the URL of the Redis cannot be used, or if the currency differs from that of the prices.
     """
-    limits = config.limits
+    limits = [limit for limit in config.limits if limit.unit != TURNS]
     if not limits:
         return None
-    url, option = config.budget_redis, "budget_redis"
-    if url is None:
-        url, option = config.redis, "redis"
-    return Budget(
-        limits,
-        prices=load_prices(config.prices),
-        reply_tokens=config.max_tokens,
-        shared=None if url is None else RedisCounts(url, limits, option=option, on_error=on_error),
-    )
+    shared = None
+    if config.redis is not None:
+        shared = RedisCounts(config.redis, limits, on_error=on_error)
+    return Budget(limits, prices=load_prices(config.prices), shared=shared)
 
 
 class Spending:
     """Measures turns within a budget.
 
-    ``measurement`` asks the judge, and each of its requests passes ``budget``. ``at_budget`` says
-    what happens to turns when the budget is spent:
-
-    - ``drop``: they are skipped with the reason ``budget``.
-    - ``offline``, or the name of a ``local/`` judge: ``offline`` measures them.
-    - ``sample``: the same as ``drop``, but `pace` lowers the probability of each turn beforehand,
-      so that the budget lasts.
-
-    ``keep`` returns the measurement with the scores that are kept, which are used also when the
-    budget is spent. ``on_unused`` is called with an evaluation that took requests before the budget
-    refused the rest of them, and that is not returned. ``clock`` returns seconds and never goes
-    back.
+    ``measurement`` asks the judge, and each of its requests passes ``budget``. When the budget is
+    spent, ``offline`` measures the turns; if it is None, they are skipped with the reason
+    ``budget``. ``at_budget`` is the name of this choice in metrics. The scores of ``max_kept``
+    turns are kept for equal turns, and are used even when the budget is spent. ``on_unused`` is
+    called with an evaluation that took requests before the budget refused the rest of them, and
+    that is not returned. ``count`` is that of `SharedEvaluations`.
     """
 
     def __init__(
@@ -81,31 +65,18 @@ class Spending:
         budget: Budget | None,
         at_budget: AtBudget | str = "drop",
         offline: Measurement | None = None,
-        keep: Callable[[Measurement], KeptMeasurement | None] = lambda _: None,
+        max_kept: int = 0,
+        count: Callable[[str], None] = lambda _: None,
         on_unused: Callable[[Evaluation], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
         self._budget = budget
         self._at_budget = at_budget
-        self._is_paced = at_budget == "sample"
-        self._offline = None if at_budget in {"drop", "sample"} else offline
-        self._measurement = measurement
-        self._shared = SharedEvaluations()
+        self._offline = offline
         self._on_unused = on_unused
-        self._clock = clock
         if budget is not None:
-            self._measurement = replace(measurement, budget=budget)
-        self._kept = keep(self._measurement)
-        self._gap: float | None = None  # mean seconds between two turns
-        self._last: float | None = None
-        self._costs: tuple[float, ...] | None = None  # mean of a turn, for each limit
-        self._reset_lock()
-        call_in_child(self._reset_lock)
-
-    def _reset_lock(self) -> None:
-        """Create the lock; a forked child needs its own, because no thread would unlock it."""
-        self._lock = threading.RLock()
+            measurement = replace(measurement, budget=budget)
+        self._evaluations = SharedEvaluations(measurement, max_kept=max_kept, count=count)
 
     @property
     def is_spent(self) -> bool:
@@ -124,12 +95,11 @@ class Spending:
         """
         refused = None
         if not self.is_spent:
-            found = await self._shared.of(self._kept or self._measurement, sample)
-            self._learn(found.usage)
-            if found.status != "error" or found.reason != "budget":
-                return replace(found, sampling=sampling)
-            refused = found
-        elif self._kept is not None and (known := await self._kept.known(sample)) is not None:
+            evaluation = await self._evaluations.of(sample)
+            if evaluation.status != "error" or evaluation.reason != "budget":
+                return replace(evaluation, sampling=sampling)
+            refused = evaluation
+        elif (known := self._evaluations.known(sample)) is not None:
             return replace(known, sampling=sampling)
         if otherwise is None and self._offline is not None:
             offline = await self._offline.of(sample)
@@ -140,53 +110,6 @@ class Spending:
                 self._on_unused(refused)
             return "budget"
         return otherwise if refused is None else _paid(otherwise, refused)
-
-    # --- sampling -------------------------------------------------------------------------------
-
-    def pace(self) -> float:
-        """Count a turn, and return the share of turns to evaluate, above 0 and at most 1.
-
-        With ``at_budget="sample"``, an evaluated turn may take on average what each limit earns in
-        the time between two turns: the limit, divided by its seconds. The share is this amount,
-        divided by the mean that an evaluated turn takes, and the lowest of all limits counts. Both
-        means are over recent turns. The share is 1 until the first turn is evaluated.
-        """
-        if self._budget is None or not self._is_paced:
-            return 1.0
-        with self._lock:
-            self._arrived()
-            gap, costs = self._gap, self._costs
-        if gap is None or costs is None:
-            return 1.0
-        factors = (
-            whole(limit) / limit.seconds * gap / cost
-            for limit, cost in zip(self._budget.limits, costs, strict=True)
-            if cost > 0
-        )
-        return min(1.0, max(min(factors, default=1.0), 1e-6))
-
-    def _arrived(self) -> None:
-        now = self._clock()
-        if self._last is not None:
-            self._gap = _mean(self._gap, now - self._last)
-        self._last = now
-
-    def _learn(self, usage: Usage) -> None:
-        """Include the requests and tokens of a turn in the mean cost of turns."""
-        if self._budget is None or not self._is_paced:
-            return
-        embedded = Usage(
-            embedding_requests=usage.embedding_requests, embedding_tokens=usage.embedding_tokens
-        )
-        judged = replace(usage, embedding_requests=0, embedding_tokens=0)
-        parts = (
-            self._budget.amounts(self._measurement.judge.model, judged),
-            self._budget.amounts(name_of(self._measurement.embedder), embedded),
-        )
-        taken = tuple(map(sum, zip(*parts, strict=True)))
-        with self._lock:
-            known = self._costs or taken
-            self._costs = tuple(_mean(*pair) for pair in zip(known, taken, strict=True))
 
     # --- metrics --------------------------------------------------------------------------------
 
@@ -220,35 +143,25 @@ def _paid(evaluation: Evaluation, refused: Evaluation) -> Evaluation:
     )
 
 
-def _mean(mean: float | None, value: float) -> float:
-    return value if mean is None else mean + (value - mean) / _TURNS
-
-
 # --- what scores turns, by the options ------------------------------------------------------------
 
 
-def build_measurement(config: Config, on_error: Callable[[], None] = lambda: None) -> Measurement:
-    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names.
-
-    ``on_error`` is called when the Redis with the limits a minute cannot be reached.
-    """
-    watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
+def build_measurement(config: Config) -> Measurement:
+    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names."""
     metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Measurement(
         metrics=metrics,
-        judge=build_judge(config, on_error),
-        embedder=build_live_embedder(config, on_error),
-        fusion=config.fusion,
+        judge=build_judge(config),
+        embedder=build_live_embedder(config),
+        share_requests=config.fusion == "on",
         explanations=config.explanations,
         timeout=config.evaluation_timeout,
-        cache=ReplyCache(_REPLIES),
-        vectors=VectorCache(),
         redactor=redactor(config.redact),
         max_text_chars=config.max_text_chars,
-        embedding="keep" if watched else "drop",
         label_metrics=chosen_labelling(metrics, config.label_metrics),
         prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
         prices=load_prices(config.prices),
+        log=LimitedLog(errors=config.errors),
     )
 
 
@@ -257,33 +170,26 @@ def build_offline(config: Config, judge: str | JudgeLike) -> Measurement:
 
     It is the first judge of a cascade, or scores turns when the budget is spent.
     """
-    offline = replace(
-        config,
-        judge=judge,
-        embedder="hashing",
-        judge_base_url=None,
-        judge_api_key=None,
-        cascade=None,
-        suspicious_rate=None,
-        drift="off",
+    return build_measurement(
+        replace(config, judge=judge, embedder="hashing", cascade=None, drift="off")
     )
-    return build_measurement(offline)
 
 
 def build_spending(
     config: Config, measurement: Measurement, *, instruments: InstrumentSink
 ) -> Spending:
     """Return the `Spending` of ``config``; in a cascade, it has no offline judge of its own."""
-    on_error = partial(instruments.internal_error, "budget_redis")
+    on_error = partial(instruments.internal_error, "redis")
     budget, at_budget = build_budget(config, on_error), config.at_budget
-    judge = "lexical" if at_budget == "offline" else at_budget
-    needs_judge = budget is not None and config.cascade is None
-    is_offline = needs_judge and at_budget not in {"drop", "sample"}
+    offline = None
+    if budget is not None and config.cascade is None and at_budget != "drop":
+        offline = build_offline(config, "lexical" if at_budget == "offline" else at_budget)
     return Spending(
         measurement,
         budget=budget,
         at_budget=at_budget,
-        offline=build_offline(config, judge) if is_offline else None,
-        keep=partial(keeping, config, instruments=instruments),
+        offline=offline,
+        max_kept=0 if is_offline(measurement.judge) else _KEPT,
+        count=instruments.cache_lookup,
         on_unused=instruments.count_cost,
     )

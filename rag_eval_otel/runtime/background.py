@@ -7,15 +7,14 @@ import platform
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Literal, Protocol, TypeAlias
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import Edge, silence
+from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.runtime.watchdog import ACTIVITY, TICK_SECONDS, Activity, Watchdog
-from rag_eval_otel.runtime.workers import AROUND, DaemonExecutor, Sweeper
+from rag_eval_otel.runtime.workers import AROUND, DaemonExecutor
 
 POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5
@@ -23,15 +22,12 @@ _JOIN_SECONDS = 1.0
 _LATE_SECONDS = 0.1  # seconds between two searches for jobs that are too late
 _BURST = 4  # times ``concurrency``: as many jobs may wait without overload
 
-GivenUp: TypeAlias = Literal["shutdown", "error", "overload", "blocked"]
+GivenUp: TypeAlias = Literal["shutdown", "error", "overload"]
 """Why a job was not completed.
 
 ``shutdown``: a shutdown has cancelled the job. ``error``: the job has raised an exception.
-``overload``: too many jobs have waited, and the result of this job would be too late. ``blocked``:
-the job ran when another part blocked the event loop.
+``overload``: too many jobs have waited, and the result of this job would be too late.
 """
-
-_Stage: TypeAlias = Literal["queued", "waiting", "running", "given up"]
 
 
 class Job(Protocol):
@@ -67,9 +63,8 @@ class BackgroundEvaluator:
     and whose result would be too late is given up (``overload``), so that time and money go to jobs
     that are still in time. A burst of fewer jobs is done to the end.
 
-    If a part (a metric, judge, embedder or sink) blocks the event loop, ``on_blocked(part)`` is
-    called, and the part is disabled. A new thread takes the jobs that did not run yet. The jobs
-    that ran are given up (``blocked``), because a job must not be done twice.
+    Code of a job that blocks the event loop delays the other jobs. Nothing but jobs depends on the
+    thread, so that it delays scores and no span.
 
     `submit` makes no system call that releases the interpreter's lock. Otherwise the judge's thread
     could run in place of the application's thread. An idle thread waits for the queue of jobs. A
@@ -83,19 +78,13 @@ class BackgroundEvaluator:
         concurrency: int = 16,
         capacity: int = 1024,
         max_bytes: float = float("inf"),
-        on_blocked: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._concurrency = concurrency
         self._capacity = capacity
         self._max_bytes = max_bytes
-        self._on_blocked = on_blocked
-        self._edge = Edge("watchdog", on_error=lambda _: None, mode="swallow")
-        self._log = LimitedLog()
         self.is_closed = False
         self.threads: set[int] = set()
         """The identities of the threads on which jobs and what they call run."""
-        self._blocked: set[str] = set()
-        self._watcher = Sweeper(self._watch, seconds=TICK_SECONDS)
         self._reset()
         call_in_child(self._reset)
 
@@ -104,14 +93,12 @@ class BackgroundEvaluator:
         # Reentrant: a garbage collection may end spans while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._pending: dict[Job, _Stage] = {}
+        self._pending: set[Job] = set()
+        self._given_up: set[Job] = set()  # of those: the jobs whose `give_up` is running
         self._waits: list[set[Job]] = []
         self._bytes = 0
-        self._loop: _Loop | None = None
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._watchdog = Watchdog()
-        self._watcher.reset()
         self.threads.clear()
 
     def submit(self, job: Job) -> bool:
@@ -127,7 +114,7 @@ class BackgroundEvaluator:
             room = room or follows
             if (self.is_closed and not follows) or not room or not (self._thread or self._start()):
                 return False
-            self._pending[job] = "queued"
+            self._pending.add(job)
             for waited_for in self._waits if follows else ():
                 waited_for.add(job)
             self._bytes += job.size
@@ -144,9 +131,7 @@ class BackgroundEvaluator:
             waited_for = set(self._pending)
             self._waits.append(waited_for)
             try:
-                return self._changed.wait_for(
-                    lambda: waited_for.isdisjoint(self._pending.keys()), timeout
-                )
+                return self._changed.wait_for(lambda: waited_for.isdisjoint(self._pending), timeout)
             finally:
                 self._waits = [one for one in self._waits if one is not waited_for]
 
@@ -167,7 +152,6 @@ class BackgroundEvaluator:
         done = self.flush(timeout)
         with self._lock:
             thread, self._thread = self._thread, None
-        self._watcher.stop()
         if thread is not None:
             self._queue.put(None)
             if not self.is_current():
@@ -177,11 +161,11 @@ class BackgroundEvaluator:
 
     def _give_up_all(self) -> None:
         with self._changed:
-            stuck, self._pending, self._bytes = self._pending, {}, 0
+            stuck = self._pending - self._given_up
+            self._pending, self._bytes = set(), 0
             self._changed.notify_all()
-        for job, stage in stuck.items():
-            if stage != "given up":
-                job.give_up("shutdown")
+        for job in stuck:
+            job.give_up("shutdown")
 
     def _start(self) -> bool:
         _know_processor()
@@ -197,15 +181,10 @@ class BackgroundEvaluator:
             thread.start()
         except RuntimeError:  # the interpreter is shutting down
             return False
-        self._thread, self._loop = thread, loop
-        for job, stage in self._pending.items():
-            if stage in {"queued", "waiting"}:  # on a loop that was replaced
-                self._queue.put(job)
-        self._watcher.wake()
+        self._thread = thread
         return True
 
     def _run(self, loop: _Loop, executor: DaemonExecutor) -> None:
-        ACTIVITY.set(loop.activity)
         with self._own_thread():
             loop.run(executor)
 
@@ -221,37 +200,21 @@ class BackgroundEvaluator:
         finally:
             self.threads.discard(ident)  # the system reuses the number
 
-    def make_activity(self) -> Activity:
-        """Return the record of what runs on a new event loop."""
-        return Activity(self._blocked)
-
-    def advance(self, loop: _Loop, job: Job, *, stage: _Stage) -> bool:
-        """Record the ``stage`` that ``job`` has reached on ``loop``; return True if it may go on.
-
-        Return False if the jobs of ``loop`` were given to another loop, or were given up.
-        """
+    def is_pending(self, job: Job) -> bool:
+        """Return True unless ``job`` was given up by a shutdown."""
         with self._lock:
-            may_go_on = not loop.is_abandoned and job in self._pending
-            if may_go_on:
-                self._pending[job] = stage
-            return may_go_on
+            return job in self._pending
 
-    def has_begun(self, job: Job) -> bool:
-        """Return True if ``begin`` of ``job`` was called on a loop that was abandoned since."""
-        return self._pending.get(job) == "waiting"
-
-    def finished(self, loop: _Loop, job: Job, *, why: GivenUp | None) -> None:
+    def finished(self, job: Job, *, why: GivenUp | None) -> None:
         """Remove ``job`` from the unfinished jobs. If it was not completed, call its ``give_up``.
 
         ``why`` is None for a completed job. `_give_up_all` may have given up the job before.
         """
-        if loop.is_abandoned:
-            return
         with self._lock:  # `_give_up_all` must not give up the job, too
             if job not in self._pending:
                 why = None
             if why is not None:
-                self._pending[job] = "given up"
+                self._given_up.add(job)
         try:
             if why is not None:
                 job.give_up(why)
@@ -260,45 +223,11 @@ class BackgroundEvaluator:
 
     def _remove(self, job: Job) -> None:
         with self._changed:
-            if self._pending.pop(job, None) is not None:  # else it was removed before
+            self._given_up.discard(job)
+            if job in self._pending:  # else it was removed before
+                self._pending.remove(job)
                 self._bytes -= job.size
             self._changed.notify_all()
-
-    # --- a blocked event loop ---------------------------------------------------------------------
-
-    def _watch(self) -> None:
-        """Go on with a new event loop if the present one is blocked; called at intervals."""
-        loop = self._loop
-        part = None if loop is None else self._watchdog.look(loop.activity)
-        if loop is None or part is None:
-            return
-        self._blocked.add(part)
-        self._on_blocked(part)
-        self._log.write(
-            part,
-            "the %s blocks the event loop that evaluates turns; it is disabled, and evaluation goes"
-            " on without it",
-            part,
-        )
-        for job in self._replace(loop):
-            with self._edge:  # an error of one job must not keep the others waiting
-                job.give_up("blocked")
-            self._remove(job)
-
-    def _replace(self, loop: _Loop) -> list[Job]:
-        """Start a new loop in place of ``loop``, and return the jobs that ran on ``loop``."""
-        with self._lock:
-            if self._thread is None or self._loop is not loop:  # shut down meanwhile
-                return []
-            loop.is_abandoned = True
-            for forget in tuple(loop.activity.on_abandoned):
-                forget()
-            self._queue.put(None)
-            if not self._start():  # the next job tries again
-                self._thread = None
-            running = [job for job, stage in self._pending.items() if stage == "running"]
-            self._pending.update(dict.fromkeys(running, "given up"))
-            return running
 
 
 def _know_processor() -> None:
@@ -347,8 +276,6 @@ class _Loop:
         *,
         concurrency: int,
     ) -> None:
-        self.activity = evaluator.make_activity()
-        self.is_abandoned = False
         self._evaluator = evaluator
         self._queue = jobs
         self._concurrency: Final = concurrency
@@ -363,14 +290,10 @@ class _Loop:
     def run(self, executor: DaemonExecutor) -> None:
         self._loop = asyncio.new_event_loop()
         self._poll_now = asyncio.Event()
-        self.activity.thread = threading.get_ident()
         asyncio.set_event_loop(self._loop)
         self._loop.set_default_executor(executor)
-        while not self._stopping and not self.is_abandoned:
-            self.activity.is_idle = True
-            job = self._queue.get()
-            self.activity.is_idle = False
-            self._take(job)
+        while not self._stopping:
+            self._take(self._queue.get())
             self._finish(self._loop.create_task(self._serve()))
         # This closes the judge's connections.
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -390,9 +313,6 @@ class _Loop:
             now = self._loop.time()
             if self._tasks:
                 until = now + LINGER_SECONDS
-            self.activity.beats += 1
-            if self.is_abandoned and not self._stopping:
-                self._take(None)
             await self._take_next()
             if now >= late_at:
                 self._drop_late()
@@ -426,16 +346,13 @@ class _Loop:
         task.add_done_callback(lambda done: self._close(job, done))
 
     async def _work(self, job: Job) -> GivenUp | None:
-        evaluator = self._evaluator
-        if not evaluator.has_begun(job):
-            if not evaluator.advance(self, job, stage="running") or not job.begin():
-                return None
-            evaluator.advance(self, job, stage="waiting")
+        if not self._evaluator.is_pending(job) or not job.begin():
+            return None
         if not await self._slot(job):
             return "overload"
         began = self._loop.time()
         try:
-            if evaluator.advance(self, job, stage="running"):
+            if self._evaluator.is_pending(job):
                 await job.run()
         finally:
             self._pace.add(self._loop.time() - began)
@@ -488,8 +405,8 @@ class _Loop:
         if task.cancelled():
             why: GivenUp | None = "shutdown"
         elif (error := task.exception()) is not None:
-            self._log.write("job", "a job failed", error=error)
+            self._log.write_error("a job", error)
             why = "error"
         else:
             why = task.result()
-        self._evaluator.finished(self, job, why=why)
+        self._evaluator.finished(job, why=why)

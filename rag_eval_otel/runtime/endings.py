@@ -1,19 +1,25 @@
 """Do the last work of a process, however the process ends.
 
 Python calls the functions of `atexit` only if the interpreter ends by itself. `call_at_end` also
-covers the other endings that can be noticed::
+covers these endings::
 
     end of the program, sys.exit       atexit
-    SIGTERM                            a signal handler in front of the handler that is there
+    SIGTERM                            a signal handler, only where the default handler stands
+    uvicorn, also under gunicorn       `Server.shutdown` is wrapped, because the server then kills
+                                       its process by the default handler
     a forked child of multiprocessing  a Finalize, because such a child ends by os._exit
     a child of Celery's prefork pool   the signal worker_process_shutdown, for the same reason
 
-Nothing can be done before SIGKILL and os._exit.
+Nothing can be done before SIGKILL and os._exit, and before a handler of the application that ends
+the process by the default handler: call `Handle.shutdown()` there.
 """
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import atexit
+import math
 import os
 import signal
 import sys
@@ -24,20 +30,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from types import FrameType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from rag_eval_otel.config import OnSigterm
-from rag_eval_otel.runtime.fork import call_in_child, wait_to_fork
+from rag_eval_otel.runtime.fork import call_in_child
 
-SignalHandler: TypeAlias = Callable[[int, "FrameType | None"], object]
-
-_MAX_DEFER: Final = 0.5  # seconds that a signal waits for the main thread to leave our code
-_REPEATED: Final = 1.0  # seconds after a SIGTERM in which further ones are the same request
-_NAP: Final = 0.005  # seconds
+_REPEATED: Final = 1.0  # seconds in which supervisors send SIGTERM twice, to process and group
 _LAST: Final = -100  # the priority of our Finalize: after those of the application
-
-_LOCKING: Final = ("rag_eval_otel.", "opentelemetry.sdk.", "logging")
-"""Modules whose functions may hold a lock that the last work needs."""
 
 
 class LastWork(Protocol):
@@ -49,8 +48,8 @@ class LastWork(Protocol):
     def drain_and_flush(self, timeout: float) -> object:
         """Finish the work and flush the exporters; they get no other call."""
 
-    def flush(self, timeout: float) -> object:
-        """Finish the work up to now, because the process may be killed."""
+    def flush_all(self, timeout: float) -> object:
+        """Finish the work up to now and flush the exporters, because the process may be killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,9 +71,9 @@ def call_at_end(work: LastWork, *, seconds: float, on_sigterm: OnSigterm) -> Reg
     ``seconds`` limits the time, except at the end of the interpreter. If ``on_sigterm`` is ``off``,
     nothing is done at SIGTERM.
     """
-    made = Registration(work=work, seconds=seconds, on_sigterm=on_sigterm)
-    _process().add(made)
-    return made
+    registration = Registration(work=work, seconds=seconds, on_sigterm=on_sigterm)
+    _process().add(registration)
+    return registration
 
 
 @cache
@@ -87,56 +86,106 @@ class _Process:
 
     def __init__(self) -> None:
         self._registered: tuple[Registration, ...] = ()
-        self._sigterm = _Sigterm(self)
         self._finalized_in = 0  # the process that has a Finalize of ours
         self._follows_forks = False
         self._follows_celery = False
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=wait_to_fork)
+        self._forget_sigterm()
         call_in_child(self._after_fork)
 
-    def add(self, made: Registration) -> None:
-        self._registered = (*self._registered, made)
-        atexit.register(made.work.drain)  # before meter and logger providers that are older
-        if made.on_sigterm == "drain":
-            self._sigterm.install()
-        self._follow_children()
+    def add(self, registration: Registration) -> None:
+        self._registered = (*self._registered, registration)
+        atexit.register(registration.work.drain)  # before meter and logger providers that are older
+        if registration.on_sigterm == "drain":
+            self._handle_sigterm()
+        self._follow_servers()
         process = sys.modules.get("multiprocessing.process")
         if process is not None and process.parent_process() is not None:
             self._finalize()
 
-    def remove(self, made: Registration) -> None:
-        atexit.unregister(made.work.drain)
-        self._registered = tuple(one for one in self._registered if one is not made)
-        if not self.seconds_at_sigterm:
-            self._sigterm.remove()
-
-    @property
-    def seconds_at_sigterm(self) -> float:
-        """The time that the last work may take at SIGTERM; 0 if there is none."""
-        return max((one.seconds for one in self._at_sigterm), default=0.0)
+    def remove(self, registration: Registration) -> None:
+        atexit.unregister(registration.work.drain)
+        self._registered = tuple(each for each in self._registered if each is not registration)
+        is_main = threading.current_thread() is threading.main_thread()
+        if not self._at_sigterm and is_main and _handler() == self._on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     @property
     def _at_sigterm(self) -> tuple[Registration, ...]:
-        return tuple(one for one in self._last_first if one.on_sigterm == "drain")
+        return tuple(each for each in self._last_first if each.on_sigterm == "drain")
 
     @property
     def _last_first(self) -> tuple[Registration, ...]:
         """The last work in the order of `atexit`."""
         return self._registered[::-1]
 
-    def end_at_sigterm(self) -> None:
-        _call_all([partial(one.work.drain_and_flush, one.seconds) for one in self._at_sigterm])
+    # --- SIGTERM ----------------------------------------------------------------------------------
 
-    def flush_at_sigterm(self) -> None:
-        _call_all([partial(one.work.flush, one.seconds) for one in self._at_sigterm])
+    def _forget_sigterm(self) -> None:
+        self._ending_since: float | None = None
+        self._drained_until = 0.0  # on the monotonic clock
+
+    def _handle_sigterm(self) -> None:
+        """Set our handler where the default handler stands.
+
+        A handler of the application or its server ends the process in its own way. No handler can
+        be set on other threads than the main one, and in a sub-interpreter.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and _handler() is signal.SIG_DFL:
+            with suppress(ValueError):  # signals work only in the main interpreter
+                signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Start the last work and return, because the main thread may hold a lock that it needs.
+
+        When the work is done, the signal is sent again, and then it ends the process. An
+        application may have set its handler later and call ours from it. Then the application ends
+        the process, and so does process 1 of a container, which the kernel spares: the pipelines
+        are only flushed.
+        """
+        is_first = self._ending_since is None
+        if _handler() != self._on_sigterm or os.getpid() == 1:
+            _start_in_handler(partial(self.flush, self._at_sigterm))
+        elif self._is_drained() or not self._at_sigterm or self._is_impatient():
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
+        elif is_first:
+            self._ending_since = time.monotonic()
+            _start_in_handler(self._end)
+
+    def _is_drained(self) -> bool:
+        return time.monotonic() < self._drained_until
+
+    def _is_impatient(self) -> bool:
+        """Return True if this SIGTERM is another request than the first one."""
+        since = self._ending_since
+        return since is not None and time.monotonic() - since > _REPEATED
+
+    def _end(self) -> None:
+        works = self._at_sigterm
+        try:
+            calls = [partial(each.work.drain_and_flush, each.seconds) for each in works]
+            _call_all(calls, timeout=max(each.seconds for each in works))
+        finally:
+            self._drained_until = math.inf
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def flush(self, works: Sequence[Registration]) -> None:
+        if works:
+            calls = [partial(each.work.flush_all, each.seconds) for each in works]
+            _call_all(calls, timeout=max(each.seconds for each in works))
+
+    # --- servers and children ---------------------------------------------------------------------
 
     def _after_fork(self) -> None:
-        self._sigterm.enter_child()
-        self._follow_children()
+        self._forget_sigterm()
+        self._follow_servers()
 
-    def _follow_children(self) -> None:
-        """Watch the children of multiprocessing and Celery, if these have been imported."""
+    def _follow_servers(self) -> None:
+        """Watch uvicorn, and the children of multiprocessing and Celery, if they are imported."""
+        server = getattr(sys.modules.get("uvicorn.server"), "Server", None)
+        if server is not None and not hasattr(server.shutdown, "_rag_eval_otel"):
+            server.shutdown = self._flushed_after(server.shutdown)
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._follows_forks:
             self._follows_forks = True
@@ -147,6 +196,38 @@ class _Process:
             self._follows_celery = True
             signals.worker_process_shutdown.connect(self._end_child, weak=False)
 
+    def _flushed_after(self, shutdown: Callable[..., Any]) -> Callable[..., Any]:
+        """Return uvicorn's ``shutdown`` with a flush after it, off the event loop.
+
+        The server has answered all requests by then, and raises SIGTERM again next.
+        """
+
+        @wraps(shutdown)
+        async def shut_down_and_flush(*arguments: Any, **options: Any) -> Any:
+            try:
+                return await shutdown(*arguments, **options)
+            finally:
+                await self._flush_beside_loop(self._at_sigterm)
+
+        shut_down_and_flush._rag_eval_otel = True  # type: ignore[attr-defined]  # noqa: SLF001
+        return shut_down_and_flush
+
+    async def _flush_beside_loop(self, works: Sequence[Registration]) -> None:
+        """Flush on a thread of ours: those of the event loop may hang in the application."""
+        if not works:
+            return
+        loop, flushed = asyncio.get_running_loop(), asyncio.Event()
+
+        def flush() -> None:
+            self.flush(works)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(flushed.set)
+
+        _start(flush)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(flushed.wait(), max(each.seconds for each in works) + _REPEATED)
+        self._drained_until = time.monotonic() + _REPEATED
+
     def _finalize(self) -> None:
         """Have the last work of this child of multiprocessing done before it calls os._exit."""
         if self._finalized_in != os.getpid():
@@ -155,170 +236,17 @@ class _Process:
             util.Finalize(None, self._end_child, exitpriority=_LAST)
 
     def _end_child(self, **_: object) -> None:
-        _call_all([partial(one.work.drain_and_flush, one.seconds) for one in self._last_first])
+        _call_all([partial(each.work.drain_and_flush, each.seconds) for each in self._last_first])
 
 
-@dataclass(frozen=True, slots=True)
-class _Handler:
-    """A signal handler of ours, with the handler that was there before."""
-
-    call: SignalHandler
-    before: SignalHandler | signal.Handlers
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        self.call(signum, frame)
+def _handler() -> object:
+    return signal.getsignal(signal.SIGTERM)
 
 
-class _Sigterm:
-    """Do the last work of ``process`` at SIGTERM, then let the signal do what it would have done.
-
-    If the default handler is in place, the last work is done while the main thread waits, and the
-    signal is raised again with the default handler. If the application or its server has a handler,
-    only that handler is called, because it ends the process in its own way. Some servers, such as
-    uvicorn, then restore the default handler and raise the signal again. So from the first SIGTERM
-    on, our handler is set wherever the default handler is restored. In a forked child that is so
-    from the beginning, because workers of gunicorn restore the default handler first.
-
-    An application may set its handler later and call ours from it, as the one that was there. Then
-    the application ends the process, and the pipeline is only flushed, on a thread of its own.
-
-    Nothing is done if SIGTERM is ignored, if its handler is not a function of Python, and if no
-    handler can be set: on other threads than the main one, and in a sub-interpreter.
-    """
-
-    def __init__(self, process: _Process) -> None:
-        self._process = process
-        self._set = signal.signal
-        self._there = signal.signal
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget a SIGTERM of the parent process, if there is one."""
-        self._ending_since: float | None = None
-        self._deferred_since: float | None = None
-
-    def enter_child(self) -> None:
-        """Stay in place in a forked child, in which servers restore the default handler first."""
-        self.reset()
-        if self._process.seconds_at_sigterm:
-            self._watch_restores()
-
-    def install(self) -> None:
-        """Set the handler, in front of the handler that is there."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        there = signal.getsignal(signal.SIGTERM)
-        with suppress(ValueError):  # signals work only in the main interpreter
-            if there is signal.SIG_DFL:
-                self._set(signal.SIGTERM, _Handler(self._end, there))
-            elif callable(there) and not isinstance(there, _Handler):
-                self._set(signal.SIGTERM, _Handler(partial(self._pass_on, there=there), there))
-
-    def remove(self) -> None:
-        """Restore the handler that was there, unless another one has replaced ours.
-
-        A handler and a function `signal.signal` of ours that stay behind those of others have no
-        effect any more.
-        """
-        there = signal.getsignal(signal.SIGTERM)
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and isinstance(there, _Handler):
-            with suppress(ValueError):
-                self._set(signal.SIGTERM, there.before)
-        if getattr(signal.signal, "__wrapped__", None) is self._set:
-            signal.signal = self._there
-
-    def _pass_on(self, signum: int, frame: FrameType | None, *, there: SignalHandler) -> None:
-        """Call the handler ``there``, and do the last work if it ends by the default handler."""
-        self._watch_restores()
-        there(signum, frame)
-
-    def _watch_restores(self) -> None:
-        """Have `signal.signal` set our handler in place of the default one."""
-        setter: object = signal.signal
-        while setter is not None:  # another library may have put a function in front of ours
-            if getattr(setter, "__wrapped__", None) is self._set:
-                return
-            setter = getattr(setter, "__wrapped__", None)
-
-        there = signal.signal  # that of gevent, if it has replaced the original
-
-        @wraps(self._set)
-        def set_handler(signalnum: int, handler: Any) -> Any:
-            if signalnum != signal.SIGTERM:
-                return there(signalnum, handler)
-            if handler == signal.SIG_DFL and self._process.seconds_at_sigterm:
-                handler = _Handler(self._end, signal.SIG_DFL)
-            return self._set(signalnum, handler)
-
-        self._there = there
-
-        signal.signal = set_handler
-
-    def _end(self, signum: int, frame: FrameType | None) -> None:
-        """Do the last work, and raise the signal again with the default handler."""
-        has_work = self._process.seconds_at_sigterm > 0
-        if not isinstance(signal.getsignal(signum), _Handler):  # a handler set later has called
-            if has_work:
-                self._watch_restores()
-                _start(self._process.flush_at_sigterm)
-        elif self._ending_since is not None:
-            if time.monotonic() - self._ending_since > _REPEATED:
-                self._raise(signum)
-        elif not has_work:
-            self._raise(signum)
-        elif self._must_wait(frame):
-            self._send_again(signum)
-        elif os.getpid() == 1:  # the kernel spares the first process of a container
-            _start(self._process.flush_at_sigterm)
-        else:
-            self._end_now(signum)
-
-    def _end_now(self, signum: int) -> None:
-        self._ending_since = time.monotonic()
-        if _threads_are_greenlets():  # this may run in the hub, which must not wait
-            _start(lambda: self._end_then_raise(signum))
-            return
-        try:
-            thread = _start(self._process.end_at_sigterm)
-            thread.join(self._process.seconds_at_sigterm)
-        finally:
-            self._raise(signum)
-
-    def _end_then_raise(self, signum: int) -> None:
-        try:
-            self._process.end_at_sigterm()
-        finally:
-            self._raise(signum)
-
-    def _raise(self, signum: int) -> None:
-        self._set(signum, signal.SIG_DFL)
-        signal.raise_signal(signum)
-
-    def _must_wait(self, frame: FrameType | None) -> bool:
-        """Return True if the main thread may hold a lock that the last work needs."""
-        now = time.monotonic()
-        self._deferred_since = self._deferred_since or now
-        if now - self._deferred_since > _MAX_DEFER:
-            return False
-        while frame is not None:
-            if str(frame.f_globals.get("__name__", "")).startswith(_LOCKING):
-                return True
-            frame = frame.f_back
-        return False
-
-    def _send_again(self, signum: int) -> None:
-        main = threading.main_thread().ident
-        kill = getattr(signal, "pthread_kill", None)  # Windows has none
-
-        def send() -> None:
-            time.sleep(_NAP)
-            if kill is None or main is None:
-                signal.raise_signal(signum)  # its handler runs on the main thread, too
-            else:
-                kill(main, signum)
-
-        _start(send)
+def _start_in_handler(call: Callable[[], object]) -> None:
+    """Run ``call`` on a thread; `threading.Thread` takes a lock that the main thread may hold."""
+    with suppress(RuntimeError):  # the interpreter is shutting down, and `atexit` drains
+        _thread.start_new_thread(call, ())
 
 
 def _start(call: Callable[[], object]) -> threading.Thread:
@@ -330,17 +258,9 @@ def _start(call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def _call_all(calls: Sequence[Callable[[], object]]) -> None:
-    """Call all functions at the same time, each on a thread, and wait for all of them."""
+def _call_all(calls: Sequence[Callable[[], object]], *, timeout: float | None = None) -> None:
+    """Call all functions at the same time, each on a thread, and wait ``timeout`` s for all."""
+    until = None if timeout is None else time.monotonic() + timeout
     for thread in [_start(call) for call in calls]:
         if thread.is_alive():
-            thread.join()
-
-
-def _threads_are_greenlets() -> bool:
-    """Return True if gevent or eventlet has replaced the threads of the standard library."""
-    monkey = sys.modules.get("gevent.monkey") or sys.modules.get("eventlet.patcher")
-    is_patched = getattr(monkey, "is_module_patched", None) or getattr(
-        monkey, "is_monkey_patched", None
-    )
-    return is_patched is not None and bool(is_patched("threading"))
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))

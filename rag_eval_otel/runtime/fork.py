@@ -1,4 +1,4 @@
-"""Forks: renew objects in the child (`call_in_child`), and fork at no bad moment (`wait_to_fork`).
+"""Renew objects in a forked child.
 
 gunicorn's workers for gevent replace the threads of the standard library in the child, after the
 fork. With ``--preload`` the objects exist by then, so the methods are called once more: what they
@@ -10,14 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
-import time
 import weakref
 from collections.abc import Callable
-from types import CodeType, FrameType
-from typing import Any, Final, TypeAlias, TypeVar
-
-from rag_eval_otel.runtime.installed import IMPORT_FILE, is_importing
+from typing import Any, TypeAlias
 
 _Methods: TypeAlias = "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]"
 
@@ -75,74 +70,6 @@ def _after_patch(event: object) -> None:
     """Call all methods when gevent has replaced the threads of this process."""
     if type(event).__name__ == "GeventDidPatchAllEvent":
         _call_all()
-
-
-# --- before a fork --------------------------------------------------------------------------------
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-
-_FINISHED_BEFORE: Final[set[CodeType]] = set()
-_MAX_FORK_WAIT: Final = 10.0  # seconds that a fork waits for threads of ours
-_NAP: Final = 0.005  # seconds
-_THREADS: Final = "rag-eval-otel"  # the names of all our threads begin with it
-_WAITING: Final = "acquire"  # the function of `IMPORT_FILE` that waits for a module's lock
-
-
-def finish_before_fork(function: _Function) -> _Function:
-    """Mark ``function``: a fork waits until no thread of ours is in it.
-
-    A library in C may hold a lock while ``function`` calls it, as OpenSSL does while it makes a TLS
-    context. In a child that is forked then, nothing ever unlocks it.
-    """
-    _FINISHED_BEFORE.add(function.__code__)
-    return function
-
-
-def wait_to_fork(timeout: float = _MAX_FORK_WAIT) -> bool:
-    """Wait until a fork leaves no lock of ours locked; return False after ``timeout`` seconds.
-
-    This is called before each fork. A child that is forked while a thread imports a module can
-    never import that module, because the thread that has its lock does not exist in the child. The
-    same holds for the locks of functions that `finish_before_fork` marks.
-    """
-    until = time.monotonic() + timeout
-    is_inside = is_importing(sys._getframe())  # noqa: SLF001  # documented, but not public
-    while any(_must_end(frame, is_inside=is_inside) for frame in _frames_of_ours()):
-        if time.monotonic() > until:
-            return False
-        time.sleep(_NAP)
-    return True
-
-
-def _frames_of_ours() -> list[FrameType]:
-    """Return what the other threads of ours run."""
-    this = threading.get_ident()
-    ours = [
-        thread.ident
-        for thread in threading.enumerate()
-        if thread.name.startswith(_THREADS) and thread.ident != this
-    ]
-    frames = sys._current_frames() if ours else {}  # noqa: SLF001  # documented, but not public
-    return [frames[ident] for ident in ours if ident in frames]
-
-
-def _must_end(frame: FrameType, *, is_inside: bool) -> bool:
-    """Return True if a fork must wait for the thread that runs ``frame``.
-
-    If the forking thread is inside an import (``is_inside``), it does not wait for a thread that
-    waits for an import, because that may be the same import, and both would wait for ever.
-    """
-    waits = frame.f_code.co_filename == IMPORT_FILE and frame.f_code.co_name == _WAITING
-    return (is_importing(frame) or _is_unfinished(frame)) and not (is_inside and waits)
-
-
-def _is_unfinished(frame: FrameType | None) -> bool:
-    """Return True if the thread that runs ``frame`` is in a function that a fork must wait for."""
-    while frame is not None:
-        if frame.f_code in _FINISHED_BEFORE:
-            return True
-        frame = frame.f_back
-    return False
 
 
 if hasattr(os, "register_at_fork"):

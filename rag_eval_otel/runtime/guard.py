@@ -6,19 +6,14 @@ library's own requests make no spans.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
-from traceback import format_tb
 from types import TracebackType
-from typing import Literal
 
 from opentelemetry import context as otel_context
 
 from rag_eval_otel.config import ErrorMode
 from rag_eval_otel.runtime.limited_log import LimitedLog
-
-_log = logging.getLogger("rag_eval_otel")
 
 # The OpenTelemetry API creates these keys in each process and gives them no public name. Older
 # instrumentations look for the plain words instead.
@@ -47,14 +42,15 @@ class Edge:
     """A context manager that keeps exceptions of this library from the application.
 
     For each exception, ``on_error(place)`` is called, where ``place`` names a part of this library.
-    One exception in a minute is logged as a warning with its traceback, others at debug level. With
-    ``messages="debug"``, for code of the user, the warning leaves out the message of the exception,
-    which may quote texts. With ``mode="raise"``, for tests, exceptions are logged and raised.
-    Exceptions that are not subclasses of `Exception` (KeyboardInterrupt, cancellation) are always
-    raised, and not logged. Any number of threads may enter one instance at the same time.
+    ``part`` is its name in the log, by default ``place``. An exception is logged once in a minute
+    as a warning, otherwise at debug level: its class, and the calls that raised it. Its message may
+    quote texts of users, and is logged only with ``mode="raise"``, for tests, or if ``log`` does.
+    With this mode, exceptions are raised, too. Exceptions that are not subclasses of `Exception`
+    (KeyboardInterrupt, cancellation) are always raised, and not logged. Any number of threads may
+    enter one instance at once.
     """
 
-    __slots__ = ("_log", "_messages", "_mode", "_on_error", "_place")
+    __slots__ = ("_log", "_mode", "_on_error", "_part", "_place")
 
     def __init__(
         self,
@@ -62,13 +58,14 @@ class Edge:
         *,
         on_error: Callable[[str], None],
         mode: ErrorMode = "swallow",
-        messages: Literal["warning", "debug"] = "warning",
+        part: str = "",
+        log: LimitedLog | None = None,
     ) -> None:
         self._place = place
-        self._messages = messages
+        self._part = part or place
         self._on_error = on_error
         self._mode = mode
-        self._log = LimitedLog()
+        self._log = log or LimitedLog(errors=mode)
 
     def __enter__(self) -> None:
         """Do nothing, because all work is done when the ``with`` block ends."""
@@ -84,16 +81,5 @@ class Edge:
             return False
         with suppress(Exception):  # the application's meter may raise an exception
             self._on_error(self._place)
-        with suppress(Exception):  # the application's log filters may raise an exception
-            self._write(error)
+        self._log.write_error(self._part, error, kind=self._place)
         return self._mode == "swallow"
-
-    def _write(self, error: Exception) -> None:
-        told = "rag_eval_otel failed in %s; the application is unaffected"
-        if self._messages == "warning":
-            self._log.write(self._place, told, self._place, error=error)
-            return
-        _log.debug(told, self._place, exc_info=error)
-        calls = "".join(format_tb(error.__traceback__)).rstrip()
-        told = f"{told} (%s, whose message is logged at debug level)\n%s"
-        self._log.write(self._place, told, self._place, type(error).__name__, calls)

@@ -1,4 +1,4 @@
-"""Import optional packages, find imports under way, and look up versions of installed packages."""
+"""Import optional packages, and look up versions of installed packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
-from types import FrameType
 from typing import Any, Final
 
 from rag_eval_otel import semconv
@@ -75,29 +74,17 @@ def versions() -> Mapping[str, str]:
     return {**dict.fromkeys(OURS, "not installed"), **found}
 
 
-EXTRA = "dataset"
+EXTRA = "tools"
 
 
 def require(module: str, extra: str = EXTRA) -> Any:
     """Import and return ``module``.
 
-    If ``module`` is not installed, raise `MissingDependencyError`. The error message names
-    ``extra``, the optional dependencies of this package that contain the module.
+    If ``module``, or another module that it imports, is not installed, raise
+    `MissingDependencyError`. The error message names the one that is missing, and ``extra``, the
+    optional dependencies of this package that contain it.
     """
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingDependencyError(module.partition(".")[0], extra) from error
-
-
-IMPORT_FILE: Final = "<frozen importlib._bootstrap>"
-"""The file that Python names in the frames of an import statement."""
-
-
-def is_importing(frame: FrameType | None) -> bool:
-    """Return True if the thread that runs ``frame`` is inside an import statement."""
-    while frame is not None:
-        if frame.f_code.co_filename == IMPORT_FILE:
-            return True
-        frame = frame.f_back
-    return False
+        raise MissingDependencyError(error.name or module, extra) from error

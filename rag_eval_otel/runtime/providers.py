@@ -26,12 +26,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from rag_eval_otel.environment import Signal, exporter_names, guessed_grpc_endpoint
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.log import address_of, log
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
-
-_log = logging.getLogger(__name__)
 
 _SERVICE = "service.name"
 
@@ -97,7 +96,7 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
     current = trace.get_tracer_provider()
     if not isinstance(current, trace.ProxyTracerProvider):
         return current
-    _log.info("no tracer provider is set: making one from the OTEL_* variables")
+    log.info("no tracer provider is set: making one from the OTEL_* variables")
     has_meters, has_logs = (
         _is_set(metrics.get_meter_provider()),
         _is_set(_logs.get_logger_provider()),
@@ -119,7 +118,7 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
 def _explain_refusal(record: logging.LogRecord) -> bool:
     """Log what to do if the API refuses a tracer provider, because there is ours already."""
     if str(record.msg).startswith("Overriding of current TracerProvider"):
-        _log.warning(
+        log.warning(
             "set_tracer_provider() came after instrument(), which has made a provider from the"
             " OTEL_* variables; the provider set now gets no spans. Call set_tracer_provider()"
             " first, or instrument(tracer_provider=...)"
@@ -130,6 +129,20 @@ def _explain_refusal(record: logging.LogRecord) -> bool:
 def logger_provider_or_global(given: _logs.LoggerProvider | None) -> _logs.LoggerProvider:
     """Return the logger provider ``given``; if it is None, return the global logger provider."""
     return given or _logs.get_logger_provider()
+
+
+def missing_providers() -> list[str]:
+    """Return which providers of metrics and of log records the application has not set by now."""
+    found = {
+        "MeterProvider": metrics.get_meter_provider(),
+        "LoggerProvider": _logs.get_logger_provider(),
+    }
+    return [name for name, provider in found.items() if not _is_set(provider)]
+
+
+def has_logger_provider(given: _logs.LoggerProvider | None) -> bool:
+    """Return True if log records can be emitted: ``given`` or the global logger provider is set."""
+    return _is_set(logger_provider_or_global(given))
 
 
 def _is_set(provider: object) -> bool:
@@ -157,21 +170,22 @@ def exporters(signal: Signal) -> Iterator[Any]:
             )
             raise ConfigError(msg)
         if name == "otlp_proto_grpc" and (url := guessed_grpc_endpoint(signal)):
-            Thread(target=_warn_if_http, args=(url,), daemon=True).start()
+            probe = "rag-eval-otel-probe"
+            Thread(target=_warn_if_http, args=(url,), daemon=True, name=probe).start()
         yield next(iter(found)).load()()
 
 
 def _warn_if_http(url: str) -> None:
     """Log which variable to set if the server at ``url``, to which gRPC is sent, speaks HTTP."""
-    if answers_http(url):
-        _log.warning(
+    if answers_http(url, timeout=10.0):  # as long as the SDK's exporters wait by default
+        log.warning(
             "the server at %s speaks HTTP, and OTLP is sent to it over gRPC, because its port is"
             " not 4318: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
-            url,
+            address_of(url if "://" in url else f"http://{url}"),
         )
 
 
-def answers_http(url: str, *, timeout: float = 3.0) -> bool:
+def answers_http(url: str, *, timeout: float) -> bool:
     """Return True if the server at ``url``, which may have no scheme, answers HTTP/1.1 requests.
 
     A gRPC server closes the connection, or answers with bytes that are not HTTP/1.1.

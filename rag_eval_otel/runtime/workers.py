@@ -117,6 +117,8 @@ def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         future.set_result(call())
+    except StopIteration as error:  # asyncio cannot pass it on; a coroutine changes it like this
+        future.set_exception(RuntimeError("StopIteration").with_traceback(error.__traceback__))
     except BaseException as error:  # noqa: BLE001  # raised where the result of the future is read
         future.set_exception(error)
 
@@ -144,12 +146,14 @@ class Workers:
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run ``call()`` on a worker thread; return its result, or raise its exception."""
-        executor = self._started()
-        if not executor.has_threads:  # the interpreter is exiting: only the caller's thread is left
+        if not self._started().has_threads:  # at exit, only the caller's thread is left
             return call()
+        return await asyncio.wrap_future(self.submit(call))
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run ``call()`` on a worker thread, in the context of the caller; return a future."""
         context, around = contextvars.copy_context(), AROUND.get()
-        future: Future[T] = executor.submit(context.run, _call_within, around, call)
-        return await asyncio.wrap_future(future)
+        return self._started().submit(context.run, _call_within, around, call)
 
     def _started(self) -> DaemonExecutor:
         with self._lock:

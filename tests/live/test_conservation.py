@@ -25,9 +25,9 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import Span
 
 from live import KIND, App, answered, attached, generated, retrieved
-from rag_eval_otel import Evaluation, Handle, instrument
+from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel import Evaluation, Handle, OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.config import ConfigOptions
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from runs import run_chain
 from support import good_parts
 
@@ -57,7 +57,7 @@ class FlakySink:
     every: int
     seen: list[Evaluation] = field(default_factory=list)
 
-    def emit(self, evaluation: Evaluation) -> None:
+    def __call__(self, evaluation: Evaluation) -> None:
         """Keep the evaluation, or raise an error after that."""
         self.seen.append(evaluation)
         if self.every and len(self.seen) % self.every == 0:
@@ -105,10 +105,10 @@ def chosen_options(rng: random.Random) -> dict[str, Any]:
         "cascade": (None, None, "lexical"),
         "budget": (
             *(None, None, "3 requests/day", "12 requests/day, 1 requests/minute"),
+            *("2 turns/minute", "1 turns/hour, 5 requests/minute"),
             *("2000 tokens/day", "2 USD/day", "60 requests/day"),
         ),
         "sample_rate": (1.0, 1.0, 1.0, 0.5, 0.0),
-        "max_turns_per_minute": (None, None, None, 2, 0.5),
         "sampling_rules": ((), (), [{"match": {"route": "/ask"}, "rate": 0.4}]),
         "max_held": (*[1024] * 8, 1, 3),
         "max_held_bytes": (*[64 * 1024 * 1024] * 8, 4000),
@@ -116,12 +116,9 @@ def chosen_options(rng: random.Random) -> dict[str, Any]:
         "hold_seconds": (60, 60, 0.5, 0.02, 0),
         "max_text_chars": (100_000, 100),
         "evaluation_timeout": (0.5, 0.5, 0.05),
-        "judge_timeout": (0.3, 30.0),
-        "judge_retries": (0, 2),
-        "max_requests_per_minute": (None, None, 5),
         "content": ("keep", "strip"),
         "fusion": ("on", "off"),
-        "redact": ((), (), ("email",), (failing_redaction,)),
+        "redact": (None, None, str.upper, failing_redaction),
         "shutdown_seconds": (5.0, 0.3, 0.0),
         "capture_content": ("off", "span"),
         "explanations": ("off", "on"),
@@ -129,10 +126,9 @@ def chosen_options(rng: random.Random) -> dict[str, Any]:
     }
     options = {name: rng.choice(values) for name, values in some.items()}
     if options["budget"] is not None:
-        ends = ["drop", "offline", "sample"]
+        ends = ["drop", "offline"]
         options["at_budget"] = rng.choice(ends)
     if options["cascade"] is not None:
-        options["suspicious_rate"] = rng.choice((None, 1.0, 0.5))
         options["sample_rate"] = options["sample_rate"] or 0.1
     return options
 
@@ -166,10 +162,14 @@ class Application:
         self.sink = FlakySink(rng.choice((0, 0, 3)))
         self.options = chosen_options(rng)
         common: ConfigOptions = {
-            "judge": "openai/m",
-            "judge_base_url": server.base_url,
-            "judge_api_key": "k",
-            "embedder": "openai/e",
+            "judge": OpenAIJudge(
+                "m",
+                base_url=server.base_url,
+                api_key="k",
+                timeout=rng.choice((0.3, 30.0)),
+                retries=rng.choice((0, 2)),
+            ),
+            "embedder": OpenAIEmbedder("e", base_url=server.base_url, api_key="k"),
             "prices": PRICES,
             "errors": "swallow",
         }
@@ -337,7 +337,7 @@ class Application:
             outcomes[name.partition(" ")[0]] += number
         evaluated = outcomes["scored"] + outcomes["unscored"]
         assert evaluated <= len(self.sink.seen) <= evaluated + outcomes["error"], stats
-        allowed = {"sink", "budget_redis"}
+        allowed = {"sink", "redis"}
         assert not set(stats.failures) - allowed, stats
 
     def fork(self) -> None:
@@ -447,7 +447,7 @@ def test_turns_and_spans_are_conserved(seed: int) -> None:
 def test_a_turn_that_begins_during_a_flush_is_one_turn() -> None:
     """A flush does not read a trace whose first spans came after it looked for open spans."""
     with attached() as app:
-        refresh, chains = app.buffer.open_spans.refresh, list[Span]()
+        refresh, chains = app.store.open_spans.refresh, list[Span]()
 
         def refreshed() -> None:
             refresh()
@@ -457,7 +457,7 @@ def test_a_turn_that_begins_during_a_flush_is_one_turn() -> None:
 
         app.turn(2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(app.buffer.open_spans, "refresh", refreshed)
+            patch.setattr(app.store.open_spans, "refresh", refreshed)
             app.handle.flush(60)
         app.generate(1, chains[0])
         chains[0].end()

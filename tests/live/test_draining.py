@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from live import attached
 from pipeline import GatedJudge
 from processes import PATIENCE
+from rag_eval_otel.capture.trace import Held
 from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.runtime.guard import Edge
@@ -24,9 +25,9 @@ from rag_eval_otel.runtime.workers import TimedCalls
 
 @dataclass
 class HangingPipeline:
-    """A pipeline in which nothing ends by itself; its clock runs only while something waits."""
+    """A pipeline in which nothing ends by itself; its time runs only while something waits."""
 
-    now: float = 0.0
+    time: float = 0.0
     delivers: bool = False
     is_idle_child: bool = False
     is_forked: bool = False
@@ -35,29 +36,32 @@ class HangingPipeline:
 
     def __post_init__(self) -> None:
         """Each part is this object, and each wait takes all of its time."""
-        self.hold = self.evaluator = self.scorer = self.flushes = self.releases = self
+        self.store = self.clock = self.evaluator = self.scorer = self.flushes = self
 
-    def clock(self) -> float:
-        return self.now
+    def now(self) -> float:
+        return self.time
 
-    def is_current(self) -> bool:
+    def is_own_thread(self) -> bool:
         return False
+
+    def older(self) -> list[Held]:
+        return []
 
     def close(self) -> None: ...
 
     def flush(self, timeout: float) -> bool:
         raise AssertionError(timeout)  # `call` calls nothing
 
-    def wait_empty(self, timeout: float) -> bool:
-        self.now += timeout
+    def wait_left(self, timeout: float) -> bool:
+        self.time += timeout
         return False
 
     def call(self, function: Callable[[], bool], timeout: float) -> bool:
-        self.now += timeout
+        self.time += timeout
         return False
 
     def shutdown(self, timeout: float, *, grace: float) -> bool:
-        self.now += timeout + grace
+        self.time += timeout + grace
         return False
 
 
@@ -66,7 +70,7 @@ def test_a_drain_in_which_everything_hangs_takes_its_time(seconds: float) -> Non
     """Judge, exporter and sinks hang: the drain ends a second after its time at the latest."""
     pipeline = HangingPipeline()
     Draining(cast("Pipeline", pipeline)).drain(seconds)
-    assert seconds - 1 <= pipeline.now <= seconds + 1
+    assert seconds - 1 <= pipeline.time <= seconds + 1
 
 
 @pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
@@ -74,7 +78,7 @@ def test_backends_that_hang_add_half_a_second(seconds: float) -> None:
     """The spans are flushed once more before the scores go to the backends."""
     pipeline = HangingPipeline(delivers=True)
     Draining(cast("Pipeline", pipeline)).drain(seconds)
-    assert seconds - 1 <= pipeline.now <= seconds + 1.5
+    assert seconds - 1 <= pipeline.time <= seconds + 1.5
 
 
 class HangingFlush(BatchSpanProcessor):

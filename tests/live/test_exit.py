@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_eval_otel.testing import OtlpReceiver, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
+from otlp_receiver import OtlpReceiver
 
 TESTS = Path(__file__).parents[1]
 
@@ -65,8 +66,8 @@ def test_scores_arrive_though_the_program_ends_at_once(ending: str) -> None:
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "RAG_EVAL_JUDGE": "openai/judge",
-            "RAG_EVAL_JUDGE_BASE_URL": base_url,
-            "RAG_EVAL_JUDGE_API_KEY": "none",
+            "OPENAI_BASE_URL": base_url,
+            "OPENAI_API_KEY": "none",
             "RAG_EVAL_HOLD_SECONDS": "60",  # a busy machine imports the judge's client for long
             "RAG_EVAL_SHUTDOWN_SECONDS": "60",
         }

@@ -118,7 +118,7 @@ def test_threads_that_end_turns_during_a_shutdown(make: Any) -> None:
 def test_evicted_traces_are_captured() -> None:
     """A trace that is given up before it is complete counts as found and skipped."""
     with attached() as app:
-        app.buffer._limits = TraceLimits(max_traces=2)  # noqa: SLF001
+        app.store._limits = TraceLimits(max_traces=2)  # noqa: SLF001
         streams = []
         for number in range(TURNS):
             chain = app.chain(number)

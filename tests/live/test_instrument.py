@@ -23,8 +23,8 @@ from rag_eval_otel import Config, Evaluation, RagEvalCallbackHandler, instrument
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.draining import Draining
-from rag_eval_otel.live.hold import CHUNK
 from rag_eval_otel.live.instrument import pipeline_of
+from rag_eval_otel.live.store import CHUNK
 from rag_eval_otel.types import Sample
 
 QUESTION = "When was Borealis Kites founded?"
@@ -156,7 +156,7 @@ class Collected:
         """Start empty."""
         self.evaluations: list[Evaluation] = []
 
-    def emit(self, evaluation: Evaluation) -> None:
+    def __call__(self, evaluation: Evaluation) -> None:
         """Keep ``evaluation``."""
         self.evaluations.append(evaluation)
 
@@ -196,7 +196,7 @@ def test_without_spans_the_callers_span_carries_the_scores() -> None:
     handle = instrument(tracer_provider=provider, sinks=[sink], **settings)
     pipeline = pipeline_of(handle)
     # No sweep hands traces on: a busy machine exceeds the quiet times.
-    pipeline.buffer._limits = TraceLimits(  # noqa: SLF001
+    pipeline.store._limits = TraceLimits(  # noqa: SLF001
         quiet=60.0, root_quiet=60.0, slow_quiet=60.0
     )
     for name, count in (("one", 1), ("two", 2)):
@@ -206,7 +206,7 @@ def test_without_spans_the_callers_span_carries_the_scores() -> None:
                 pipeline.sweep()  # a trace with runs, and no ended span yet, stays
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     pipeline.submit_ended()
-    assert pipeline.hold.wait_empty(100)  # a flush waits for scores for five seconds only
+    assert pipeline.store.wait_left(100)  # a flush waits for scores for five seconds only
     assert handle.flush()
     found = {
         span.name: (span.attributes or {}).get("rag.evaluation.status")
@@ -221,7 +221,7 @@ def test_a_failing_sink_disturbs_nobody() -> None:
     """A sink that raises is counted; the span and the other sinks are unaffected."""
 
     class Broken:
-        def emit(self, evaluation: Evaluation) -> None:
+        def __call__(self, evaluation: Evaluation) -> None:
             raise ValueError(str(len(evaluation.scores)))
 
     sink = Collected()
@@ -241,7 +241,6 @@ def test_a_failing_sink_disturbs_nobody() -> None:
     [
         ("always_off", {}, ("skipped", "not_sampled")),
         ("always_on", {"sample_rate": 0.0}, ("skipped", "sample_rate")),
-        ("always_on", {"max_turns_per_minute": 0}, ("skipped", "budget")),
     ],
 )
 def test_turns_that_are_not_evaluated_are_counted(
@@ -301,18 +300,21 @@ def test_handler_takes_sinks(
 ) -> None:
     """A sink of the first handler gets its evaluations; other sinks later are warned about."""
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
-    kept, class_ = [], type("Keeping", (), {"emit": lambda _, evaluation: kept.append(evaluation)})
+    kept, class_ = (
+        [],
+        type("Keeping", (), {"__call__": lambda _, evaluation: kept.append(evaluation)}),
+    )
     handler = RagEvalCallbackHandler(sinks=[class_()], **options())
     rag().invoke(QUESTION, config={"callbacks": [handler]})
     assert handler.flush()
     assert [len(evaluation.scores) for evaluation in kept] == [4]
     assert RagEvalCallbackHandler(sinks=[class_()]).handle is handler.handle
     assert "already instrumented" not in caplog.text
-    other = type("Other", (), {"emit": print})
+    other = type("Other", (), {"__call__": print})
     assert RagEvalCallbackHandler(sinks=[other()]).handle is handler.handle
     assert "the options and sinks of the first call stay in force" in caplog.text
     handler.handle.shutdown()
-    with pytest.raises(ConfigError, match="emit"):
+    with pytest.raises(ConfigError, match="__call__"):
         RagEvalCallbackHandler(sinks=[object()])  # type: ignore[list-item]
 
 
@@ -331,8 +333,8 @@ def test_handler_with_other_options_than_the_pipeline_says_so(
 
 def test_handler_refuses_bad_options() -> None:
     """A wrong option is the developer's to see, when the handler is made."""
-    with pytest.raises(ConfigError, match="judge_timeout"):
-        RagEvalCallbackHandler(judge_timeout=-1)
+    with pytest.raises(ConfigError, match="evaluation_timeout"):
+        RagEvalCallbackHandler(evaluation_timeout=-1)
     with pytest.raises(ConfigError, match="unknown metric 'relevance'"):
         instrument(Config(metrics=("relevance",)), tracer_provider=TracerProvider())
 
@@ -345,7 +347,7 @@ def test_a_broken_pipeline_never_reaches_the_application(
     exporter = InMemorySpanExporter()
     handle = instrument(tracer_provider=provider_with(exporter), **options(errors="swallow"))
     if broken == "read":
-        monkeypatch.setattr("rag_eval_otel.live.trees.find_turns", None)
+        monkeypatch.setattr("rag_eval_otel.live.pipeline.find_turns", None)
     else:
         monkeypatch.setattr(pipeline_of(handle).scorer, "score", None)
     with caplog.at_level(logging.WARNING):
@@ -486,6 +488,7 @@ def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch
     assert processor is not None
 
     def interrupt(_: float) -> bool:
+        patched.undo()
         raise KeyboardInterrupt
 
     tracer = provider_with(InMemorySpanExporter()).get_tracer("app")
@@ -493,7 +496,7 @@ def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch
     span.end()
     processor.on_end(span._readable_span())  # type: ignore[attr-defined]  # noqa: SLF001
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline_of(handle).hold, "wait_empty", interrupt)
+        patched.setattr(pipeline_of(handle).store, "wait_left", interrupt)
         with pytest.raises(KeyboardInterrupt):
             processor.shutdown()
     handle.shutdown(timeout=0)

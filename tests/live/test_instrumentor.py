@@ -112,7 +112,7 @@ class KeepingSink:
     def __init__(self, got: list[Any]) -> None:
         self._got = got
 
-    def emit(self, evaluation: Any) -> None:
+    def __call__(self, evaluation: Any) -> None:
         """Append ``evaluation``."""
         self._got.append(evaluation)
 

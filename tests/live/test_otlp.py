@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
+from otlp_receiver import OtlpReceiver
 from pipeline import (
     SOURCES,
     GatedJudge,
@@ -24,7 +25,7 @@ from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.testing import FakeJudge, OtlpReceiver
+from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -111,7 +112,7 @@ def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source)
     with running(judge=judge, hold_seconds=0.05, source=source) as app:
         names = app.run_turns(1)
         judge.asked.result(10)
-        assert pipeline_of(app.handle).hold.wait_empty(10)
+        assert pipeline_of(app.handle).store.wait_left(10)
         judge.open()
         assert app.handle.flush()
         app.stop()
@@ -168,7 +169,7 @@ def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: So
             assert not app.handle.flush(0.4)
         else:
             pipeline_of(app.handle).submit_ended()  # the others are not read: the thread is blocked
-            assert pipeline_of(app.handle).hold.wait_empty(10)
+            assert pipeline_of(app.handle).store.wait_left(10)
             app.providers.tracer_provider.force_flush()
         spans = app.arrived(names, wait=ending != "shutdown")
         judge.let_go.set()
@@ -313,7 +314,7 @@ class Refusal:
 def test_a_judge_that_is_of_no_use_is_seen(
     said: str, source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The span says unscored and why, the log has it once, and the judge is not asked again."""
+    """The span says unscored and why, the log has it once, and then only probes are sent."""
     with running(judge=Refusal(said), source=source) as app:
         names = app.run_turns(1)
         assert app.handle.flush()
@@ -322,7 +323,9 @@ def test_a_judge_that_is_of_no_use_is_seen(
         assert app.handle.flush()
         app.stop()
         counts = turns_counted(app.receiver)
-        assert counts == {("unscored", "unparsable"): 1, ("error", "circuit_open"): 2}
+        assert counts[("unscored", "unparsable")] >= 1
+        assert counts.keys() <= {("unscored", "unparsable"), ("error", "circuit_open")}
+        assert sum(counts.values()) == 3
     for span in spans:
         assert span.attributes["rag.evaluation.status"] == "unscored"
         assert span.attributes["rag.evaluation.reason"] == "unparsable"
@@ -403,7 +406,11 @@ def test_lone_surrogates_cost_no_span() -> None:
         ({"rag.answer": " \n"}, ("skipped", "no_answer"), "skipped"),
         ({"rag.contexts": ()}, ("scored", None), "scored"),
         ({"rag.contexts": ("", " ")}, ("scored", None), "scored"),
-        ({"rag.contexts": ("All about kites. " * 130_000,)}, ("scored", None), "scored"),
+        (
+            {"rag.contexts": ("All about kites. " * 130_000,)},
+            ("skipped", "truncated"),
+            "skipped",
+        ),
     ],
 )
 def test_odd_turns_arrive_once_with_their_reason(
@@ -460,7 +467,7 @@ def test_shutdown_gives_evaluations_without_a_span_their_grace(spans: str) -> No
     with running(judge=judge, source="runs", **settings) as app:
         app.run_turns(2)
         judge.asked.result(10)
-        assert pipeline_of(app.handle).hold.wait_empty(10)
+        assert pipeline_of(app.handle).store.wait_left(10)
         stopping = threading.Thread(target=app.stop)
         stopping.start()
         judge.open()
@@ -493,7 +500,7 @@ def test_a_sink_that_flushes_holds_nothing_up(source: Source) -> None:
     flushed = []
 
     class Flushing:
-        def emit(self, evaluation: Evaluation) -> None:
+        def __call__(self, evaluation: Evaluation) -> None:
             assert evaluation.scores
             flushed.append(app.handle.flush(60))
 
@@ -515,7 +522,7 @@ def test_what_a_sink_throws_past_every_edge_costs_no_span(
     errors = [error()]
 
     class Broken:
-        def emit(self, evaluation: Evaluation) -> None:
+        def __call__(self, evaluation: Evaluation) -> None:
             assert evaluation.scores
             if errors:
                 raise errors.pop()
@@ -529,18 +536,6 @@ def test_what_a_sink_throws_past_every_edge_costs_no_span(
         spans = app.arrived(names)
         assert [s.attributes["rag.evaluation.status"] for s in spans] == ["scored"] * 2
         assert turns_counted(app.receiver) == {("scored", None): 2}
-
-
-def test_spans_after_the_shutdown_pass() -> None:
-    """Nobody looks at them any more."""
-    with running() as app:
-        span = app.start_turn()
-        app.handle.shutdown()
-        span.end()
-        app.stop()
-        (arrived,) = app.receiver.spans()
-        assert turns_counted(app.receiver) == {}
-    assert "rag.evaluation.status" not in arrived.attributes
 
 
 def test_runs_after_the_shutdown_are_counted_as_such() -> None:
@@ -558,7 +553,7 @@ def test_runs_after_the_shutdown_are_counted_as_such() -> None:
 def test_a_turn_that_ends_while_shutting_down_is_counted(source: Source) -> None:
     """A turn that ends just when the holding has ended leaves at once, and is counted once."""
     with running(source=source) as app:
-        pipeline_of(app.handle).hold.close()  # as a shutdown in another thread does
+        pipeline_of(app.handle).store.is_open = False  # as a shutdown in another thread does
         names = app.run_turns(1)
         app.stop()
         (arrived,) = app.arrived(names)

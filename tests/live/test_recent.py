@@ -6,6 +6,7 @@ import asyncio
 import os
 from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pipeline import QUESTION, turn
 from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import RecentTurns
-from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.live.repeats import SharedEvaluations
 from rag_eval_otel.types import Passage, Sample
 
@@ -104,11 +105,21 @@ def test_a_session_around_both_records_is_nobody_s_record() -> None:
 class GatedMeasurement:
     """Evaluates when it is told to."""
 
+    judge = SimpleNamespace(model="m")
+
     def __init__(self) -> None:
         """Wait."""
         self.calls, self.go_on = 0, Future[None]()
 
-    async def of(self, _: Sample) -> Evaluation:
+    def clock(self) -> float:
+        """Return no time."""
+        return 0.0
+
+    def prepared(self, sample: Sample) -> tuple[Sample, dict[str, int]]:
+        """Return the sample as it is."""
+        return sample, {}
+
+    async def of_prepared(self, _: Sample, __: object) -> Evaluation:
         """Wait, and return an evaluation without scores."""
         self.calls += 1
         await asyncio.wrap_future(self.go_on)
@@ -117,10 +128,11 @@ class GatedMeasurement:
 
 def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
     """The callers that share an evaluation get it, whichever of them gives up."""
-    shared, measurement = SharedEvaluations(), GatedMeasurement()
+    measurement = GatedMeasurement()
+    shared = SharedEvaluations(cast("Any", measurement))
 
     async def use() -> list[Any]:
-        calls = [asyncio.ensure_future(shared.of(cast("Any", measurement), SAMPLE)) for _ in "four"]
+        calls = [asyncio.ensure_future(shared.of(SAMPLE)) for _ in "four"]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         calls[2].cancel()
@@ -139,10 +151,11 @@ def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
     """The parent's evaluation never ends in the child, whose threads may have the same number."""
-    shared, measurement = SharedEvaluations(), GatedMeasurement()
+    measurement = GatedMeasurement()
+    shared = SharedEvaluations(cast("Any", measurement))
 
     async def use() -> int:
-        first = asyncio.ensure_future(shared.of(cast("Any", measurement), SAMPLE))
+        first = asyncio.ensure_future(shared.of(SAMPLE))
         await asyncio.sleep(0)
         pid = os.fork()
         if pid == 0:

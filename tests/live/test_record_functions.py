@@ -22,9 +22,10 @@ from opentelemetry.trace import Tracer, set_span_in_context
 
 from pipeline import ANSWER, CONTEXT, QUESTION, running, turns_counted
 from rag_eval_otel import Passage, Sample, record_answer, record_question, record_retrieval, semconv
-from rag_eval_otel.capture.dialects import read
+from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import SdkSpan
 from steps import outcomes_of
+from support import hide
 
 OTHER = "Products: Borealis makes lamps."
 SAMPLE = Sample(question=QUESTION, contexts=[CONTEXT], answer=ANSWER)
@@ -409,7 +410,7 @@ def test_a_turn_is_scored_on_the_span_it_was_said_on() -> None:
 
 def test_texts_are_exported_where_that_is_asked_for() -> None:
     """With ``capture_content="span"`` what was said is on the spans, but for what is redacted."""
-    with running(capture_content="span", redact=("1987", "Bor.alis")) as app:
+    with running(capture_content="span", redact=hide("1987", "Bor.alis")) as app:
         with app.tracer.start_as_current_span("ask"):
             say_all()
         app.stop()

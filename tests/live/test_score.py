@@ -11,6 +11,7 @@ import pytest
 
 from pipeline import SOURCES, Source, good_judge, running, turns_counted
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
+from rag_eval_otel.limits import TURNS, Limit
 from rag_eval_otel.live.admission import Admission
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeJudge, ManualClock
@@ -23,10 +24,15 @@ def refusal_of(admission: Admission, trace_id: int) -> SkipReason | None:
     return None if isinstance(found, Sampling) else found
 
 
+def turns(number: int, *, seconds: float = 60) -> list[Limit]:
+    """Return the limit of so many turns in so many seconds."""
+    return [Limit(amount=number, unit=TURNS, seconds=seconds)]
+
+
 def test_budget_is_spent_and_earned_again() -> None:
     """So many turns in any minute are admitted; unused turns are not carried over."""
     clock = ManualClock()
-    admission = Admission(max_per_minute=2, clock=clock)
+    admission = Admission(limits=turns(2), clock=clock)
     assert refusal_of(admission, 1) is None
     clock.advance(30)
     assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
@@ -51,7 +57,7 @@ def test_a_fork_while_the_budget_is_spent_locks_nobody_out() -> None:
         return next(times, 1.0)
 
     busy = threading.Thread(target=lambda: refusal_of(admission, 1))
-    admission = Admission(max_per_minute=60, clock=clock)
+    admission = Admission(limits=turns(60), clock=clock)
     busy.start()
     assert inside.wait(30)
     child = os.fork()
@@ -106,9 +112,9 @@ def test_a_turn_that_cannot_be_read_is_an_error_not_a_loss(
 
 
 def test_less_than_one_turn_a_minute() -> None:
-    """Half a turn a minute is one in two minutes, not none."""
+    """One turn in two minutes."""
     clock = ManualClock()
-    admission = Admission(max_per_minute=0.5, clock=clock)
+    admission = Admission(limits=turns(1, seconds=120), clock=clock)
     clock.advance(120)
     assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
     clock.advance(60)

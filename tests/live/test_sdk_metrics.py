@@ -31,7 +31,7 @@ from opentelemetry.trace import set_span_in_context
 from live import answered, generated, retrieved, KIND
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import instrument
-from rag_eval_otel.testing import OtlpReceiver
+from otlp_receiver import OtlpReceiver
 
 turns, others, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 reader = InMemoryMetricReader()

@@ -194,7 +194,7 @@ class NotingSink:
         """Note nothing yet."""
         self.seen: list[str] = []
 
-    def emit(self, evaluation: Evaluation) -> None:
+    def __call__(self, evaluation: Evaluation) -> None:
         """Note the evaluation."""
         self.seen.append(evaluation.status)
 
@@ -294,6 +294,7 @@ def test_a_handle_shows_only_what_users_call(exporter: InMemorySpanExporter) -> 
         "remove_langchain_hook",
         "shutdown",
         "stats",
+        "watch_canary",
     }
     processor.shutdown()
 
@@ -319,7 +320,7 @@ class ClosingSink:
     def __init__(self) -> None:
         self.closed = 0
 
-    def emit(self, evaluation: object) -> None:
+    def __call__(self, evaluation: object) -> None:
         """Do nothing."""
 
     def close(self) -> None:

@@ -8,19 +8,17 @@ from typing import Any
 import pytest
 
 from live import attached
+from openai_server import ScriptedOpenAI
 from rag_eval_otel import Config, Sample
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.live.admission import Admission
 from rag_eval_otel.live.spending import Spending, build_budget, build_measurement, build_offline
+from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.metrics.groundedness import Faithfulness
-from rag_eval_otel.metrics.rubric import Guideline
-from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock, ScriptedOpenAI
-from rag_eval_otel.types import Usage
+from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock
 from support import good_parts
 
 SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
@@ -33,60 +31,13 @@ def spending(clock: ManualClock, text: str, at_budget: str) -> Spending:
     config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift="off")
     measurement = build_measurement(config)
     budget = Budget(limits_of(text, where="budget"), clock=clock)
+    offline = build_offline(config, FakeJudge(lambda _: {"passing": True}))
     return Spending(
         measurement,
         budget=budget,
         at_budget=at_budget,
-        offline=build_offline(config, FakeJudge(lambda _: {"passing": True})),
-        clock=clock,
+        offline=None if at_budget == "drop" else offline,
     )
-
-
-@pytest.mark.slow
-def test_sampling_makes_the_budget_last() -> None:
-    """With four times more turns than the budget allows, about a quarter is evaluated evenly."""
-    clock = ManualClock()
-    one = spending(clock, "60 requests/minute", "sample")
-    admission = Admission(pace=one.pace, clock=clock)
-    evaluated: list[float] = []
-    probabilities: list[float] = []
-    for number in range(4 * 60 * 5):
-        found = admission.draw(number * 0x9E3779B97F4A7C15)
-        if isinstance(found, Sampling):
-            probabilities.append(found.probability)
-            scored = asyncio.run(one.of(Sample(question=f"{number}?", answer="A."), found))
-            if not isinstance(scored, str):
-                evaluated.append(clock())
-        clock.advance(0.25)
-    later = [at for at in evaluated if at >= 60]
-    assert probabilities[-1] == pytest.approx(0.25, rel=0.05)
-    minutes = [sum(start <= at < start + 60 for at in later) for start in (60, 120, 180, 240)]
-    assert all(40 <= count <= 60 for count in minutes), minutes
-    thirds = [sum(60 + i * 80 <= at < 140 + i * 80 for at in later) for i in range(3)]
-    assert min(thirds) >= 50, thirds
-
-
-def test_with_enough_budget_every_turn_is_evaluated() -> None:
-    """The probability is 1 while turns take less than the budget earns."""
-    clock = ManualClock()
-    one = spending(clock, "600 requests/minute", "sample")
-    admission = Admission(pace=one.pace, clock=clock)
-    for number in range(100):
-        found = admission.draw(number)
-        assert found == Sampling()
-        asyncio.run(one.of(Sample(question=f"{number}?", answer="A."), Sampling()))
-        clock.advance(0.2)
-
-
-def test_a_turn_that_sampling_leaves_out_has_the_reason_budget() -> None:
-    """A turn beyond the rate of the user has the reason ``sample_rate`` all the same."""
-    admission = Admission(sample_rate=0.5, pace=lambda: 0.25)
-    found = [admission.draw(number * 0x9E3779B97F4A7C15) for number in range(2_000)]
-    counts = [sum(one == reason for one in found) for reason in ("sample_rate", "budget")]
-    chosen = [one for one in found if isinstance(one, Sampling)]
-    assert 900 <= counts[0] <= 1_100
-    assert 400 <= counts[1] <= 600
-    assert {one.probability for one in chosen} == {0.25}
 
 
 def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> None:
@@ -136,22 +87,6 @@ def test_requests_before_the_budget_is_spent_are_counted(way: str, status: str) 
         "lexical" if way != "drop" else "paid-2026-01-01": 1
     }
     assert {point.value > 0 for point in app.points("rag.evaluation.judge.cost")} == {True}
-
-
-def test_the_pace_knows_the_prices_of_both_parts() -> None:
-    """Tokens of the embedder cost its price, so a cheap embedder does not slow the sample."""
-    clock = ManualClock()
-    prices = Prices(models={"fake": Price(input=100.0, output=100.0), "e": Price(input=1.0)})
-    judge, embedder = FakeJudge(lambda _: {"passing": True}), FakeEmbedder({})
-    embedder.model = "e"  # type: ignore[attr-defined]
-    config = Config(judge=judge, embedder=embedder, metrics=[METRIC], drift="off")
-    budget = Budget(limits_of("1 USD/day", where="budget"), prices=prices, clock=clock)
-    measurement = build_measurement(config)
-    one = Spending(measurement, budget=budget, at_budget="sample", clock=clock)
-    one._learn(Usage(prompt_tokens=500, embedding_tokens=50_000))  # noqa: SLF001
-    one.pace()
-    clock.advance(86_400 * 0.05)  # which earns 0.05 USD
-    assert one.pace() == pytest.approx(0.5)  # of a turn for 0.05 + 0.05 USD
 
 
 def test_wrong_budgets_are_refused_at_the_start() -> None:

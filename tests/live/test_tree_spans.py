@@ -13,7 +13,7 @@ from langchain_core.outputs import Generation, LLMResult
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
-from rag_eval_otel.capture.dialects import dialect_of, read
+from rag_eval_otel.capture.conventions import convention_of, read
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.config import Config, ContentCapture, Spans
 from recording import (
@@ -375,7 +375,7 @@ def test_our_own_spans_are_read_as_before(spans: Spans) -> None:
         captured = capture(config=config)
         run_turn(captured)
         views = [SdkSpan(span) for span in captured.spans]
-        assert {dialect_of(view) for view in views} == {"genai"}
+        assert {convention_of(view) for view in views} == {"genai"}
         steps = [read(view) for view in views]
         found.append([(s.kind, s.input, s.output, s.documents, s.prompt) for s in steps])
     assert found[0] == found[1]

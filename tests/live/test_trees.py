@@ -16,9 +16,9 @@ from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.trees import UncountedTurns
 from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import (
@@ -56,12 +56,15 @@ class PatientEvaluator(BackgroundEvaluator):
         with pytest.raises(StopIteration):
             running.send(None)
 
+    def advance(self, job: Job) -> None:
+        """Begin ``job``, and do the rest of it if there is any."""
+        if job.begin():
+            self.do(job)
+
     def do_all(self) -> None:
         """Do all jobs, and the jobs they submit."""
         while self.jobs:
-            job = self.jobs.pop(0)
-            job.begin()
-            self.do(job)
+            self.advance(self.jobs.pop(0))
 
 
 @contextmanager
@@ -88,6 +91,12 @@ def run_two(captured: Capture, number: int = 1) -> None:
         finish(captured, begin(captured, "llm", inner + 2, under=inner, asked=shown, told=ANSWER))
         finish(captured, above)
     finish(captured, root)
+
+
+def release_all(captured: Capture, status: Any) -> None:
+    """Let everything leave that is held now."""
+    for held in captured.pipeline.store.older():
+        captured.pipeline.clock.release(held, Ending(status))
 
 
 # --- one after the other --------------------------------------------------------------------------
@@ -130,7 +139,7 @@ def test_two_turns_of_one_tree_are_two_jobs() -> None:
         run_two(captured)
         evaluator.jobs.pop().begin()
         assert len(evaluator.jobs) == 2
-        evaluator.do(evaluator.jobs.pop())
+        evaluator.advance(evaluator.jobs.pop())
         assert Counter(map(said_on, captured.spans)) == {None: 5, "scored": 1}
         assert captured.pipeline.count_held() == 1
         evaluator.do_all()
@@ -142,8 +151,7 @@ def test_a_tree_that_is_released_before_it_was_read_is_read_then() -> None:
     """The deadline may pass before the job begins: the spans are written, and scored later."""
     with patient() as (captured, evaluator):
         run_turn(captured)
-        hold = captured.pipeline.hold
-        assert hold.release_all("timeout", deadline=1e9, flush=lambda _: None)
+        release_all(captured, "timeout")
         assert Counter(map(said_on, captured.spans)) == {None: 2, "timeout": 1}
         evaluator.do_all()
         assert len(captured.spans) == 3
@@ -165,7 +173,7 @@ def test_a_queue_that_gets_full_between_two_turns() -> None:
     with patient() as (captured, evaluator):
         run_two(captured)
         evaluator.room = 1
-        evaluator.jobs.pop().begin()
+        evaluator.jobs.pop(0).begin()
         evaluator.do_all()
         assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 1, "scored": 1}
         assert captured.outcomes["dropped", "overload"] == 1
@@ -178,8 +186,9 @@ def test_a_job_that_is_given_up(*, begun: bool) -> None:
         run_two(captured)
         if begun:
             evaluator.jobs.pop().begin()
-        for job in evaluator.jobs * 2:
-            job.give_up("shutdown")
+        for _ in range(2):  # first the tree, then its turns
+            for job in list(evaluator.jobs):
+                job.give_up("shutdown")
         assert Counter(map(said_on, captured.spans)) == {None: 5, "shutdown": 2}
         assert captured.outcomes == {("dropped", "shutdown"): 2}
         assert captured.pipeline.count_held() == 0
@@ -219,22 +228,23 @@ def test_any_order_ends_each_span_once(steps: list[tuple[str, int]]) -> None:
     with patient() as (captured, evaluator):
         for number in range(3):
             run_two(captured, 1 + 100 * number)
-        hold, begun = captured.pipeline.hold, set[int]()
+        begun = set[int]()
         for step, which in steps:
             if step in {"timeout", "flushed", "shutdown"}:
-                hold.release_all(step, deadline=1e9, flush=lambda _: None)  # type: ignore[arg-type]
+                release_all(captured, step)
             elif which < len(evaluator.jobs):
                 job = evaluator.jobs[which]
                 if step == "begin" and id(job) not in begun:
                     begun.add(id(job))
-                    job.begin()
+                    if not job.begin():
+                        evaluator.jobs.remove(job)
                 elif step == "run" and id(job) in begun:
                     evaluator.do(job)
                     evaluator.jobs.remove(job)
                 elif step == "give up":
                     job.give_up("shutdown")
                     evaluator.jobs.remove(job)
-        hold.release_all("shutdown", deadline=1e9, flush=lambda _: None)
+        release_all(captured, "shutdown")
         ids = Counter(span.context.span_id for span in captured.spans)
         assert len(ids) == 3 * 7
         assert set(ids.values()) == {1}
@@ -250,15 +260,15 @@ def test_threads_that_come_at_once() -> None:
     for _ in range(100):
         with patient() as (captured, evaluator):
             run_two(captured)
-            hold, start = captured.pipeline.hold, threading.Barrier(4)
+            start = threading.Barrier(4)
 
             def do(evaluator: PatientEvaluator = evaluator, start: Any = start) -> None:
                 start.wait(10)
                 evaluator.do_all()
 
-            def release(status: Any, hold: Any = hold, start: Any = start) -> None:
+            def release(status: Any, captured: Capture = captured, start: Any = start) -> None:
                 start.wait(10)
-                hold.release_all(status, deadline=1e9, flush=lambda _: None)
+                release_all(captured, status)
 
             threads = [threading.Thread(target=do)]
             threads += [
@@ -269,6 +279,7 @@ def test_threads_that_come_at_once() -> None:
                 thread.start()
             for thread in threads:
                 thread.join()
+            evaluator.do_all()
             assert len({span.context.span_id for span in captured.spans}) == 7
             assert len(captured.spans) == 7
             assert len(captured.turns) == 2
@@ -308,7 +319,7 @@ def test_spans_are_written_in_the_context_of_the_root(ending: str) -> None:
         if ending == "scores":
             evaluator.do_all()
         else:
-            captured.pipeline.hold.release_all("timeout", deadline=1e9, flush=lambda _: None)
+            release_all(captured, "timeout")
         assert contexts.seen == ["a"] * 6
         assert otel_context.get_value("tenant") is None
 
@@ -349,70 +360,51 @@ def test_an_ending_without_a_status_leaves_the_span_as_it_is() -> None:
         run_turn(captured)
         (job,) = evaluator.jobs
         job.begin()
-        captured.pipeline.hold.release(job.key, Ending())  # type: ignore[attr-defined]
+        release_all(captured, None)
         assert [said_on(span) for span in captured.spans] == [None] * 3
 
 
-# --- an exporter that blocks ----------------------------------------------------------------------
+# --- a sampler that blocks ------------------------------------------------------------------------
 
 
-class Hanging(SpanProcessor):
-    """Blocks the thread that ends the first span."""
+class Hanging(Sampler):
+    """Blocks the thread that starts the first span."""
 
     def __init__(self) -> None:
         """Block later."""
         self.entered, self.go_on = threading.Event(), threading.Event()
 
-    def on_end(self, span: ReadableSpan) -> None:
+    def should_sample(self, *given: Any, **more: Any) -> SamplingResult:
         """Block at the first span."""
         if not self.entered.is_set():
             self.entered.set()
             assert self.go_on.wait(120)
+        return ALWAYS_ON.should_sample(*given, **more)
+
+    def get_description(self) -> str:
+        """Return a name."""
+        return "hanging"
 
 
-@pytest.mark.parametrize("by", ["watchdog", "deadline"])
-def test_a_thread_that_is_blocked_while_it_writes_keeps_no_other_thread(
-    by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The job can be given up meanwhile; each turn is counted once, each span ends once."""
-    monkeypatch.setattr("rag_eval_otel.live.trees._WRITING_SECONDS", 0.05)
-    with patient() as (captured, evaluator):
-        hanging = Hanging()
-        captured.provider.add_span_processor(hanging)
+def test_a_thread_that_is_blocked_while_it_writes_keeps_no_other_thread() -> None:
+    """The deadline passes meanwhile; each turn is counted once, each span ends once."""
+    hanging = Hanging()
+    with patient(sampler=hanging) as (captured, evaluator):
         run_two(captured)
         job = evaluator.jobs.pop()
         writer = threading.Thread(target=job.begin, daemon=True)
         writer.start()
         assert hanging.entered.wait(60)
-
-        def end() -> None:
-            if by == "watchdog":
-                job.give_up("blocked")
-            else:
-                captured.pipeline.hold.release_all("timeout", deadline=0, flush=lambda _: None)
-
-        ending = threading.Thread(target=end, daemon=True)
+        ending = threading.Thread(target=release_all, args=(captured, "timeout"), daemon=True)
         ending.start()
         ending.join(60)
         assert not ending.is_alive(), "it waits for the blocked thread"
+        job.give_up("shutdown")
+        assert captured.spans == ()
         hanging.go_on.set()
         writer.join(60)
         evaluator.do_all()
-        statuses = Counter(map(said_on, captured.spans))
-        assert statuses == {None: 5, "error" if by == "watchdog" else "timeout": 2}
+        assert Counter(map(said_on, captured.spans)) == {None: 5, "timeout": 2}
         assert set(Counter(span.context.span_id for span in captured.spans).values()) == {1}
-        if by == "watchdog":
-            assert captured.outcomes == {("error", "blocked"): 2}
-        assert len(captured.turns) == (0 if by == "watchdog" else 2)
-        captured.pipeline.hold.release_all("shutdown", deadline=0, flush=lambda _: None)
+        assert len(captured.turns) == 2
         assert captured.pipeline.count_held() == 0
-
-
-def test_turns_that_are_found_after_the_job_was_given_up() -> None:
-    """The thread that finds them is told so, and none of them is taken."""
-    turns = UncountedTurns()
-    assert turns.give_up("blocked") is None
-    assert not turns.found(2)
-    assert not turns.take()
-    assert turns.given_up == "blocked"
-    assert turns.give_up("shutdown") == 0  # by another thread, which must not count them, too

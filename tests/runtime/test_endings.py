@@ -30,7 +30,7 @@ class Work:
     def drain_and_flush(self, timeout):
         self.before()
         self.say("drained")
-    def flush(self, timeout): self.say("flushed")
+    def flush_all(self, timeout): self.say("flushed")
 
 def register(work, seconds=100.0):
     return call_at_end(work, seconds=seconds, on_sigterm="drain")
@@ -58,7 +58,7 @@ def test_an_application_that_chains_our_handler_ends_by_itself() -> None:
     status, said = run("""
 flushed = threading.Event()
 work = Work()
-work.flush = lambda timeout: flushed.set()
+work.flush_all = lambda timeout: flushed.set()
 register(work)
 before = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGTERM, lambda *told: before(*told))
@@ -67,21 +67,6 @@ assert flushed.wait(100)
 print("graceful shutdown done", flush=True)
 """)
     assert (status, said) == (0, ["graceful shutdown done"])
-
-
-def test_an_application_that_chains_our_handler_raises_the_signal_again() -> None:
-    """If its handler restores the default one, the last work is done before the process ends."""
-    status, said = run("""
-register(Work())
-before = signal.getsignal(signal.SIGTERM)
-signal.signal(signal.SIGTERM, lambda *told: before(*told))
-kill()
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-kill()
-time.sleep(600)
-""")
-    assert status == -signal.SIGTERM
-    assert "work drained" in said
 
 
 def test_work_that_is_cancelled_leaves_a_chained_handler_without_effect() -> None:
@@ -138,6 +123,74 @@ time.sleep(600)
     assert said == []
 
 
+def test_the_handler_stands_only_where_the_default_stood() -> None:
+    """`signal.signal` is the original, and a handler of the application is not replaced."""
+    status, said = run("""
+original, theirs = signal.signal, lambda *_: None
+made = register(Work())
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
+made.cancel()
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
+signal.signal(signal.SIGTERM, theirs)
+register(Work())
+print(signal.getsignal(signal.SIGTERM) is theirs, signal.signal is original, flush=True)
+""")
+    assert (status, said) == (0, ["False", "True", "True True"])
+
+
+def test_the_main_thread_goes_on_while_the_last_work_is_done() -> None:
+    """So a lock that it holds when the signal comes cannot stop the last work."""
+    status, said = run("""
+lock = threading.Lock()
+register(Work("work", lock.acquire))
+with lock:
+    kill()
+time.sleep(600)
+""")
+    assert (status, said) == (-signal.SIGTERM, ["work drained"])
+
+
+def test_uvicorn_flushes_after_its_shutdown_off_the_event_loop() -> None:
+    """The server's method still returns what it returned, and is wrapped once."""
+    status, said = run("""
+import asyncio, types
+class Server:
+    async def shutdown(self, sockets=None):
+        os.write(1, b"answered all\\n")
+        return sockets
+sys.modules["uvicorn.server"] = types.SimpleNamespace(Server=Server)
+work = Work()
+work.flush_all = lambda timeout: work.say(f"flushed {threading.current_thread() is main}")
+main = threading.main_thread()
+register(work)
+register(Work("other"))
+print(asyncio.run(Server().shutdown(7)), flush=True)
+""")
+    assert status == 0
+    assert said[0] == "answered all"
+    assert sorted(said[1:3]) == ["other flushed", "work flushed False"]
+    assert said[3] == "7"
+
+
+def test_uvicorn_waits_for_no_thread_of_the_application() -> None:
+    """Calls of the application may hang in all threads of the event loop."""
+    status, said = run("""
+import asyncio, types
+class Server:
+    async def shutdown(self): pass
+sys.modules["uvicorn.server"] = types.SimpleNamespace(Server=Server)
+work, gate = Work(), threading.Event()
+work.flush_all = lambda timeout: work.say("flushed")
+register(work)
+async def main():
+    for _ in range(64): asyncio.get_running_loop().run_in_executor(None, gate.wait)
+    await Server().shutdown()
+    gate.set()
+asyncio.run(main())
+""")
+    assert (status, said) == (0, ["work flushed"])
+
+
 def test_where_no_handler_can_be_set_nothing_is_raised() -> None:
     """In a sub-interpreter, `signal.signal` raises ValueError; the rest of the work is done."""
     status, said = run("""
@@ -148,111 +201,6 @@ register(Work()).cancel()
 print("registered and cancelled", flush=True)
 """)
     assert (status, said) == (0, ["registered and cancelled"])
-
-
-def test_the_setter_of_handlers_is_replaced_once() -> None:
-    """Other libraries may wrap `signal.signal` as well, however many signals come."""
-    status, said = run("""
-import functools
-signal.signal(signal.SIGTERM, lambda *_: None)
-register(Work())
-def wrap():
-    inner = signal.signal
-    signal.signal = functools.wraps(inner)(lambda *given: inner(*given))
-for _ in range(3):
-    kill(); wrap()
-setter, depth = signal.signal, 0
-while hasattr(setter, "__wrapped__"): setter, depth = setter.__wrapped__, depth + 1
-print(depth, flush=True)
-""")
-    assert (status, said) == (0, ["4"])
-
-
-def test_a_removed_pipeline_replaces_no_handler() -> None:
-    """Behind the wrapper of another library ours has no effect once the pipeline has ended."""
-    status, said = run("""
-import functools
-signal.signal(signal.SIGTERM, lambda *_: None)
-made = register(Work())
-kill()
-inner = signal.signal
-signal.signal = functools.wraps(inner)(lambda *given: inner(*given))
-made.cancel()
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
-""")
-    assert (status, said) == (0, ["True"])
-
-
-def test_without_pthread_kill_the_signal_is_sent_again() -> None:
-    """Windows has no pthread_kill; the handler waits for the main thread to leave our code."""
-    status, said = run("""
-del signal.pthread_kill
-register(Work())
-inside = {"__name__": "rag_eval_otel.inside", "kill": kill}
-exec("kill()", inside)  # the handler finds a function of ours on the main thread
-while True: time.sleep(.01)
-""")
-    assert (status, said) == (-signal.SIGTERM, ["work drained"])
-
-
-def test_a_fork_inside_an_import_does_not_wait_for_those_who_wait_for_it(tmp_path: Path) -> None:
-    """Our thread waits for the module that the forking thread imports, so waiting is in vain."""
-    (tmp_path / "forking.py").write_text("import __main__; __main__.fork()")
-    status, said = run(
-        """
-from rag_eval_otel.runtime.fork import wait_to_fork
-sys.path.insert(0, sys.argv[1])
-def fork():
-    thread = threading.Thread(target=__import__, args=("forking",), name="rag-eval-otel-io")
-    thread.start()
-    while sys._current_frames()[thread.ident].f_code.co_name != "acquire": time.sleep(.001)
-    print(wait_to_fork(600.0), flush=True)
-import forking
-""",
-        str(tmp_path),
-    )
-    assert (status, said) == (0, ["True"])
-
-
-def test_a_setter_of_handlers_that_came_later_keeps_all_other_signals() -> None:
-    """As gevent's, which must see the handlers of SIGCHLD; ours is put over it in a child."""
-    status, said = run("""
-register(Work())
-set_handler, seen = signal.signal, []
-def of_gevent(signum, handler):
-    seen.append(signum)
-    return set_handler(signum, handler)
-child = os.fork()
-if not child:
-    signal.signal = of_gevent
-    from rag_eval_otel.runtime import fork
-    fork._call_all()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    print(seen == [signal.SIGCHLD], flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-""")
-    assert (status, said) == (0, ["True"])
-
-
-def test_a_fork_waits_for_what_must_not_be_forked() -> None:
-    """A thread of ours is in a marked function until the fork has begun to wait for it."""
-    status, said = run("""
-from rag_eval_otel.runtime.fork import finish_before_fork, wait_to_fork
-entered, leave, left = threading.Event(), threading.Event(), []
-@finish_before_fork
-def make():
-    entered.set()
-    leave.wait()
-    left.append(True)
-threading.Thread(target=make, name="rag-eval-otel-io").start()
-entered.wait()
-print(wait_to_fork(0.05), flush=True)
-threading.Timer(0.05, leave.set).start()
-print(wait_to_fork(600.0), left, flush=True)
-""")
-    assert (status, said) == (0, ["False", "True [True]"])
 
 
 METERS = """

@@ -54,31 +54,36 @@ def test_what_is_no_error_passes(kind: type[BaseException]) -> None:
 
 
 def test_the_first_error_is_logged_loudly(caplog: pytest.LogCaptureFixture) -> None:
-    """The first comes with its traceback as a warning; the others do not fill the log."""
+    """The first comes as a warning with its calls; the others do not fill the log."""
     edge = Edge("some place", on_error=lambda _: None)
     with caplog.at_level(logging.DEBUG, logger="rag_eval_otel"):
         for _ in range(3):
             with edge:
                 raise ValueError
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "DEBUG"]
-    assert "some place" in caplog.text
-    assert all(record.exc_info for record in caplog.records)
+    line = "rag_eval_otel: failed in some place; the application is unaffected: ValueError at "
+    assert caplog.messages[0].startswith(f"{line}{__file__}:")
 
 
-def test_messages_of_users_exceptions_are_logged_at_debug_level_only(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The warning names the kind and the place in the code, and quotes no text."""
-    edge = Edge("sink", on_error=lambda _: None, messages="debug")
+def test_the_message_of_an_exception_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """No level shows the message of an exception or of its cause."""
     secret = "Ada, born 1815"
-    with caplog.at_level(logging.DEBUG, logger="rag_eval_otel"), edge:
-        raise ValueError(secret) from KeyError(secret)
-    (warning,) = [one for one in caplog.records if one.levelname == "WARNING"]
-    shown = logging.Formatter().format(warning)
-    assert "ValueError" in shown
-    assert "raise ValueError(secret)" in shown
-    assert "1815" not in shown
-    assert "1815" in caplog.text
+    edge = Edge("sink", on_error=lambda _: None)
+    with caplog.at_level(logging.DEBUG, logger="rag_eval_otel"):
+        for _ in range(2):
+            with edge:
+                raise ValueError(secret) from KeyError(secret)
+    assert len(caplog.records) == 2
+    assert not [one for one in caplog.records if "1815" in logging.Formatter().format(one)]
+
+
+def test_errors_that_are_raised_are_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
+    """With ``mode="raise"``, the log has the message and the traceback."""
+    secret = "Ada, born 1815"
+    with pytest.raises(ValueError, match="1815"), Edge("x", on_error=lambda _: None, mode="raise"):
+        raise ValueError(secret)
+    (line,) = [logging.Formatter().format(one) for one in caplog.records]
+    assert "ValueError: Ada, born 1815" in line
 
 
 def test_a_second_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -93,10 +98,10 @@ def test_a_second_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     clock.advance(60)
     log.write("down", "the judge is down: %s", "again")
     assert [record.getMessage() for record in caplog.records] == [
-        "the judge is down: refused",
-        "another kind",
-        "the judge is down: reset (3 more such messages were left out)",
-        "the judge is down: again",
+        "rag_eval_otel: the judge is down: refused",
+        "rag_eval_otel: another kind",
+        "rag_eval_otel: the judge is down: reset (3 more such messages were left out)",
+        "rag_eval_otel: the judge is down: again",
     ]
 
 

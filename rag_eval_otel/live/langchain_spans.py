@@ -1,12 +1,18 @@
-"""`SpanWriter`: write the spans of a LangChain run tree."""
+"""Read the LangChain run trees that have ended, and write their spans.
+
+A run tree is a root run of LangChain and all runs below it. A *turn* is one question of a user and
+its answer. `read_tree` finds the turns of a tree. `SpanWriter` starts its spans with the recorded
+times, because the id of a turn's span must be known before the judge is paid. The clock ends the
+spans: those that are no turn at once, the others with their scores.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from opentelemetry.trace import (
     Span,
@@ -18,17 +24,18 @@ from opentelemetry.trace import (
 )
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import openinference
-from rag_eval_otel.capture.dialects.values import messages_in, plain
+from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.values import messages_in, plain
 from rag_eval_otel.config import ContentCapture, Convention, Spans
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.types import Passage
+from rag_eval_otel.types import UNTOUCHED, Ending, Passage
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -38,6 +45,46 @@ if TYPE_CHECKING:
 
 _ESSENTIAL = frozenset({"llm", "retriever", "tool"})
 _CLIENT = frozenset({"llm", "retriever"})
+
+
+TreeUse: TypeAlias = Literal["read", "joined", "evicted"]
+"""How a run tree is used. ``read``: turns are looked for in the tree alone. ``joined``: turns are
+looked for in the trace around it. ``evicted``: its spans are written, no turn is looked for."""
+
+_OVERHEAD = 4096  # bytes of a held tree without its texts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndedTree:
+    """A run tree whose root has ended, and how it is used."""
+
+    tree: RunTree
+    use: TreeUse
+
+    @property
+    def size(self) -> int:
+        """About how many bytes this tree keeps in memory."""
+        return _OVERHEAD + self.tree.size
+
+
+@dataclass(frozen=True, slots=True)
+class TreeReading:
+    """The steps (calls) and the turns of a run tree.
+
+    ``steps`` maps the id of a run to its step. ``turns`` maps the id of the run whose span gets the
+    scores to the turn. ``root`` is what is written on the span of the root run if there is no turn.
+    """
+
+    steps: Mapping[Hashable, Step] = field(default_factory=dict)
+    turns: Mapping[Hashable, Turn] = field(default_factory=dict)
+    root: Ending = UNTOUCHED
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunSpans:
+    """Started spans of a run tree, each with its run. The clock ends them, in this order."""
+
+    spans: Sequence[tuple[Span, Run]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

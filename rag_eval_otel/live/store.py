@@ -1,0 +1,604 @@
+"""`Store`: the traces of one pipeline that collect spans, and the spans that are kept back.
+
+A *turn* is one question of a user and its answer. The scores go on the span of the turn. So that
+the scores can be added after the span has ended, the span is held: kept back from the exporter.
+
+The end of the root span does not show that a trace is complete. The spans of a stream end after the
+root span, and LangSmith exports the root span first. A trace is complete when none of its spans is
+open and none has ended for a while. If another span of the trace ends later, a new trace is
+started.
+
+Most spans have nothing to do with RAG. For such a span, the application's thread only records that
+the span started, and looks at the names of its attributes when it ends. It takes no lock.
+
+Any thread may decide how a held span leaves (`Store.decide`); the first decision counts. The
+thread of `Clock` then exports it, and it has left (`Store.left`). A span that the application ends
+is added to its trace and held in one critical section. Nothing of others is called within the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from opentelemetry import context as otel_context
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.conventions import MARKS, UNMARKED_SCOPES, kind_of
+from rag_eval_otel.capture.logs import PendingLogs
+from rag_eval_otel.capture.runs import RunTree
+from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, has_none
+from rag_eval_otel.capture.step import Kind
+from rag_eval_otel.capture.trace import (
+    OVERHEAD,
+    Anchoring,
+    Held,
+    Key,
+    OpenSpans,
+    State,
+    Trace,
+    TraceLimits,
+    completed_parts,
+    is_bystander,
+    may_be_anchor,
+    size_of,
+    trace_of,
+)
+from rag_eval_otel.config import Config
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+Fate: TypeAlias = Literal["held", "no room", "passes"]
+"""What happens to an ended span. ``no room``: it should wait for scores, but a limit is reached."""
+
+CHUNK: Final = 256  # spans that leave between two flushes, so that the next queue does not overflow
+_LOST: Final = 4096  # the most evicted traces whose later spans are ignored
+_SHARE: Final = 4  # one trace may take a quarter of all bytes
+_AROUND: Final = 8  # spans held in all, for each that may wait for scores: they are bounded, too
+_NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What happened when a span or a tree of LangChain runs was added to a trace.
+
+    ``fate`` says whether the span is held. If ``is_added`` is false, nothing was added. If
+    ``is_new`` is true, a trace was started, and the clock must run from now on. ``evicted`` are the
+    numbers of turns of the traces that were removed to limit memory. If ``is_late`` is true, the
+    span may stand for a turn, but the store is closed. The caller counts these turns.
+    """
+
+    fate: Fate = "passes"
+    is_added: bool = False
+    is_new: bool = False
+    evicted: Sequence[int] = ()
+    is_late: bool = False
+
+
+_NOT_TAKEN = Taken()
+_OVERLOAD: Final = Ending("overload")
+_EVICTED: Final = Ending("skipped", "evicted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldLimits:
+    """How long a span waits for scores, and how many spans and bytes may wait."""
+
+    seconds: float = 10.0
+    max_spans: int = 1024
+    max_bytes: int = 64 * 1024 * 1024
+
+    @classmethod
+    def of(cls, config: Config) -> HoldLimits:
+        return cls(
+            seconds=config.hold_seconds,
+            max_spans=config.max_held,
+            max_bytes=config.max_held_bytes,
+        )
+
+
+class Store:
+    """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
+
+    `concerns`, `take` and `join` run on the application's thread, `sweep` on the clock's. If a
+    trace was removed to limit memory, its later spans are ignored until none of its spans is open.
+    """
+
+    def __init__(
+        self,
+        *,
+        hold: HoldLimits | None = None,
+        limits: TraceLimits | None = None,
+        contexts_from_prompt: ContextsFromPrompt = "off",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hold = hold or HoldLimits()
+        self._limits = limits or TraceLimits()
+        self._contexts_from_prompt: ContextsFromPrompt = contexts_from_prompt
+        self._clock = clock
+        self.is_open = True
+        self.is_fed = False
+        """Whether a span processor passes the ended spans of the application to this store."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all that is stored; after a fork, it belongs to the parent process."""
+        # Reentrant: a garbage collection may end spans while this thread has the lock.
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self.traces: OrderedDict[int, Trace] = OrderedDict()
+        """The traces that are not complete yet, by trace id, oldest first."""
+        self.evicted: deque[Trace] = deque(maxlen=_SHARE)
+        """The newest removed traces, whose spans are deleted on the clock's thread.
+
+        More of them would take more than the bytes of all traces while an exporter blocks.
+        """
+        self._lost: OrderedDict[int, Trace] = OrderedDict()
+        self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
+        self._bytes = 0
+        self.held: dict[Key, Held] = {}
+        """What is kept back and has not left yet."""
+        self.exit: deque[Held] = deque()
+        """What was decided to leave, oldest first."""
+        self._held_bytes = 0
+        self._places = 0
+        self._leaving = 0
+        self._next = 0
+        self._due = _NEVER  # no deadline is earlier
+        self._stopped = 0.0  # seconds
+        self.open_spans = OpenSpans()
+        self._ended = self.open_spans.ended
+
+    def __len__(self) -> int:
+        """Return the number of spans and run trees that wait for scores."""
+        return len(self.held) - self._leaving
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the held spans and run trees take in memory."""
+        return self._held_bytes
+
+    @property
+    def collecting_size(self) -> int:
+        """The estimated size in bytes of all traces that collect, and of log records."""
+        return self._bytes + self._logs.size
+
+    @property
+    def waiting(self) -> int:
+        """The number of held spans and run trees that will probably get scores."""
+        return self._places
+
+    @property
+    def capacity(self) -> int:
+        """The most spans and run trees that may wait for scores."""
+        return self._hold.max_spans
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the clock has nothing to do: nothing collects, is held or leaves."""
+        return not (self.traces or self.held or self.exit or self.evicted)
+
+    @property
+    def has_held(self) -> bool:
+        """Whether something was held since the start or the fork of this process."""
+        return self._next > 0
+
+    def count(self, state: State) -> int:
+        """Return the number of held spans and run trees whose state is ``state``."""
+        with self.lock:
+            return sum(held.state == state for held in self.held.values())
+
+    # --- spans that end, on the application's thread ----------------------------------------------
+
+    def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
+        """Store the log ``record`` until the span within which the record was written has ended.
+
+        ``trace_id`` and ``span_id`` are the ids of that span.
+        """
+        if self.is_open:
+            with self.lock:
+                self._logs.add((trace_id, span_id), record)
+
+    def concerns(self, span: ReadableSpan) -> bool:
+        """Return True if the ended ``span`` may belong to a RAG trace.
+
+        If so, the caller must pass the span to `take`. This is called for every span of the
+        application. To be fast, it looks only at the scope, the attribute names and the trace id of
+        the span.
+        """
+        scope = span.instrumentation_scope
+        name = scope.name if scope is not None else ""
+        if (
+            not has_none(MARKS, span)
+            or name in UNMARKED_SCOPES
+            or (self.traces and trace_of(span) in self.traces)
+        ):
+            return name != semconv.SCOPE  # our own spans repeat LangChain runs, which were read
+        self._ended.append(span)
+        return False
+
+    def take(self, span: ReadableSpan, *, may_hold: bool = True) -> Taken:
+        """Add the ended ``span`` to its trace, hold it if it may get scores, and say what happened.
+
+        `concerns` must have returned True for this span. If ``may_hold`` is false, no thread can
+        export spans later, and the span is not held.
+        """
+        context = span.context
+        if context is None:
+            return _NOT_TAKEN
+        with self.lock:
+            if not self.is_open:
+                return Taken(is_late=self.is_fed and self._stands_late(span))
+            view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
+            kind = kind_of(view)
+            is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
+            if is_new and kind == "other":
+                self._ended.append(span)
+                return _NOT_TAKEN
+            trace = self._trace_of(context.trace_id)
+            anchoring = self._add(trace, view, kind)
+            evicted = self._evict(trace)
+            fate: Fate = "passes"
+            if anchoring != "no" and self.is_fed and not trace.is_lost:
+                fate = self._hold_span(span, trace, anchoring=anchoring, may_hold=may_hold)
+        return Taken(fate, is_added=True, is_new=is_new, evicted=evicted)
+
+    def join(self, tree: RunTree, around: SdkSpan) -> Taken:
+        """Add LangChain runs to the trace of the open span ``around``, within which they ran.
+
+        ``tree`` is a LangChain root run with all runs below it.
+        """
+        with self.lock:  # `close` may come before it
+            if not (self.is_open and self.is_fed):
+                return _NOT_TAKEN
+            is_new = around.trace_id not in self.traces
+            trace = self._trace_of(around.trace_id)
+            if trace.is_lost:
+                return _NOT_TAKEN
+            size = OVERHEAD + tree.size
+            trace.join(tree, around.span_id, size=size, now=self._clock())
+            self._bytes += size
+            return Taken(is_added=True, is_new=is_new, evicted=self._evict(trace))
+
+    def _hold_span(
+        self, span: ReadableSpan, trace: Trace, *, anchoring: Anchoring, may_hold: bool
+    ) -> Fate:
+        key, context = (trace.trace_id, span_id_of(span)), otel_context.get_current()
+        held = Held(key, span, context, trace.unheld, anchoring == "likely")
+        if may_hold and self.hold(held):
+            trace.held[key[1]] = held
+            trace.unheld = 0
+            return "held"
+        if not held.is_likely:
+            return "passes"
+        held.state, held.ending, held.is_likely, held.is_late = "left", _OVERLOAD, False, True
+        trace.held.setdefault(key[1], held)  # it shows why the scores of the turn miss their span
+        held.item = None
+        return "no room"
+
+    # --- what is held, on any thread --------------------------------------------------------------
+
+    def hold(self, held: Held) -> bool:
+        """Store ``held``. Return False if there is no room, if the key is taken, or after `close`.
+
+        What is not likely to get scores takes no place of those that do.
+        """
+        with self.lock:
+            if not (self.is_open and self._has_room(held) and held.key not in self.held):
+                return False
+            held.deadline = self._now() + self._hold.seconds
+            held.takes_place = held.is_likely
+            held.number, self._next = self._next, self._next + 1
+            self._store(held)
+        return True
+
+    def _has_room(self, held: Held) -> bool:
+        limits = self._hold
+        return (
+            (self._places < limits.max_spans or not held.is_likely)
+            and len(self.held) < _AROUND * limits.max_spans
+            and self._held_bytes + held.size <= limits.max_bytes
+        )
+
+    def _store(self, held: Held) -> None:
+        self.held[held.key] = held
+        self._places += held.takes_place
+        self._held_bytes += held.size
+        self._due = min(self._due, held.deadline)
+
+    def claim(self, claimed: Held | Trace) -> bool:
+        """Return True at the first call only.
+
+        The caller then writes the spans of this run tree, or counts the turns of this trace.
+        """
+        with self.lock:
+            is_first, claimed.is_claimed = not claimed.is_claimed, True
+            return is_first
+
+    def replace(self, tree: Held, spans: Sequence[Held], others: Sequence[Held]) -> None:
+        """Hold the open ``spans`` of turns in place of their run tree; let the ``others`` leave.
+
+        If it was decided meanwhile how the tree leaves, its spans leave like this.
+        """
+        with self.lock:
+            for held in (*others, *spans):
+                held.number, held.deadline = tree.number, tree.deadline
+                self._store(held)
+            for held in others:
+                self.decide(held, UNTOUCHED)
+            for held in spans:
+                held.state = "scoring"
+                if tree.ending is not None:
+                    self.decide(held, tree.ending)
+            tree.state = "leaving"
+            self.left(tree)
+
+    def start_scoring(self, held: Held) -> None:
+        """Record that a turn was found for ``held``, which is scored now."""
+        with self.lock:
+            if held.state == "collecting":
+                held.state = "scoring"
+            held.is_likely = True
+
+    def decide(self, held: Held, ending: Ending) -> bool:
+        """Let ``held`` leave with ``ending``; return False if it was decided before how it leaves.
+
+        The clock must be told: see `Clock.release`.
+        """
+        with self.lock:
+            if held.state in {"leaving", "left"}:
+                return False
+            held.state, held.is_late = "leaving", ending.status == "timeout"
+            held.ending = ending if held.is_likely else UNTOUCHED
+            self.exit.append(held)
+            self._leaving += 1
+            return True
+
+    def find(self, key: Key) -> Held | None:
+        """Return what is held under ``key``."""
+        return self.held.get(key)
+
+    def decide_due(self) -> None:
+        """Let everything leave whose deadline has passed."""
+        now = self._now()
+        if now < self._due:
+            return
+        with self.lock:
+            waiting = [one for one in self.held.values() if one.state not in {"leaving", "left"}]
+            for held in waiting:
+                if held.deadline <= now:
+                    self.decide(held, Ending("timeout"))
+            self._due = min((one.deadline for one in waiting if one.deadline > now), default=_NEVER)
+
+    def left(self, held: Held) -> None:
+        """Record that ``held`` was passed on."""
+        with self._changed:
+            if self.held.get(held.key) is held:
+                del self.held[held.key]
+                self._places -= held.takes_place
+                self._held_bytes -= held.size
+                self._leaving -= held.ending is not None
+            held.state, held.item = "left", None
+            self._changed.notify_all()
+
+    def seconds_left(self, held: Held) -> float:
+        """Return the seconds until ``held`` leaves without scores, or 0 if it has.
+
+        After a flush the result is infinite, because the scores are then wanted as events.
+        """
+        if self._hold.seconds == 0 or not (held.ending is None or held.is_late):
+            return _NEVER
+        return max(0.0, held.deadline - self._now())
+
+    def older(self) -> list[Held]:
+        """Return all that is held now."""
+        with self.lock:
+            return list(self.held.values())
+
+    def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
+        """Wait until all that is held now, or is older than ``number``, has left.
+
+        Return False if ``timeout`` seconds passed before that.
+        """
+        with self._changed:
+            last = self._next if number is None else number
+            return self._changed.wait_for(
+                lambda: not any(held.number < last for held in self.held.values()), timeout
+            )
+
+    def add_stopped(self, seconds: float) -> None:
+        """Do not count ``seconds``, in which the process was stopped, for the deadlines."""
+        self._stopped += seconds
+
+    def _now(self) -> float:
+        """Return the time by the clock, without the times in which the process was stopped."""
+        return self._clock() - self._stopped
+
+    # --- traces -----------------------------------------------------------------------------------
+
+    def _trace_of(self, trace_id: int) -> Trace:
+        """Return the trace with the id ``trace_id``. If no such trace is known, start the trace.
+
+        The returned trace may have been removed to limit memory. Nothing more is added to such a
+        trace.
+        """
+        trace = self.traces.get(trace_id) or self._lost.get(trace_id)
+        if trace is None:
+            now = self._clock()
+            trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
+            self._bytes += sum(map(trace.add_early, self.open_spans.recently_ended(trace_id)))
+            self.open_spans.note_current(trace_id)
+        return trace
+
+    def _add(self, trace: Trace, view: SdkSpan, kind: Kind) -> Anchoring:
+        """Add the span ``view`` to ``trace``, and return whether this span may get scores."""
+        known = trace.spans.get(view.span_id)
+        if trace.is_lost or (known is not None and view.is_of(known)):
+            trace.last = self._clock()
+            return "no"
+        trace.is_doubled = trace.is_doubled or known is not None
+        size = size_of(view) if kind != "other" else OVERHEAD
+        kept = view if kind != "other" else Bystander.of(view)
+        trace.add(kept, size=size, now=self._clock())
+        self._bytes += size
+        return self._anchoring(trace, view, kind=kind)
+
+    def sweep(self) -> list[Trace]:
+        """Remove and return all traces that are complete.
+
+        If only a part of a trace is complete, such as one answered question below an open span,
+        that part is removed and returned as a trace.
+        """
+        now = self._clock()
+        self.open_spans.refresh()
+        with self.lock:
+            self._add_early()
+            ready = [one for one in self.traces.values() if self._is_complete(one, now)]
+            ready += self._parts(
+                now - self._limits.quiet, self.open_spans.recently_open, ready=ready
+            )
+            self._finish(ready)
+            for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
+                del self._lost[one.trace_id]
+        return ready
+
+    def flush(self) -> list[Trace]:
+        """Remove and return all traces without an open span, however recently a span ended.
+
+        A trace in which a span ends during this call is left, as its open spans may not be known.
+        Complete parts of the other traces are removed and returned, too. A part is one answered
+        question below an open span.
+        """
+        until = self._clock()
+        self.open_spans.refresh()
+        with self.lock:
+            self._add_early()
+            opened, known = self.open_spans.of, self.traces.values()
+            ready = [one for one in known if one.last <= until and not opened(one.trace_id)]
+            ready += self._parts(until, opened, ready=ready)
+            self._finish(ready)
+        return ready
+
+    def close(self) -> list[Trace]:
+        """Remove and return all traces, complete or not, and accept no more spans."""
+        self.open_spans.refresh()
+        with self.lock:
+            self.is_open = False
+            self._add_early()
+            ready = list(self.traces.values())
+            self._finish(ready)
+            self._logs.clear()
+        return ready
+
+    def _stands_late(self, span: ReadableSpan) -> bool:
+        """Return True if ``span``, which has ended after `close`, may stand for a turn."""
+        view, now, trace_id = SdkSpan(span), self._clock(), trace_of(span)
+        late = self._lost.setdefault(trace_id, Trace(trace_id=trace_id, first=now, last=now))
+        if len(self._lost) > _LOST:
+            self._lost.popitem(last=False)
+        return self._anchoring(late, view, kind=kind_of(view)) == "likely"
+
+    def _anchoring(self, trace: Trace, view: SdkSpan, *, kind: Kind) -> Anchoring:
+        chosen = self._contexts_from_prompt
+        return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
+
+    def _add_early(self) -> None:
+        """Add to each trace its spans that ended before RAG was found in the trace."""
+        for span in self.open_spans.ended.copy() if self.traces else ():
+            trace = self.traces.get(trace_of(span))
+            if trace is not None:
+                self._bytes += trace.add_early(span)
+        for trace in self.traces.values():
+            trace.add_bystanders()
+
+    def _parts(
+        self,
+        until: float,
+        opened: Callable[[int], Sequence[ReadableSpan]],
+        *,
+        ready: Sequence[Trace],
+    ) -> list[Trace]:
+        """Remove and return the complete parts of traces, except of the traces in ``ready``.
+
+        A part is a question with its answer below an open span. The part is complete only if none
+        of its spans has ended since the time ``until``. ``opened`` is a function that returns the
+        open spans of a trace for a trace id.
+        """
+        done = {one.trace_id for one in ready}
+        going_on = [one for one in self.traces.values() if one.trace_id not in done]
+        parts = []
+        for trace in going_on:
+            going = opened(trace.trace_id)
+            parts += [trace.part(ids) for ids in list(completed_parts(trace, going, until=until))]
+            if not trace.spans and not trace.trees:
+                self._remove(trace)
+        return parts
+
+    def _is_complete(self, trace: Trace, now: float) -> bool:
+        limits = self._limits
+        is_soon = trace.root_ended and not trace.is_slow
+        quiet = limits.root_quiet if is_soon else limits.slow_quiet
+        idle = now - trace.last >= quiet and not self.open_spans.recently_open(trace.trace_id)
+        return idle or now - trace.first >= limits.max_age
+
+    def _evict(self, newest: Trace) -> list[int]:
+        """Remove traces until the store is within its limits; return the numbers of their turns.
+
+        The trace ``newest`` is removed if it is too large by itself. Then the oldest traces are
+        removed.
+        """
+        limits, evicted = self._limits, list[int]()
+        if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
+            evicted.append(self._give_up(newest, _EVICTED))
+        while self.traces and (
+            len(self.traces) > limits.max_traces or self._bytes > limits.max_bytes
+        ):
+            evicted.append(self._give_up(next(iter(self.traces.values())), _EVICTED))
+        return evicted
+
+    def _give_up(self, trace: Trace, ending: Ending) -> int:
+        """Remove ``trace``, ignore its later spans, and return the number of its turns.
+
+        Its held spans leave with ``ending``.
+        """
+        self._remove(trace)
+        turns = trace.count_turns()
+        for held in trace.held.values():
+            self.decide(held, ending)
+        self.evicted.append(copy(trace))
+        trace.empty()
+        self._lost[trace.trace_id] = trace
+        if len(self._lost) > _LOST:
+            self._lost.popitem(last=False)
+        return turns
+
+    def _finish(self, traces: Iterable[Trace]) -> None:
+        """Remove ``traces``, and add to each trace its spans that are still open.
+
+        Only open spans that are no part of RAG are added. They may be parents of other spans of the
+        trace.
+        """
+        for trace in traces:
+            self._remove(trace)
+            for span in self.open_spans.of(trace.trace_id):
+                view = SdkSpan(span)
+                if is_bystander(view):
+                    trace.add_bystander(Bystander.of(view))
+
+    def _remove(self, trace: Trace) -> None:
+        if self.traces.get(trace.trace_id) is trace:
+            del self.traces[trace.trace_id]
+        self._bytes -= trace.size
+
+
+def span_id_of(span: ReadableSpan) -> int:
+    """Return the id of ``span``, or 0 if it has none."""
+    context = span.context
+    return context.span_id if context is not None else 0

@@ -1,0 +1,150 @@
+"""``RAG_EVAL_DOCTOR=1``: what a program says at its end; and the description of every cause."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias, get_args
+
+import pytest
+
+from rag_eval_otel.export.metrics import DropReason
+from rag_eval_otel.live.causes import cause_of, causes, causes_text, findings_on_turns
+from rag_eval_otel.tools.doctor import Verdict
+from rag_eval_otel.types import ErrorReason, Reason, SkipReason
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("live/causes.py", "live/doctor.py", "tools/doctor.py")
+SOURCES = [ROOT / "rag_eval_otel" / name for name in NAMES]
+
+PROVIDER = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+trace.set_tracer_provider(provider)
+"""
+ATTACHED = PROVIDER + "from rag_eval_otel import instrument; handle = instrument()\n"
+RAG = "from apps.parts import rag\n"
+ASK = "rag().invoke('When was Borealis Kites founded?'"
+BY_CALLBACK = ATTACHED + RAG + ASK + ", config={'callbacks': [handle.callback]})"
+ONE_SPAN = ATTACHED + "trace.get_tracer('{scope}').start_span('x').end()"
+NOOP = """
+from opentelemetry.trace import NoOpTracerProvider
+from rag_eval_otel import instrument
+instrument(tracer_provider=NoOpTracerProvider())
+"""
+
+Run: TypeAlias = "Callable[[str], str]"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs a program, and returns what it printed to stderr."""
+
+    def report(program: str) -> str:
+        script = tmp_path / "app.py"
+        script.write_text(program, encoding="utf-8")
+        prefixes = ("OTEL_", "RAG_EVAL_", "PYTEST")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+        path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
+        exporters = {f"OTEL_{name}_EXPORTER": "none" for name in ("TRACES", "METRICS", "LOGS")}
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            env={**kept, **exporters, "PYTHONPATH": path, "RAG_EVAL_DOCTOR": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stderr
+
+    return report
+
+
+@pytest.mark.slow
+def test_a_healthy_program(run: Run) -> None:
+    """The report has the counts, what is not exported, and no text of the application."""
+    report = run(BY_CALLBACK)
+    assert re.search(r"rag-eval-otel \S+, app.py, process \d+\njudge     lexical", report)
+    assert "\nturns     scored 1\n" in report
+    assert re.findall("PROBLEM.*|WARNING.*", report) == [
+        "WARNING provider-missing: no MeterProvider is set, no LoggerProvider is set"
+    ]
+    assert "Borealis" not in report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        (ATTACHED, "no-spans"),
+        (ATTACHED + RAG + ASK + ")", "callback-missing"),
+        (ONE_SPAN.format(scope="of.no.instrumentation"), "no-convention"),
+        (NOOP, "provider-noop"),
+    ],
+)
+def test_a_program_without_turns(program: str, cause: str, run: Run) -> None:
+    """The report says why nothing was found, and what to do."""
+    report = run(program)
+    assert f"PROBLEM {cause}: " in report
+    assert f"  do:  {causes()[cause].fix}\n" in report
+
+
+@pytest.mark.slow
+def test_a_forked_process_reports_for_itself(run: Run) -> None:
+    """The child prints a report of its own, without the counts of its parent."""
+    fork = "\nimport multiprocessing as m\n"
+    fork += "c = m.get_context('fork').Process(target=len, args=('',)); c.start(); c.join()"
+    report = run(BY_CALLBACK + fork)
+    assert len(set(re.findall(r"app.py, process (\d+)", report))) == 2
+    assert report.count("turns     scored 1") == 1
+    assert report.count("turns     none") == 1
+
+
+def test_a_refusal_is_a_problem_where_nothing_is_scored() -> None:
+    """Beside scored turns it has the level of its cause."""
+    refused = {"skipped no_answer": 2, "skipped duplicate": 1}
+    assert [(one.cause, one.level) for one in findings_on_turns(refused)] == [
+        ("turns-duplicate", "info"),
+        ("turns-no-answer", "problem"),
+    ]
+    (_, one) = findings_on_turns({**refused, "scored": 1})
+    assert (one.level, one.seen) == ("warning", "2 turns skipped: no_answer")
+    (late,) = findings_on_turns({"scored": 5, "scored span_missed": 1})
+    assert (late.cause, late.seen) == ("turns-span-missed", "1 turns lack a score: span_missed")
+
+
+# --- causes -------------------------------------------------------------------------------------
+
+
+def test_every_reason_has_a_cause() -> None:
+    """Every reason of a turn leads to a described cause."""
+    for status, reasons in (("skipped", SkipReason), ("dropped", DropReason), ("error", Reason)):
+        assert {cause_of(status, reason) for reason in get_args(reasons)} <= set(causes())
+
+
+def test_every_failure_has_a_cause_of_its_own() -> None:
+    """Of a failed score, the doctor does not say that the judge answered."""
+    failures = {cause_of("error", reason) for reason in get_args(ErrorReason)}
+    assert failures <= set(causes()) - {"scores-undefined"}
+
+
+def test_every_cause_is_used() -> None:
+    """Every described cause is used: the code names it, or a reason leads to it."""
+    named = {f"otlp-{verdict}" for verdict in get_args(Verdict)}
+    named |= set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', "".join(p.read_text() for p in SOURCES)))
+    for status, reasons in (("skipped", SkipReason), ("dropped", DropReason)):
+        named |= {cause_of(status, reason) for reason in get_args(reasons)}
+    assert set(causes()) <= named
+
+
+def test_every_cause_is_read_from_the_text() -> None:
+    """Each entry of ``causes.md`` is a cause with a reason and a fix."""
+    assert len(causes()) == causes_text().count("\n- `")
+    assert all(cause.why and cause.fix for cause in causes().values())

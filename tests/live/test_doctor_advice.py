@@ -1,0 +1,197 @@
+"""The doctor's advice on refused turns: with it, the same turn is scored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import Runnable, RunnableLambda
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.trace import Span, use_span
+
+import rag_eval_otel
+from apps import company
+from apps.fakes import ScriptedChat
+from apps.parts import PROMPT, handbook, join
+from live import App, asked, attached, generated, retrieved, said, told
+from rag_eval_otel import record_answer, record_question, record_retrieval
+from rag_eval_otel.config import Config
+from rag_eval_otel.live.causes import cause_of, causes
+from rag_eval_otel.semconv import EVALUATION_CONTEXTS_SOURCE as SOURCE
+
+Build = Callable[[App, Span | None], None]
+Advice = Callable[[], None]
+
+
+def outcome(build: Build, advice: Advice | None = None, **options: Any) -> dict[Any, int]:
+    """Build a turn, follow the advice in a span around it, and return the counted turns."""
+    with attached(**options) as app:
+        around = app.plain("request") if advice else None
+        with use_span(around, end_on_exit=True) if around else nullcontext():
+            build(app, around)
+            if advice:
+                advice()
+        app.handle.flush()
+        return app.counted()
+
+
+def call(app: App, chain: Span, prompt: str, answer: str) -> None:
+    """Record a call of a model."""
+    message = {"llm.input_messages.0.message.content": prompt}
+    reply = {"llm.output_messages.0.message.content": answer, "output.value": answer}
+    app.step("LLM", chain, **{**generated(1), **message, **reply}).end()
+
+
+def two_answers(app: App, around: Span | None) -> None:
+    """Two calls answer, and no span says which answer was returned."""
+    chain = app.step("CHAIN", around, **{"input.value": asked(1)})
+    app.retrieve(1, chain)
+    app.generate(1, chain)
+    call(app, chain, "\n\n".join([*told(1), asked(1)]), "Nobody knows who founded company 1.")
+    chain.end()
+
+
+def chosen_by_code(app: App, around: Span | None) -> None:
+    """Two documents are retrieved, and the model is shown one; no step explains that."""
+    chain = app.chain(1, around)
+    app.retrieve(1, chain)
+    call(app, chain, f"{told(1)[0]}\n\n{asked(1)}", said(1))
+    chain.end()
+
+
+def no_answer(app: App, around: Span | None) -> None:
+    """Only the retrieval is traced."""
+    app.retrieve(1, around)
+
+
+def no_texts(app: App, around: Span | None) -> None:
+    """The retrieval is traced without its documents."""
+    chain = app.chain(1, around)
+    app.step("RETRIEVER", chain, **{"input.value": asked(1)}).end()
+    app.generate(1, chain)
+    chain.end()
+
+
+def no_question(app: App, around: Span | None) -> None:
+    """The question is only in one message together with the documents."""
+    chain = app.step("CHAIN", around, **{"output.value": said(1)})
+    app.step("RETRIEVER", chain, **{**retrieved(1), "input.value": ""}).end()
+    app.generate(1, chain)
+    chain.end()
+
+
+def no_retrieval(app: App, around: Span | None) -> None:
+    """Only the client of the model is traced."""
+    app.generate(1, around)
+
+
+def all_three() -> None:
+    """Record the whole turn."""
+    record_question(asked(1))
+    record_retrieval(asked(1), told(1))
+    record_answer(said(1))
+
+
+@pytest.mark.parametrize(
+    ("build", "reason", "advice"),
+    [
+        (two_answers, "ambiguous", all_three),
+        (chosen_by_code, "partial", lambda: record_retrieval(asked(1), told(1)[:1])),
+        (no_answer, "no_answer", lambda: record_answer(said(1))),
+        (no_texts, "no_contexts", lambda: record_retrieval(asked(1), told(1))),
+        (no_question, "no_question", lambda: record_question(asked(1))),
+        (no_retrieval, "no_retrieval", lambda: record_retrieval(asked(1), told(1))),
+    ],
+)
+def test_recording_in_a_span_around_the_turn(build: Build, reason: str, advice: Advice) -> None:
+    """The turn is refused for its reason; with the advised call it is scored."""
+    assert outcome(build) == {("skipped", reason): 1}
+    assert outcome(build, advice) == {("scored", None): 1}
+    assert "record_" in causes()[cause_of("skipped", reason)].fix
+
+
+def in_the_prompt(app: App, around: Span | None) -> None:
+    """Only the client of the model is traced; the documents stand in its prompt."""
+    chain = app.chain(1, around)
+    pages = "\n\n".join(told(1))
+    call(app, chain, f"Context:\n{pages}\n\nQuestion: {asked(1)}", said(1))
+    chain.end()
+
+
+def test_documents_in_the_prompt() -> None:
+    """If only the model's client is traced, the option reads documents from the prompt."""
+    assert outcome(in_the_prompt) == {("skipped", "no_retrieval"): 1}
+    assert outcome(in_the_prompt, contexts_from_prompt="on") == {("scored", None): 1}
+
+
+def test_the_span_names_the_source_of_the_documents() -> None:
+    """The span of such a turn says that its contexts are from the prompt."""
+    with attached(contexts_from_prompt="on") as app:
+        in_the_prompt(app, None)
+        app.handle.flush()
+        sources = {(one.attributes or {}).get(SOURCE) for one in app.exported()}
+    assert "prompt" in sources
+
+
+def test_a_limit_of_the_sdk() -> None:
+    """With a limit that cuts texts the turn is refused; with a higher one it is scored."""
+
+    def build(app: App, around: Span | None) -> None:
+        app.turn(1, around)
+
+    cut = TracerProvider(span_limits=SpanLimits(max_attribute_length=20))
+    assert outcome(build, provider=cut) == {("skipped", "truncated"): 1}
+    raised = TracerProvider(span_limits=SpanLimits(max_attribute_length=2000))
+    assert outcome(build, provider=raised) == {("scored", None): 1}
+
+
+# --- LangChain, by the callback -------------------------------------------------------------------
+
+
+def ask(chain: Runnable[Any, Any], question: object, **options: Any) -> dict[Any, int]:
+    """Run ``chain`` with our callback, and return the counted turns."""
+    with attached(**options) as app:
+        chain.invoke(question, config={"callbacks": [app.handle.callback]})
+        app.handle.flush()
+        return app.counted()
+
+
+QUESTION = "When was Borealis Kites founded?"
+GENERATE = PROMPT | ScriptedChat() | StrOutputParser()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_function_that_retrieves(*, recorded: bool) -> None:
+    """Documents of a plain function are a retrieval only if they are recorded in the run."""
+
+    def search(question: str) -> dict[str, str]:
+        found = [document.page_content for document in company.documents()[:2]]
+        if recorded:
+            record_retrieval(question, found)
+        return {"context": "\n\n".join(found), "question": question}
+
+    key = ("scored", None) if recorded else ("skipped", "no_retrieval")
+    assert ask(RunnableLambda(search) | GENERATE, QUESTION) == {key: 1}
+
+
+def test_a_vector_store_that_is_searched_directly() -> None:
+    """A direct search of a vector store within a run is a retrieval."""
+    store = handbook().vectorstore
+
+    def search(question: str) -> dict[str, str]:
+        return {"context": join(store.similarity_search(question, k=2)), "question": question}
+
+    assert ask(RunnableLambda(search) | GENERATE, QUESTION) == {("scored", None): 1}
+
+
+def test_every_advice_names_existing_functions() -> None:
+    """Every function and option that the advice names exists."""
+    for cause in causes().values():
+        for name in re.findall(r"\b(record_\w+|instrument)\(", cause.fix):
+            assert hasattr(rag_eval_otel, name)
+        for name in re.findall(r"\b([a-z]+_[a-z_]+)=", cause.fix):
+            assert name in {*Config.__dataclass_fields__, "tracer_provider"}, name

@@ -1,0 +1,115 @@
+"""A tracer provider alone: one line says what is not exported, and docs/opentelemetry.md how to."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otlp_receiver import OtlpReceiver
+
+pytestmark = pytest.mark.slow  # each starts a program: providers are set once in a process
+
+ROOT = Path(__file__).parents[2]
+(SNIPPET,) = [
+    block
+    for block in re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "opentelemetry.md").read_text(), re.DOTALL
+    )
+    if "set_meter_provider" in block
+]
+START = """
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from apps.parts import rag
+from rag_eval_otel import RagEvalCallbackHandler, instrument
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
+trace.set_tracer_provider(provider)
+"""
+TURNS = """
+for _ in range(2):
+    rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handle.callback]})
+    handle.flush()
+"""
+ATTACH = "handle = instrument()\n"
+METRICS = "no MeterProvider is set: metrics of scores, turns and drift are not exported"
+EVENTS = "no LoggerProvider is set: score events are written on the span"
+
+
+def lines_of(program: str, receiver: OtlpReceiver) -> list[str]:
+    """Run ``program`` with its exports going to ``receiver``, and return its lines on stderr."""
+    names = ("OTEL_", "RAG_EVAL_", "PYTEST")
+    done = subprocess.run(  # our own program
+        [sys.executable, "-c", program],
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith(names)},
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
+        },
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    )
+    return done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    "attach",
+    [ATTACH, "handle = RagEvalCallbackHandler().handle\n", 2 * ATTACH],
+    ids=["instrument", "handler", "twice"],
+)
+def test_one_line_names_both(attach: str) -> None:
+    """Whatever starts the pipeline, and however many turns follow."""
+    with OtlpReceiver() as receiver:
+        (line,) = lines_of(START + attach + TURNS, receiver)
+        assert not receiver.metrics()
+        assert not receiver.logs()
+    assert line.startswith("rag_eval_otel: ")
+    assert METRICS in line
+    assert EVENTS in line
+    assert "docs/opentelemetry.md shows how to set one" in line
+
+
+@pytest.mark.parametrize(
+    ("attach", "told", "not_told"),
+    [
+        ("handle = instrument(meter_provider=NoOpMeterProvider())\n", EVENTS, METRICS),
+        ('handle = instrument(score_events="span")\n', METRICS, EVENTS),
+    ],
+    ids=["no metrics", "events on the span"],
+)
+def test_what_is_meant_is_not_told(attach: str, told: str, not_told: str) -> None:
+    """Who says that metrics or events are not wanted is not told that they are missing."""
+    with OtlpReceiver() as receiver:
+        (line,) = lines_of(START + attach + TURNS, receiver)
+    assert told in line
+    assert not_told not in line
+
+
+@pytest.mark.parametrize(
+    "program",
+    [SNIPPET + ATTACH, ATTACH + SNIPPET],
+    ids=["before instrument()", "after instrument()"],
+)
+def test_the_snippet_of_the_readme_exports_metrics_and_events(program: str) -> None:
+    """Set before or after `instrument`, the providers export, and no line is logged."""
+    with OtlpReceiver() as receiver:
+        end = "metrics.get_meter_provider().shutdown(); logs.shutdown()\n"
+        assert lines_of(START + program + TURNS + end, receiver) == []
+        assert "rag.evaluation.score" in {metric.name for metric in receiver.metrics()}
+        assert receiver.logs()
+
+
+def test_nothing_is_told_without_a_turn() -> None:
+    """The application may still set the providers."""
+    with OtlpReceiver() as receiver:
+        assert lines_of(START + ATTACH, receiver) == []

@@ -1,0 +1,328 @@
+"""Twelve situations in which traces, held spans, the clock and the judge meet."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Span, use_span
+
+from live import STATUS, App, attached
+from pipeline import GatedJudge, OnesEmbedder, good_judge
+from rag_eval_otel import record_answer, record_feedback, record_question, record_retrieval
+from rag_eval_otel.capture.trace import TraceLimits
+from rag_eval_otel.config import Config
+from rag_eval_otel.types import Ending, Evaluation
+from rag_eval_otel.worker.engine import Engine
+from runs import run_chain
+from wires import FakeOutput, attributes_of, request_with, turn_spans
+
+PATIENCE = 60
+SCORED = ("scored", None)
+
+
+class GatedExporter(InMemorySpanExporter):
+    """An exporter that blocks from the time when `close` was called until `open` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self._gate = threading.Event()
+        self._gate.set()
+
+    def close(self) -> None:
+        """Let no span pass."""
+        self._gate.clear()
+
+    def open(self) -> None:
+        """Let all spans pass."""
+        self._gate.set()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Wait for the gate, then keep the spans."""
+        if not self._gate.is_set():
+            self.entered.set()
+            self._gate.wait(PATIENCE)
+        return super().export(spans)
+
+
+@contextmanager
+def gated(**options: Any) -> Iterator[tuple[App, GatedExporter, GatedJudge]]:
+    """Attach a pipeline whose judge and exporter can be blocked; both are opened at the end."""
+    exporter, judge = GatedExporter(), GatedJudge()
+    with attached(exporter=exporter, judge=judge, **options) as app:
+        try:
+            yield app, exporter, judge
+        finally:
+            exporter.open()
+            judge.open()
+
+
+def on_thread(call: Callable[[], object]) -> threading.Thread:
+    """Return a started thread that calls ``call``."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def each_left_once(app: App) -> bool:
+    """Return True if no span has left twice."""
+    spans = Counter(span.context.span_id for span in app.exported())
+    return set(spans.values()) <= {1}
+
+
+def test_1_a_late_retriever_span() -> None:
+    """An open retrieval below holds the root; one after the end starts a trace without a turn."""
+    with attached() as app:
+        chain = app.chain()
+        search = app.step("RETRIEVER", chain, **{"input.value": "late"})
+        app.generate(1, chain)
+        chain.end()
+        app.pipeline.submit_ended()
+        assert app.exported()[-1].name == "llm"  # the root waits
+        search.set_attribute("retrieval.documents.0.document.content", "Ada founded it.")
+        search.end()
+        assert app.handle.flush(PATIENCE)
+        assert app.status_of(chain) == "scored"
+        app.retrieve(2, chain)
+        assert app.handle.flush(PATIENCE)
+        assert app.counted() == {SCORED: 1, ("skipped", "no_answer"): 1}
+        assert each_left_once(app)
+
+
+def test_2_langchain_below_a_server_span() -> None:
+    """The runs are scored by themselves, while the request is open; both leave once."""
+    with attached() as app:
+        server = app.plain("GET /ask")
+        with use_span(server):
+            run_chain(app.handle.callback, "rag")
+        assert app.handle.flush(PATIENCE)
+        assert app.statuses() == {"scored": 1, None: 2}
+        server.end()
+        assert app.handle.flush(PATIENCE)
+        assert app.statuses() == {"scored": 1, None: 3}
+        assert app.counted() == {SCORED: 1}
+
+
+def test_2_an_open_span_of_ours_does_not_delay_the_trace_around_it() -> None:
+    """The span of a LangChain turn waits for its scores; the rest of the request is read."""
+    with gated(hold_seconds=3600) as (app, _, judge):
+        server = app.plain("POST /ask")
+        with use_span(server):
+            run_chain(app.handle.callback, "rag")
+        judge.asked.result(PATIENCE)
+        app.turn(1, server)
+        server.end()
+        app.pipeline.submit_ended()
+        assert not app.store.traces
+        judge.open()
+        assert app.store.wait_left(PATIENCE)
+        assert app.statuses()["scored"] == 2
+
+
+def test_3_one_turn_is_scored_while_another_of_its_trace_is_evicted() -> None:
+    """What is paid for is never evicted: only what collects is."""
+    with gated(hold_seconds=3600) as (app, _, judge):
+        session = app.plain("session")
+        first = app.turn(1, session)
+        app.pipeline.submit_ended()
+        judge.asked.result(PATIENCE)
+        app.store._limits = TraceLimits(max_traces=1)  # noqa: SLF001
+        second = app.chain(2, session)
+        app.retrieve(2, second)
+        app.chain(3)  # another trace, so the oldest must go
+        app.retrieve(3, app.chain(3))
+        judge.open()
+        assert app.store.wait_left(PATIENCE)
+        assert app.status_of(first) == "scored"
+        second.end()
+        session.end()
+        assert app.handle.flush(PATIENCE)
+        assert app.status_of(second) is None
+        assert app.counted()[SCORED] == 1
+        assert app.counted()["skipped", "evicted"] >= 1
+
+
+@pytest.mark.parametrize("call", ["flush", "shutdown"])
+def test_4_flush_and_shutdown_while_judge_and_exporter_hang(call: str) -> None:
+    """The caller gets control back in time; when the exporter goes on, each span leaves once."""
+    with gated(hold_seconds=3600) as (app, exporter, judge):
+        app.turn(1)
+        app.pipeline.submit_ended()
+        judge.asked.result(PATIENCE)
+        exporter.close()
+        caller = on_thread(lambda: getattr(app.handle, call)(0.3))
+        assert exporter.entered.wait(PATIENCE)
+        caller.join(PATIENCE)
+        assert not caller.is_alive()
+        exporter.open()
+        app.let_leave()
+        status = {"flush": "flushed", "shutdown": "shutdown"}[call]
+        assert app.statuses() == {status: 1, None: 2}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_5_a_fork_while_spans_are_held() -> None:
+    """The parent exports what it held; the child begins with nothing, and its turns are scored."""
+    with gated(hold_seconds=3600) as (app, _, judge):
+        app.turn(1)
+        app.pipeline.submit_ended()
+        judge.asked.result(PATIENCE)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                app.exporter.clear()
+                held = app.pipeline.count_held()
+                judge.open()
+                app.turn(2)
+                app.pipeline.submit_ended()
+                has_left = app.store.wait_left(PATIENCE)  # a flush waits five seconds
+                is_scored = app.statuses() == {"scored": 1, None: 2}
+                status = 0 if held == 0 and has_left and is_scored else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        judge.open()
+        assert app.store.wait_left(PATIENCE)
+        assert app.statuses() == {"scored": 1, None: 2}
+
+
+def test_6_a_slow_exporter() -> None:
+    """Scores come in although spans do not leave; when there is no room, spans leave unscored."""
+    with gated(max_held=3) as (app, exporter, judge):
+        chains: list[Span] = []
+        for number in range(3):
+            chain = app.chain(number)
+            app.retrieve(number, chain)
+            app.generate(number, chain)
+            chain.end()
+            chains.append(chain)
+        exporter.close()
+        judge.open()
+        app.pipeline.submit_ended()
+        assert exporter.entered.wait(PATIENCE)
+        assert app.pipeline.evaluator.flush(PATIENCE)  # the judge is not delayed
+        late = app.chain(9)
+        search = app.step("RETRIEVER", late, **{"input.value": "?"})
+        exporter.open()
+        search.end()
+        late.end()
+        assert app.handle.flush(PATIENCE)
+        assert [app.status_of(chain) for chain in chains] == ["scored"] * 3
+        assert app.counted()[SCORED] == 3
+        assert each_left_once(app)
+
+
+class Blocking:
+    """A sink that blocks the thread of the judge until ``gate`` is set."""
+
+    def __init__(self) -> None:
+        self.gate, self.entered = threading.Event(), threading.Event()
+
+    def __call__(self, _: Evaluation) -> None:
+        """Block, as a sink: sinks are called on the thread of the judge."""
+        self.entered.set()
+        self.gate.wait(PATIENCE)
+
+
+def test_7_user_code_that_blocks_delays_scores_and_no_span() -> None:
+    """Every span leaves at its deadline while the thread of the judge stands still."""
+    sink = Blocking()
+    with attached(sinks=[sink], hold_seconds=0.3) as app:
+        app.turn(1)
+        app.pipeline.submit_ended()
+        assert sink.entered.wait(PATIENCE)
+        app.turn(2)
+        assert app.store.wait_left(PATIENCE)
+        assert app.statuses() == {"timeout": 2, None: 4}
+        sink.gate.set()
+        assert app.handle.flush(PATIENCE)
+        assert app.counted() == {SCORED: 2}
+
+
+def test_8_a_cascade_and_late_feedback() -> None:
+    """Bad feedback on a turn that only the offline judge scored asks the judge, once."""
+    with attached(cascade="lexical", sample_rate=0.0001, judge=good_judge()) as app:
+        chain = app.turn(1)
+        assert app.handle.flush(PATIENCE)
+        assert app.status_of(chain) == "scored"
+        context = chain.get_span_context()
+        record_feedback(0.0, trace_id=context.trace_id, span_id=context.span_id)
+        assert app.handle.flush(PATIENCE)
+        assert app.counted() == {SCORED: 1}
+        assert app.statuses() == {"scored": 1, None: 2}
+
+
+def test_9_a_worker_gets_very_many_traces_at_once() -> None:
+    """Each span leaves once; for those without room, the outcome says so."""
+    traces, judge, output = 1500, GatedJudge(), FakeOutput()
+    config = Config(judge=judge, embedder=OnesEmbedder(), hold_seconds=3600, drift="off")
+    engine = Engine(config, output, meter_provider=NoOpMeterProvider())
+    spans = [span for number in range(traces) for span in turn_spans(number + 1)]
+    engine.accept(request_with(*spans, service="shop", scope="openinference.instrumentation.x"))
+    judge.asked.result(PATIENCE)
+    engine.shutdown(1)
+    ids = Counter((one.message.trace_id, one.message.span_id) for one in output.sent)
+    assert (len(ids), set(ids.values())) == (3 * traces, {1})
+    assert (engine.stats.held, engine.stats.pending) == (0, 0)
+    statuses = Counter(attributes_of(one.message).get(STATUS) for one in output.sent)
+    assert statuses["overload"] + statuses["shutdown"] == traces
+
+
+def test_10_recorded_turns() -> None:
+    """What the application records is on its current span or LangChain run, wherever it is."""
+    with attached() as app:
+        with app.provider.get_tracer("app").start_as_current_span("ask"):
+            record_question("Who founded it?")
+            record_retrieval("founder", ["It was founded by Ada."])
+            record_answer("Ada founded it.")
+        assert app.handle.flush(PATIENCE)
+        assert app.statuses() == {"scored": 1}
+
+
+def test_11_two_pipelines_of_one_process() -> None:
+    """An exporter that hangs in one of them delays nothing in the other."""
+    with gated(hold_seconds=3600) as (first, exporter, judge), attached() as second:
+        first.turn(1)
+        first.pipeline.submit_ended()
+        judge.asked.result(PATIENCE)
+        exporter.close()
+        judge.open()
+        assert exporter.entered.wait(PATIENCE)
+        second.turn(1)
+        assert second.handle.flush(PATIENCE)
+        assert second.statuses() == {"scored": 1, None: 2}
+        exporter.open()
+
+
+def test_12_deadline_and_scores_at_once() -> None:
+    """Whichever is first decides, the other changes nothing; the turn is counted once."""
+    for number in range(30):
+        with attached(hold_seconds=60) as app:
+            chain = app.turn(number)
+            start = threading.Barrier(2)
+
+            def expire(app: App = app, start: threading.Barrier = start) -> None:
+                start.wait(PATIENCE)
+                for held in app.store.older():
+                    app.pipeline.clock.release(held, Ending("timeout"))
+
+            thread = on_thread(expire)
+            start.wait(PATIENCE)
+            app.pipeline.submit_ended()
+            thread.join(PATIENCE)
+            assert app.handle.flush(PATIENCE)
+            assert app.status_of(chain) in {"scored", "timeout"}
+            assert app.counted() == {SCORED: 1}
+            assert each_left_once(app)

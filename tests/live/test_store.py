@@ -1,0 +1,384 @@
+"""The store and its clock: each held span leaves exactly once, as the first decision says."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import context as otel_context
+
+from rag_eval_otel.capture.trace import Held
+from rag_eval_otel.live.clock import Clock
+from rag_eval_otel.live.store import HoldLimits, Store
+from rag_eval_otel.testing import ManualClock
+from rag_eval_otel.types import UNTOUCHED, Ending
+
+SCORED, TIMEOUT = Ending("scored"), Ending("timeout")
+PATIENCE = 30
+
+
+def held(number: int = 1, *, size: int = 1, is_likely: bool = True) -> Held:
+    """Return the span ``number``, which is to be held."""
+    return Held((1, number), number, otel_context.get_current(), size, is_likely)
+
+
+def store(clock: Any = None, **limits: Any) -> Store:
+    """Return a store with room for ten spans."""
+    hold = HoldLimits(**{"seconds": 60.0, "max_spans": 10, "max_bytes": 1000, **limits})
+    return Store(hold=hold, **({} if clock is None else {"clock": clock}))
+
+
+@dataclass
+class Exits:
+    """Records what leaves a store, in order, and calls ``before`` with the number first."""
+
+    before: Callable[[int], None] = lambda _: None
+    left: list[tuple[int, str | None]] = field(default_factory=list)
+
+    def leave(self, held: Held) -> bool:
+        """Record that ``held`` leaves."""
+        number, ending = held.item, held.ending or UNTOUCHED
+        self.before(number)
+        self.left.append((number, ending.status))
+        return True
+
+
+@contextmanager
+def ticking(kept: Store, exits: Exits) -> Iterator[Clock]:
+    """Run a clock, until ``kept`` is empty at the end."""
+    clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
+    yield clock
+    clock.stop()
+
+
+def test_the_first_decision_counts() -> None:
+    """A second decision changes nothing and says so."""
+    kept, span, exits = store(), held(), Exits()
+    assert kept.hold(span)
+    assert kept.decide(span, SCORED)
+    assert not kept.decide(span, TIMEOUT)
+    with ticking(kept, exits) as clock:
+        clock.export()
+        assert kept.wait_left(PATIENCE)
+    assert not kept.decide(span, TIMEOUT)
+    assert exits.left == [(1, "scored")]
+
+
+def test_states_of_a_held_span() -> None:
+    """It collects until a turn is found for it, is scored, leaves, and has left."""
+    kept, span = store(), held()
+    kept.hold(span)
+    states = [span.state]
+    kept.start_scoring(span)
+    states.append(span.state)
+    kept.decide(span, SCORED)
+    states.append(span.state)
+    assert (len(kept), kept.size, kept.waiting) == (0, 1, 1)
+    kept.left(span)
+    states.append(span.state)
+    assert states == ["collecting", "scoring", "leaving", "left"]
+    assert (len(kept), kept.size, kept.waiting, span.item) == (0, 0, 0, None)
+
+
+def test_a_span_that_is_not_likely_leaves_as_it_is() -> None:
+    """It gets no status, but the scores of a turn that is found later come too late for it."""
+    kept, span = store(), held(is_likely=False)
+    kept.hold(span)
+    kept.decide(span, TIMEOUT)
+    kept.start_scoring(span)
+    assert (span.ending, span.is_late, span.state) == (UNTOUCHED, True, "leaving")
+    assert kept.seconds_left(span) < 61
+
+
+def test_one_span_is_not_held_twice() -> None:
+    """A span that claims the identity of a held one is refused, not swallowed."""
+    kept = store()
+    assert kept.hold(held())
+    assert not kept.hold(held())
+
+
+@pytest.mark.parametrize("limit", [{"max_spans": 2}, {"max_bytes": 20}])
+def test_limits_refuse(limit: dict[str, int]) -> None:
+    """Over the limit in spans or bytes nothing is held; a span that has left makes room."""
+    kept, spans = store(**limit), [held(number, size=10) for number in range(4)]
+    assert [kept.hold(span) for span in spans[:3]] == [True, True, False]
+    kept.decide(spans[0], SCORED)
+    assert not kept.hold(spans[3])  # a slow exporter does not empty the memory
+    kept.left(spans[0])
+    assert kept.hold(spans[3])
+
+
+def test_spans_that_get_no_scores_are_bounded_in_number() -> None:
+    """They take no place of those that wait for scores, up to eight times their number."""
+    kept = store()
+    stored = [kept.hold(held(number, size=0, is_likely=False)) for number in range(81)]
+    assert stored == [True] * 80 + [False]
+
+
+def test_closed_holds_nothing() -> None:
+    """After closing nothing is held any more, and a fork does not open the store again."""
+    kept = store()
+    kept.close()
+    kept.reset()
+    assert not kept.is_open
+    assert not kept.hold(held())
+
+
+def test_deadlines_in_order() -> None:
+    """At its deadline a span leaves, oldest first; a span without a deadline waits."""
+    time = ManualClock()
+    kept, spans = store(time, seconds=5.0), [held(number) for number in range(3)]
+    for span in spans:
+        kept.hold(span)
+        time.advance(1.0)
+    due = []
+    for _ in range(4):
+        kept.decide_due()
+        due.append([span.item for span in kept.exit])
+        time.advance(1.0)
+    assert due == [[], [], [0], [0, 1]]
+    assert [kept.seconds_left(span) for span in spans] == [0.0, 0.0, 0.0]
+
+
+def test_time_in_which_the_process_was_stopped_is_no_waiting_time() -> None:
+    """A span that waited while nothing ran does not leave when the process goes on."""
+    time = ManualClock()
+    kept, span = store(time, seconds=5.0), held()
+    kept.hold(span)
+    time.advance(100.0)
+    kept.add_stopped(98.0)
+    kept.decide_due()
+    assert (span.state, kept.seconds_left(span)) == ("collecting", 3.0)
+
+
+def test_a_span_may_end_while_the_lock_is_held() -> None:
+    """A finalizer that ends a span inside the critical section does not deadlock."""
+    kept, span = store(), held()
+    with kept.lock:  # where a garbage collection may strike
+        assert kept.hold(span)
+        assert kept.decide(span, SCORED)
+
+
+def test_a_flush_waits_for_older_spans_only() -> None:
+    """What comes after the flush began is not waited for; the spans of an older run tree are."""
+    kept, tree = store(), held(1)
+    assert kept.wait_left(0)
+    kept.hold(tree)
+    assert not kept.wait_left(0)
+    kept.hold(held(2))
+    kept.replace(tree, [held(3)], [])
+    assert not kept.wait_left(0, number=1)
+    kept.left(kept.held[1, 3])
+    assert kept.wait_left(0, number=1)
+    assert not kept.wait_left(0)
+
+
+def test_a_tree_that_is_decided_while_it_is_written() -> None:
+    """Its spans leave like it; those that are no turn leave as they are."""
+    kept, tree, exits = store(), held(1), Exits()
+    kept.hold(tree)
+    assert [kept.claim(tree), kept.claim(tree)] == [True, False]
+    kept.decide(tree, TIMEOUT)
+    kept.replace(tree, [held(2), held(3)], [held(4)])
+    with ticking(kept, exits) as clock:
+        clock.export()
+        assert kept.wait_left(PATIENCE)
+    assert exits.left == [(4, None), (2, "timeout"), (3, "timeout")]
+
+
+EVENTS = ("hold", "scored", "timeout", "all", "export")
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(EVENTS)), max_size=60))
+def test_in_any_order_each_span_leaves_once(events: list[tuple[int, str]]) -> None:
+    """In any order of holds, decisions and exports, each held span leaves exactly once."""
+    kept, exits, accepted = store(max_spans=4), Exits(), 0
+    clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
+    clock.run_inline()
+    for number, event in events:
+        span = kept.find((1, number))
+        if event == "hold":
+            accepted += kept.hold(held(number))
+        elif event == "all":
+            for each in kept.older():
+                kept.decide(each, Ending("flushed"))
+        elif event == "export":
+            clock.export()
+        elif span is not None:
+            kept.decide(span, Ending(event))  # type: ignore[arg-type]
+    for span in kept.older():
+        kept.decide(span, Ending("shutdown"))
+    clock.export()
+    assert len(exits.left) == accepted
+    assert (len(kept), kept.size, kept.waiting, list(kept.exit)) == (0, 0, 0, [])
+
+
+def test_threads_race_for_each_span() -> None:
+    """Eight threads that all decide about the same spans: one wins for each."""
+    kept, exits = store(max_spans=500), Exits()
+    spans = [held(number) for number in range(500)]
+    for span in spans:
+        kept.hold(span)
+    wins: list[bool] = []
+    with ticking(kept, exits) as clock:
+
+        def race() -> None:
+            wins.extend(clock.release(span, SCORED) for span in spans)
+
+        threads = [threading.Thread(target=race) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert kept.wait_left(PATIENCE)
+    assert sum(wins) == 500
+    assert Counter(number for number, _ in exits.left) == dict.fromkeys(range(500), 1)
+
+
+# --- the clock ------------------------------------------------------------------------------------
+
+
+def test_the_clock_keeps_deadlines() -> None:
+    """Nobody else is needed for spans to leave in time."""
+    kept, exits = store(seconds=0.01), Exits()
+    with ticking(kept, exits) as clock:
+        for number in range(3):
+            kept.hold(held(number))
+        clock.wake()
+        assert kept.wait_left(PATIENCE)
+    assert exits.left == [(0, "timeout"), (1, "timeout"), (2, "timeout")]
+
+
+def test_a_deadline_is_kept_between_two_exports() -> None:
+    """While many spans leave slowly, those that are due leave next."""
+    time, kept = ManualClock(), None
+    exits = Exits(before=lambda number: time.advance(61.0) if number == 1 else None)
+    kept = store(time)
+    first, second, third = held(1), held(2), held(3)
+    for span in (first, second, third):
+        kept.hold(span)
+    with ticking(kept, exits) as clock:
+        kept.decide(first, SCORED)
+        kept.decide(third, SCORED)
+        clock.export()
+        assert kept.wait_left(PATIENCE)
+    assert exits.left == [(1, "scored"), (3, "scored"), (2, "timeout")]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_the_clock_outlives_an_exporter_that_exits(error: type[BaseException]) -> None:
+    """An exception in the export of one span holds no other span past its deadline."""
+    broken: list[threading.Thread] = []
+
+    def fail(number: int) -> None:
+        if number == 1:
+            broken.append(threading.current_thread())
+            raise error
+
+    kept, exits = store(seconds=0.01), Exits(before=fail)
+    with ticking(kept, exits) as clock:
+        with kept.lock:  # both are there before the clock looks
+            kept.hold(held(1))
+            kept.hold(held(2))
+        clock.wake()
+        assert kept.wait_left(PATIENCE)
+        broken[0].join(PATIENCE)  # its exception is this test's, and no later one's
+    assert exits.left == [(2, "timeout")]
+
+
+def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
+    """An exporter that hangs delays what is asked of the clock, and not the one who asks."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def hang(_: int) -> None:
+        entered.set()
+        gate.wait(PATIENCE)
+
+    kept, calls = store(), list[int]()
+    with ticking(kept, Exits(before=hang)) as clock:
+        span = held()
+        kept.hold(span)
+        clock.release(span, SCORED)
+        assert entered.wait(PATIENCE)
+        assert not clock.call(lambda: calls.append(1), 0.0)
+        assert calls == []
+        gate.set()
+        assert clock.call(lambda: calls.append(2), PATIENCE)
+        assert calls == [1, 2]
+
+
+def test_what_is_asked_of_a_clock_that_has_ended_is_done() -> None:
+    """A flush after the end does not wait for a thread that is gone."""
+    calls = list[int]()
+    with ticking(store(), Exits()) as clock:
+        assert clock.call(lambda: calls.append(1), PATIENCE)
+        thread = clock._thread  # noqa: SLF001
+    assert thread is not None
+    thread.join(PATIENCE)
+    assert clock.call(lambda: calls.append(2), PATIENCE)
+    assert calls == [1, 2]
+
+
+def test_a_clock_that_cannot_go_on_stores_one_wish_to_export() -> None:
+    """An exporter that hangs for hours makes no queue grow."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def hang(_: int) -> None:
+        entered.set()
+        gate.wait(PATIENCE)
+
+    kept, exits = store(), Exits(before=hang)
+    with ticking(kept, exits) as clock:
+        spans = [held(number) for number in range(3)]
+        for span in spans:
+            kept.hold(span)
+        clock.release(spans[0], SCORED)
+        assert entered.wait(PATIENCE)
+        for span in spans[1:]:
+            clock.release(span, SCORED)
+        for _ in range(100):
+            clock.export()
+        assert clock._wakes.qsize() <= 2  # noqa: SLF001
+        gate.set()
+        assert kept.wait_left(PATIENCE)
+    assert len(exits.left) == 3
+
+
+def test_without_a_thread_spans_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At exit no thread can be started: what is decided is exported by who decides it."""
+
+    def refuse(_: threading.Thread) -> None:
+        msg = "can't create new thread at interpreter shutdown"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    kept, exits, span = store(), Exits(), held()
+    clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
+    assert not clock.start()
+    kept.hold(span)
+    assert clock.release(span, SCORED)
+    assert exits.left == [(1, "scored")]
+
+
+def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
+    """No thread runs before it is needed; after a fork, the child needs one of its own."""
+    kept, swept = store(), threading.Event()
+    clock = Clock(kept, sweep=swept.set, leave=Exits().leave)
+    assert not clock.is_awake
+    clock.wake()
+    assert swept.wait(PATIENCE)
+    thread = clock._thread  # noqa: SLF001
+    assert thread is not None
+    clock.reset()
+    assert not clock.is_awake
+    clock.wake()
+    assert clock._thread is not thread  # noqa: SLF001
+    clock.stop()
