@@ -32,6 +32,9 @@ class BatchLimits:
     in_flight: int = 4
 
 
+_ITEM_SIZE = 200  # bytes of an item without its content, measured
+
+
 class Item(NamedTuple):
     """A serialized span, group of spans, or request of log records; ``number`` counts these."""
 
@@ -40,6 +43,11 @@ class Item(NamedTuple):
     number: int
     origin: Origin | None = None
     receipt: Receipt | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        return len(self.content) + _ITEM_SIZE
 
 
 class Queue:
@@ -110,7 +118,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        return sum(len(item.content) for item in self.items)
+        return sum(item.size for item in self.items)
 
     def message(self) -> bytes:
         """Return the serialized request."""

@@ -9,37 +9,33 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from operator import not_
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.trace import NoOpTracerProvider, get_current_span
+from opentelemetry.trace import NoOpTracerProvider
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.buffer import may_be_read
-from rag_eval_otel.capture.dialects import UNMARKED_SCOPES, is_recorded
-from rag_eval_otel.capture.span import LogView, SdkSpan
-from rag_eval_otel.capture.trace import Trace
+from rag_eval_otel.capture.conventions import UNMARKED_SCOPES
+from rag_eval_otel.capture.logs import may_be_read
+from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.trace import Key
 from rag_eval_otel.config import Config
+from rag_eval_otel.export.drift import DriftSink
+from rag_eval_otel.export.factory import build_sinks, check_targets
+from rag_eval_otel.export.metrics import InstrumentSink, Stats, meter_of
 from rag_eval_otel.live.draining import Draining
-from rag_eval_otel.live.hold import Key
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.score import TurnScorer
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.sinks.drift import DriftSink
-from rag_eval_otel.sinks.factory import build_sinks, check_targets
-from rag_eval_otel.sinks.health import meter_of
-from rag_eval_otel.sinks.instruments import InstrumentSink, Stats
+from rag_eval_otel.live.store import HoldLimits
 from rag_eval_otel.types import UNTOUCHED, Ending, Sink
+from rag_eval_otel.worker.events import ServiceLogs
 from rag_eval_otel.worker.traces import (
     LOGS_QUIET,
     TakenSpan,
     TakenSpans,
-    WireBuffer,
+    WireStore,
     concerned,
     is_marked,
     may_have_texts,
@@ -51,17 +47,16 @@ from rag_eval_otel.worker.wire import (
     Receipt,
     WireGroup,
     WireSpan,
-    add_attributes,
     groups_in,
     plain_attributes,
     plain_value,
-    set_value,
     untracked,
 )
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
     from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
     from opentelemetry.sdk.trace import ReadableSpan, Span
@@ -81,8 +76,9 @@ class Engine:
 
     At most about ``max_bytes`` of spans wait for scores or for their export at the same time.
     ``value_limit`` is the ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT`` of the applications, or None. A
-    trace waits ``logs_quiet`` seconds for log records with its texts. ``scorer`` and ``clock`` are
-    for tests. The methods may be called on any thread.
+    trace waits ``logs_quiet`` seconds for log records with its texts. ``services`` always have
+    their names in metrics. ``scorer`` and ``clock`` are for tests. The methods may be called on any
+    thread.
     """
 
     def __init__(
@@ -93,6 +89,7 @@ class Engine:
         max_bytes: int = MAX_BYTES,
         value_limit: int | None = None,
         logs_quiet: float = LOGS_QUIET,
+        services: Collection[str] = (),
         sinks: Sequence[Sink] = (),
         meter_provider: MeterProvider | None = None,
         scorer: TurnScorer | None = None,
@@ -107,8 +104,9 @@ class Engine:
         self._is_open = True
         self._taken = TakenSpans(clock)
         self._strips = config.content == "strip"
-        instruments = InstrumentSink(meter_provider)
-        self._buffer = WireBuffer(
+        instruments = InstrumentSink(meter_provider, services=services)
+        self._store = WireStore(
+            hold=HoldLimits.of(config),
             max_bytes=max_bytes // 2,
             logs_quiet=logs_quiet,
             contexts_from_prompt=config.contexts_from_prompt,
@@ -118,10 +116,10 @@ class Engine:
             config,
             provider=NoOpTracerProvider(),
             instruments=instruments,
-            sinks=(*sinks, *self._built_in(config, instruments, meter_provider)),
+            sinks=(*sinks, *self._built_in(config, meter_provider)),
             scorer=scorer,
-            buffer=self._buffer,
-            clock=clock,
+            store=self._store,
+            now=clock,
         )
         self.pipeline.taken = self._taken
         self.pipeline.scorer.service_of = self._taken.service_of
@@ -129,7 +127,7 @@ class Engine:
         self.pipeline.attach(_Outlet(output))
         self._edge = self.pipeline.edge("worker")
         self._draining = Draining(self.pipeline, meters=meter_provider)
-        instruments.watch(self.pipeline.hold, self.pipeline.scorer.measurements)
+        instruments.watch(self._store, self.pipeline.scorer.measurements)
         meter = meter_of(meter_provider)
         self._spans = meter.create_counter(
             semconv.WORKER_SPANS, unit="{span}", description="Spans that a worker has received."
@@ -138,15 +136,12 @@ class Engine:
             semconv.WORKER_REFUSED, unit="{request}", description="Requests that it refused."
         )
 
-    def _built_in(
-        self, config: Config, instruments: InstrumentSink, meters: MeterProvider | None
-    ) -> Iterable[Sink]:
+    def _built_in(self, config: Config, meters: MeterProvider | None) -> Iterable[Sink]:
         return build_sinks(
             config,
             provider=None,
             meters=meters,
-            logs=cast("Any", _ServiceLogs(self._taken, self._output)),
-            guard=Edge("sink", on_error=instruments.internal_error, mode=config.errors),
+            logs=cast("Any", ServiceLogs(self._taken, self._output)),
         )
 
     # --- requests ---------------------------------------------------------------------------------
@@ -161,10 +156,12 @@ class Engine:
             receipt = untracked()
         else:
             self._check_backlog()
-        counts: Counter[str] = Counter()
+        self._check_room()
+        counts, groups = Counter[str](), groups_in(request, receipt)  # slow, so without the lock
         with self._lock:
-            self._check_room()  # here: nobody would export the spans after a shutdown
-            for group in groups_in(request, receipt):
+            if not self._is_open:  # nobody would export the spans after a shutdown
+                self._check_room()
+            for group in groups:
                 self._accept_group(group, counts)
         for fate, number in counts.items():
             self._spans.add(number, {semconv.OUTCOME: fate})
@@ -186,20 +183,12 @@ class Engine:
             receipt.revoke()
             keys += receipt.keys
         with self._lock:
-            traces = self._buffer.forget(dict.fromkeys(trace_id for trace_id, _ in keys))
-        for trace in traces:
-            self.pipeline.release_held(trace, UNTOUCHED)
-        for key in keys:
-            self.pipeline.hold.release(key, UNTOUCHED)
+            self._store.forget(keys)
+        self.pipeline.clock.export()
 
     def is_collecting(self, trace_id: int) -> bool:
         """Return True if spans of this trace have come that are not read yet: more may follow."""
-        return trace_id in self._buffer.traces
-
-    def share(self, workers: float) -> None:
-        """Divide the limits of the judge among ``workers``, unless the option ``workers`` does."""
-        if self.config.workers == 1:
-            self.pipeline.scorer.share(workers)
+        return trace_id in self._store.traces
 
     def _check_room(self) -> None:
         state = self.state
@@ -209,12 +198,12 @@ class Engine:
             self._refuse(f"the worker has {self.size} bytes of spans in memory")
 
     def _check_backlog(self) -> None:
-        hold, pending = self.pipeline.hold, self.stats.pending
-        if len(hold) >= _FULL * hold.capacity or pending >= _BACKLOG * self.config.concurrency:
-            self._refuse(f"{max(pending, len(hold))} turns wait for their scores")
+        store, pending = self._store, self.stats.pending
+        if store.waiting >= _FULL * store.capacity or pending >= _BACKLOG * self.config.concurrency:
+            self._refuse(f"{max(pending, store.waiting)} turns wait for their scores")
 
     def _refuse(self, why: str) -> None:
-        self._buffer.refuse()
+        self._store.refuse()
         self._refused.add(1)
         msg = f"{why}; send the request again later"
         raise OverloadedError(msg, retry_after=_RETRY_AFTER)
@@ -228,7 +217,7 @@ class Engine:
             rest = group.of(list(compress(group.messages, map(not_, flags))))
             others = list(compress(group.spans(), flags))
         if rest.messages:
-            self._buffer.open_spans.note_group(rest)
+            self._store.open_spans.note_group(rest)
             self._output.put_group(rest)
             counts["passed"] += len(rest.messages)
         for span in others:
@@ -238,13 +227,13 @@ class Engine:
         scope = group.origin.scope
         if self._strips or scope == semconv.SCOPE or scope in UNMARKED_SCOPES:
             return [True] * len(group.messages)
-        return concerned(group, self._buffer.traces)
+        return concerned(group, self._store.traces)
 
     def _accept(self, span: WireSpan) -> str:
         """Export ``span``, or give it to the pipeline; return what was done, for the counter."""
         message, scope = span.message, span.origin.scope
         trace_id = message.trace_id
-        traces = self._buffer.traces
+        traces = self._store.traces
         if (
             is_marked(message)
             or scope in UNMARKED_SCOPES
@@ -255,7 +244,7 @@ class Engine:
                 return self._take(span)
             self._note_evaluated(span)  # its other spans repeat LangChain runs, which were read
         else:
-            self._buffer.open_spans.note_early(span)
+            self._store.open_spans.note_early(span)
         self._pass_on(span)
         return "passed"
 
@@ -318,7 +307,8 @@ class Engine:
         """
         if not any(one.key == semconv.EVALUATION_STATUS for one in span.message.attributes):
             return False
-        self.pipeline.release_held(self._buffer.discard(span.key[0]), UNTOUCHED)
+        self._store.discard(span.key[0])
+        self.pipeline.clock.export()
         return True
 
     def _read_log(self, record: LogRecord) -> None:
@@ -334,14 +324,14 @@ class Engine:
                 body=plain_value(record.body),
                 attributes=plain_attributes(record.attributes),
             )
-            self._buffer.add_log(trace_id, int.from_bytes(record.span_id, "big"), view)
+            self._store.add_log(trace_id, int.from_bytes(record.span_id, "big"), view)
 
     # --- state ------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
         """About how many bytes of spans and log records are in memory."""
-        return self.pipeline.hold.size + self._buffer.size + self._output.size
+        return self._store.size + self._store.collecting_size + self._output.size
 
     @property
     def state(self) -> State:
@@ -387,25 +377,8 @@ class _WirePipeline(Pipeline):
         context = span.context
         if context is not None:
             key = (context.trace_id, context.span_id)
-            if ending.status == "timeout" and not self._may_be_turn(key):
-                ending = UNTOUCHED
             self.taken.note_left(key, ending)
         super().export_enriched(span, ending)
-
-    def _may_be_turn(self, key: Key) -> bool:
-        trace = self.buffer.traces.get(key[0])
-        view = None if trace is None else trace.held.get(key[1])
-        return trace is None or view is None or _is_turn(trace, view)
-
-    def release_held(self, trace: Trace, ending: Ending) -> None:
-        """Export the kept-back spans of ``trace``; ``ending`` concerns those below which was RAG.
-
-        A worker keeps back further spans, below which RAG might still have come.
-        """
-        for view in [one for one in trace.held.values() if not _is_turn(trace, one)]:
-            del trace.held[view.span_id]
-            self.hold.release((trace.trace_id, view.span_id), UNTOUCHED)
-        super().release_held(trace, ending)
 
     def export_again(self, span: ReadableSpan, ending: Ending) -> None:
         """Export a span that has come again, with what was written on it before."""
@@ -435,66 +408,3 @@ class _Outlet:
 
     def shutdown(self) -> None:
         """Do nothing: the engine closes the output."""
-
-
-def _is_turn(trace: Trace, held: SdkSpan) -> bool:
-    below = trace.subtrees.get(held.span_id)
-    return (below is not None and below.is_turn) or is_recorded(held)
-
-
-# --- events of scores, as log records of the application's service --------------------------------
-
-
-class _ServiceLogs:
-    """A logger provider whose log records have the resource of the span that they are about."""
-
-    def __init__(self, taken: TakenSpans, output: Output) -> None:
-        self._taken = taken
-        self._output = output
-        self._own = Resource.create()
-
-    def get_logger(self, name: str, version: str, schema_url: str) -> _ServiceLogger:
-        return _ServiceLogger(self, name, version, schema_url)
-
-    def send(self, request: ExportLogsServiceRequest, key: Key) -> None:
-        """Send ``request``, which has one record about the span ``key``."""
-        resource, origin = request.resource_logs[0], self._taken.origin_of(key)
-        if origin is None:
-            add_attributes(resource.resource.attributes, self._own.attributes)
-        else:
-            resource.resource.CopyFrom(origin.resource_spans.resource)
-            resource.schema_url = origin.resource_spans.schema_url
-        self._output.put_logs(request)
-
-
-@dataclass(frozen=True, slots=True)
-class _ServiceLogger:
-    provider: _ServiceLogs
-    name: str
-    version: str
-    schema_url: str
-
-    def emit(
-        self,
-        *,
-        event_name: str,
-        context: Context,
-        severity_number: Any,
-        attributes: Mapping[str, Any],
-        body: Any = None,
-    ) -> None:
-        request = ExportLogsServiceRequest()
-        scope = request.resource_logs.add().scope_logs.add(schema_url=self.schema_url)
-        scope.scope.name, scope.scope.version = self.name, self.version
-        record = scope.log_records.add(event_name=event_name)
-        record.time_unix_nano = record.observed_time_unix_nano = time.time_ns()
-        record.severity_number = severity_number.value
-        add_attributes(record.attributes, attributes)
-        if body is not None:
-            set_value(record.body, body)
-        about = get_current_span(context).get_span_context()
-        if about.is_valid:
-            record.trace_id = about.trace_id.to_bytes(16, "big")
-            record.span_id = about.span_id.to_bytes(8, "big")
-            record.flags = int(about.trace_flags)
-        self.provider.send(request, (about.trace_id, about.span_id))

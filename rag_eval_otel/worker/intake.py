@@ -7,7 +7,6 @@ make a status of theirs.
 from __future__ import annotations
 
 import hmac
-import json
 import re
 import threading
 import zlib
@@ -24,8 +23,9 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
 
 from rag_eval_otel import semconv
+from rag_eval_otel.export.metrics import meter_of
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.sinks.health import meter_of
+from rag_eval_otel.worker.parts import TooManyPartsError, check_parts, read_json
 from rag_eval_otel.worker.wire import OverloadedError
 
 if TYPE_CHECKING:
@@ -80,13 +80,12 @@ class RefusedError(Exception):
         self.retry_after = retry_after
 
 
-def read_json(kind: Any, content: bytes) -> Any:
-    """Return ``content``, OTLP JSON, as a message of the class ``kind``.
+def otlp_of(kind: Any, found: Any) -> Any:
+    """Return ``found``, OTLP JSON, as a message of the class ``kind``. ``found`` is changed.
 
     In OTLP JSON the ids of traces and spans are hexadecimal, while protobuf's own JSON has base64.
-    Raises `ValueError` or `RecursionError` if ``content`` is not OTLP JSON.
+    Raises `ValueError` or `RecursionError` if ``found`` is not OTLP JSON.
     """
-    found = json.loads(content)
     if not isinstance(found, dict):
         msg = "an OTLP request is a JSON object"
         raise ValueError(msg)  # noqa: TRY004  # the caller reports it like other wrong content
@@ -201,7 +200,7 @@ class Desk:
         self._intake = intake
         self._limit = max_request
         self._token = token and token.encode()
-        self._log = LimitedLog()
+        self.log = LimitedLog()
         self._idle = threading.Condition()
         self._open = 0
         self.is_draining = False
@@ -240,7 +239,7 @@ class Desk:
             outcome = "accepted"
         except RefusedError as error:
             outcome = error.kind
-            self._log.write(error.kind, "refused an OTLP request of %s: %s", signal, error)
+            self.log.write(error.kind, "refused an OTLP request of %s: %s", signal, error)
             raise
         finally:
             with self._idle:
@@ -275,12 +274,17 @@ class Desk:
             response.partial_success.error_message = (
                 "a span needs a trace id of 16 bytes and a span id of 8 bytes, which are not all 0"
             )
-            self._log.write("ids", "refused %d spans without valid ids", rejected)
+            self.log.write("ids", "refused %d spans without valid ids", rejected)
         return response
 
     def _read(self, kind: Any, content: bytes, *, is_json: bool) -> Any:
         try:
-            return read_json(kind, content) if is_json else kind.FromString(content)
+            if is_json:
+                return otlp_of(kind, read_json(content))
+            check_parts(kind, content)
+            return kind.FromString(content)
+        except TooManyPartsError as error:
+            raise RefusedError(str(error), kind="too_large") from error
         except (DecodeError, ValueError, RecursionError) as error:
             form = "OTLP JSON" if is_json else "an OTLP request in protobuf"
             msg = f"the content is not {form}: {error}"

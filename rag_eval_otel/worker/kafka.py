@@ -13,7 +13,6 @@ The threads::
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,16 +26,17 @@ from opentelemetry.metrics import Observation
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from rag_eval_otel import semconv
+from rag_eval_otel.export.metrics import add_gauge_source
+from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.sinks.health import Gauge, add_gauge_source
 from rag_eval_otel.worker.kafka_client import Client, DeadLetters, Poison
+from rag_eval_otel.worker.parts import TooManyPartsError, check_parts
 from rag_eval_otel.worker.watermark import Finished, Partition
 from rag_eval_otel.worker.wire import OverloadedError, Receipt, count_spans
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-_log = logging.getLogger(__name__)
 
 _POLL: Final = 0.1  # seconds that the poll thread waits for a message
 _BATCH: Final = 200  # messages after which it looks after the partitions
@@ -59,18 +59,19 @@ class Engine(Protocol):
     def is_collecting(self, trace_id: int) -> bool:
         """Return True if spans of this trace have come, and more are expected."""
 
-    def share(self, workers: float) -> None:
-        """Divide the limits of the judge among ``workers`` processes."""
-
 
 # --- reading messages -----------------------------------------------------------------------------
 
 
 def read(value: bytes | None) -> ExportTraceServiceRequest | Poison:
     """Return the request in the value of a message, or why it cannot be processed."""
+    value = value or b""
     try:
-        request = ExportTraceServiceRequest.FromString(value or b"")
-    except DecodeError:
+        check_parts(ExportTraceServiceRequest, value)
+        request = ExportTraceServiceRequest.FromString(value)
+    except TooManyPartsError:
+        return "too_large"
+    except (DecodeError, ValueError):
         return "malformed"
     if not count_spans(request):
         return "empty"
@@ -91,20 +92,6 @@ def _has_ids(span: Any) -> bool:
 def traces_of(request: ExportTraceServiceRequest) -> frozenset[int]:
     """Return the ids of the traces that have spans in ``request``."""
     return frozenset(int.from_bytes(one, "big") for one in {s.trace_id for s in _spans(request)})
-
-
-_LAG = Gauge(
-    name=semconv.KAFKA_LAG,
-    unit="{message}",
-    description="Messages of a partition that are not committed.",
-    join=max,
-)
-_IN_FLIGHT = Gauge(
-    name=semconv.KAFKA_IN_FLIGHT,
-    unit="{message}",
-    description="Messages of a partition that were received and are not committed.",
-    join=max,
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +125,6 @@ class KafkaSource:
         self._partitions: dict[int, Partition] = {}
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lags: dict[int, int] = {}
-        self._shared_for = frozenset[int]()  # the partitions at the last division of the limits
         self._due: dict[str, float] = {}
         self._is_committing = False
         self._notes: dict[int, str] | None = {}  # of the last commit; None if brokers refuse them
@@ -149,8 +135,8 @@ class KafkaSource:
             for name, run in (("poll", self._poll), ("feed", self._feed))
         ]
         self._end_reports = [
-            add_gauge_source(meter_provider, _LAG, source=self.lags),
-            add_gauge_source(meter_provider, _IN_FLIGHT, source=self.in_flight),
+            add_gauge_source(meter_provider, semconv.KAFKA_LAG, source=self.lags),
+            add_gauge_source(meter_provider, semconv.KAFKA_IN_FLIGHT, source=self.in_flight),
         ]
 
     # --- the interface ----------------------------------------------------------------------------
@@ -313,7 +299,7 @@ class KafkaSource:
         """
         self._client.count_error("offset_reset")
         told = "partition %s of %s goes on below offset %s: its offsets are counted anew"
-        _log.warning(told, old.number, self._options.topic, old.watermark.end)
+        log.warning(told, old.number, self._options.topic, old.watermark.end)
         found = Partition(
             old.number,
             committed=old.committed,
@@ -335,8 +321,6 @@ class KafkaSource:
             self._commit()
         if self._client.troubles and self._is_due("probe", _PROBE):
             self._client.probe(self._consumer, _PROBE)
-        if self._shared_for != self._partitions.keys() and self._is_due("share", _PROBE):
-            self._share_limits()
         if "broker" not in self._client.troubles and self._is_due("lag", _LAG_EVERY):
             self._measure_lags()
 
@@ -358,16 +342,6 @@ class KafkaSource:
             act = self._consumer.pause if is_full else self._consumer.resume
             self._client.attempt(act, [self._client.partition(partition.number)])
             partition.is_paused = is_full
-
-    def _share_limits(self) -> None:
-        """Take as much of the judge's limits as this worker has of the topic's partitions."""
-        own = frozenset(self._partitions)
-        if own:
-            number = self._client.partitions_of(self._consumer, _PROBE)
-            if not number:
-                return
-            self._engine.share(max(number, len(own)) / len(own))
-        self._shared_for = own
 
     def _measure_lags(self) -> None:
         for partition in self._partitions.values():
@@ -431,7 +405,7 @@ class KafkaSource:
         self._client.troubles.pop("group", None)
         numbers = [one.partition for one in assigned]
         self._partitions |= {number: Partition(number) for number in numbers}
-        _log.info("reads the partitions %s of %s, too", numbers, self._options.topic)
+        log.info("reads the partitions %s of %s, too", numbers, self._options.topic)
 
     def _on_revoke(self, _: Any, revoked: Iterable[Any]) -> None:
         """Commit what is done, and drop the rest: the new owner reads from the committed offset."""
@@ -478,4 +452,4 @@ class KafkaSource:
             self._engine.drop([receipt for one in gone for receipt in tuple(one.receipts.values())])
         self._client.count("revoked", messages=sum(one.watermark.open for one in gone))
         numbers = [one.number for one in gone]
-        _log.info("reads the partitions %s of %s no more", numbers, self._options.topic)
+        log.info("reads the partitions %s of %s no more", numbers, self._options.topic)

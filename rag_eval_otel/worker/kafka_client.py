@@ -8,20 +8,21 @@ writes messages that cannot be processed.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.metrics import meter_of
+from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.sinks.health import meter_of
+from rag_eval_otel.worker.kafka_options import KafkaOptions
 from rag_eval_otel.worker.watermark import Partition
 from rag_eval_otel.worker.wire import WireGroup, WireSpan, request_of
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-_log = logging.getLogger(__name__)
 
-Poison: TypeAlias = Literal["malformed", "empty", "ids", "error"]
-"""Why a message cannot be processed. ``malformed``: it is no OTLP request in protobuf. ``empty``:
-it has no spans. ``ids``: a span has no valid trace id or span id. ``error``: an internal error."""
+Poison: TypeAlias = Literal["malformed", "too_large", "empty", "ids", "error"]
+"""Why a message cannot be processed. ``malformed``: it is no OTLP request in protobuf.
+``too_large``: it has too many parts. ``empty``: it has no spans. ``ids``: a span has no valid trace
+id or span id. ``error``: an internal error."""
 
 Outcome: TypeAlias = Literal["exported", "finished_before", "dead_letter", "discarded", "revoked"]
 """What became of a message. ``finished_before``: another worker has exported it. ``discarded``: it
@@ -41,95 +42,6 @@ cannot be processed, and there is no dead letter. ``revoked``: another worker ha
 
 _LINGER: Final = 0.05  # seconds that spans of a trace wait for one another
 _TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
-
-OWN_OPTIONS: Final = frozenset(
-    {"bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store"}
-)
-"""Options of the client that are set here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaOptions:
-    """Where to read and write messages, and how many may be in flight.
-
-    - ``brokers``: addresses of brokers, ``host:port``, separated by commas.
-    - ``topic``, ``group``: the topic to read, and the consumer group.
-    - ``dead_letter``: the topic for messages that cannot be processed. If it is None, they are
-      logged, counted and passed over.
-    - ``output_topic``: the topic for enriched spans, or None if they are not written to Kafka.
-    - ``output_logs_topic``: the topic for events of scores; without it, they are dropped, counted.
-    - ``client``: more options of librdkafka by their names there, such as ``security.protocol``.
-    - ``max_messages``, ``max_bytes``: for each partition, the largest distance between its
-      committed offset and the last message received, and the bytes of the messages that are not
-      exported. A partition is paused at these limits. After a crash, another worker exports at
-      most ``max_messages`` messages of a partition once more.
-    """
-
-    brokers: str
-    topic: str = "otlp_spans"
-    group: str = "rag-eval"
-    dead_letter: str | None = None
-    output_topic: str | None = None
-    output_logs_topic: str | None = None
-    client: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has passwords
-    max_messages: int = 10_000
-    max_bytes: int = 32 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` for values that cannot be used."""
-        if own := OWN_OPTIONS.intersection(self.client):
-            msg = f"the Kafka option {min(own)} is set by rag-eval-otel; brokers, topic and group "
-            msg += "have options of their own (--kafka, --topic, --group)"
-            raise ConfigError(msg)
-        if not self.brokers.strip(", ") or self.topic[:1] in {"", "^"} or not self.group:
-            msg = "--kafka needs the addresses of brokers, such as kafka-1:9092,kafka-2:9092, and "
-            msg += "--topic and --group need a name; a topic that begins with ^ is a pattern"
-            raise ConfigError(msg)
-        for option in ("dead_letter", "output_topic", "output_logs_topic"):
-            if getattr(self, option) == self.topic:
-                msg = f"--{option.replace('_', '-')} names the topic that is read, {self.topic!r}; "
-                msg += "the worker would read its own messages; name another one"
-                raise ConfigError(msg)
-        if min(self.max_messages, self.max_bytes) < 1:
-            msg = "at least one message and one byte must be allowed in flight for each partition"
-            raise ConfigError(msg)
-
-    @property
-    def topics(self) -> Sequence[str]:
-        """The topics that must exist."""
-        more = (self.dead_letter, self.output_topic, self.output_logs_topic)
-        return tuple(filter(None, (self.topic, *more)))
-
-    def of_consumer(self) -> dict[str, Any]:
-        """Return the configuration of the consumer."""
-        chosen = {
-            "auto.offset.reset": "earliest",
-            "client.id": "rag-eval-otel",
-            "queued.max.messages.kbytes": 16 * 1024,
-            "queued.min.messages": 1000,
-            **self.client,
-            "bootstrap.servers": self.brokers,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "group.id": self.group,
-        }
-        if chosen.get("group.protocol") != "consumer":  # there, the broker assigns partitions
-            chosen.setdefault("partition.assignment.strategy", "cooperative-sticky")
-        return chosen
-
-    def of_producer(self) -> dict[str, Any]:
-        """Return the configuration of a producer.
-
-        Keys are hashed as in the collector's exporter, so that a trace keeps its partition.
-        """
-        return {
-            "acks": "all",
-            "client.id": "rag-eval-otel",
-            "compression.type": "zstd",
-            "partitioner": "fnv1a_random",
-            **self.client,
-            "bootstrap.servers": self.brokers,
-        }
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -162,6 +74,12 @@ _ADVICE: Final[Mapping[str | None, str]] = {
 }
 
 
+_COMPACTED: Final = (
+    "the topic %s is compacted, so it keeps only the last message of each trace, and spans are "
+    "lost; set its cleanup.policy to delete, or name another topic"
+)
+
+
 class Client:
     """Makes consumers and producers, and counts and logs their errors.
 
@@ -178,7 +96,8 @@ class Client:
     ) -> None:
         self.options = options
         self.package = package or require("confluent_kafka", "kafka")
-        self.log = LimitedLog(_log)
+        self.admin = package.admin if package else require("confluent_kafka.admin", "kafka")
+        self.log = LimitedLog()
         self.troubles: dict[Trouble, str] = {"start": "no broker was reached yet"}
         self.errors: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()
@@ -199,9 +118,9 @@ class Client:
         return self._made("Producer", self.options.of_producer())
 
     def _made(self, kind: str, config: dict[str, Any]) -> Any:
-        logger = logging.getLogger(f"{__name__}.librdkafka")
         try:
-            return getattr(self.package, kind)({**config, "error_cb": self.failed}, logger=logger)
+            package = self.admin if kind == "AdminClient" else self.package
+            return getattr(package, kind)({**config, "error_cb": self.failed}, logger=log)
         except self.package.KafkaException as error:
             msg = f"the Kafka client refuses its options: {error.args[0].str()}"
             raise ConfigError(msg) from None
@@ -253,14 +172,27 @@ class Client:
             if error is not None:
                 self.failed(error)
                 return
-        for kind in ("start", "broker", "topic"):
+        for kind in ("broker", "topic"):
             self.troubles.pop(kind, None)
+        if "start" in self.troubles:
+            self._refuse_compacted(timeout)
+            if "broker" not in self.troubles:  # or ask again
+                self.troubles.pop("start")
 
-    def partitions_of(self, consumer: Any, timeout: float) -> int:
-        """Return how many partitions the topic that is read has, or 0 if that is not known."""
-        topic = self.options.topic
-        found = self.attempt(consumer.list_topics, topic, timeout=timeout)
-        return 0 if found is None else len(found.topics[topic].partitions)
+    def _refuse_compacted(self, timeout: float) -> None:
+        """Report a fatal trouble if a topic is compacted: it keeps one message of each trace.
+
+        A topic whose configuration cannot be read, because this user may not, is used.
+        """
+        admin, kind = self._made("AdminClient", self.options.of_producer()), self.admin
+        asked = [kind.ConfigResource("topic", one) for one in self.options.topics]
+        found = self.attempt(admin.describe_configs, asked, request_timeout=timeout) or {}
+        for resource, answer in found.items():
+            entries = self.attempt(answer.result, timeout) or {}
+            policy = entries["cleanup.policy"].value if "cleanup.policy" in entries else ""
+            if "compact" in policy:
+                self.troubles["fatal"] = told = _COMPACTED % resource.name
+                log.error("%s", told)
 
     def count_error(self, kind: str) -> None:
         self._errors.add(1, {semconv.ERROR_TYPE: kind})

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
+from rag_eval_otel.export.metrics import add_gauge_source, meter_of
 from rag_eval_otel.runtime.guard import Edge, silence
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.sinks.health import Gauge, add_gauge_source, meter_of
 from rag_eval_otel.worker.batches import Batch, BatchLimits, Item, Queue
 from rag_eval_otel.worker.senders import Reply, Sender, SendError, Signal
 from rag_eval_otel.worker.wire import WireGroup, WireSpan
@@ -111,7 +111,9 @@ class OtlpOutput:
         self._under_way: set[Batch] = set()
         self._closed = threading.Event()
         self._count = _Counts(meter_provider)
-        self._stop_gauge = add_gauge_source(meter_provider, _WAITING, source=self._observe)
+        self._stop_gauge = add_gauge_source(
+            meter_provider, semconv.WORKER_WAITING, source=self._observe
+        )
         self._log = LimitedLog()
         self._edge = Edge("output", on_error=lambda _: None)  # it is counted as dropped
         self._threads = [
@@ -165,7 +167,7 @@ class OtlpOutput:
         with self._changed:
             is_open = not self._closed.is_set()
             if is_open:
-                self._size += len(item.content)
+                self._size += item.size
                 if self._queues[signal].add(item):
                     self._changed.notify()
         if not is_open:
@@ -291,8 +293,8 @@ class OtlpOutput:
         if rejected:
             self._log.write(
                 "rejected",
-                "the receiver has rejected %d of %d records of an OTLP request (%s): %s",
-                *(rejected, batch.count, batch.signal, reply.message),
+                "the receiver has rejected %d of %d records of an OTLP request (%s)",
+                *(rejected, batch.count, batch.signal),
             )
         if self._may_count(batch):
             if rejected:
@@ -316,15 +318,6 @@ class OtlpOutput:
             "an OTLP request (%s, %d records) has failed: %s; %s",
             *(batch.signal, batch.count, error, then),
         )
-
-
-_WAITING = Gauge(
-    name=semconv.WORKER_WAITING,
-    unit="By",
-    description="Bytes of spans and log records that wait for their export.",
-    join=sum,
-    kind="up_down_counter",
-)
 
 
 class _Counts:

@@ -7,16 +7,15 @@ answers the probes ``/livez`` and ``/readyz``.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc  # type: ignore[import-untyped]
@@ -25,62 +24,38 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.log import cause_of, log
+from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.worker.intake import Desk, Intake, RefusalKind, RefusedError
+from rag_eval_otel.worker.listening import (
+    ReceiverOptions,
+    grpc_credentials,
+    no_port,
+    tls_context,
+)
 
 if TYPE_CHECKING:
     from aiohttp import web
     from opentelemetry.metrics import MeterProvider
     from typing_extensions import Self
 
-_THREADS: Final = 8  # that read requests, for each protocol
+
+_THREADS: Final = 8  # that parse requests, for each protocol
+_WAITING: Final = 24  # calls over gRPC that wait for their message, each on a thread
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _PACKED: Final = (b"\x1f\x8b", b"\x78")  # how gzip and zlib begin
 _SLOWEST: Final = 30.0  # seconds in which the body of a request must arrive
 _LATE: Final = f"the request has not arrived, or not within {_SLOWEST:.0f} s"
 _LOOK: Final = 1.0  # seconds between looks for slow requests over gRPC
+_HANDSHAKE: Final = 10.0  # seconds in which a new connection must begin: many round trips
+_IDLE: Final = 30.0  # seconds without a request; exporters send every few seconds, or connect again
 _CLOSING: Final = 1.0  # seconds that `stop` waits for open HTTP requests
+_OPEN: Final = (
+    "the worker listens at %s without a token: whoever can reach it can send spans, which cost "
+    "requests to the judge. Name --token-file or --client-ca, or listen at 127.0.0.1"
+)
 _SIGNALS: Final = ("traces", "logs", "metrics")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverOptions:
-    """Where a receiver listens, and what it requires of senders.
-
-    - ``host``: the address to listen at.
-    - ``grpc_port``, ``http_port``, ``probe_port``: 0 takes a free port, None leaves the port out.
-      The probes are answered at ``http_port``, and at ``probe_port`` without TLS.
-    - ``max_request``: the largest request in bytes, before and after decompression.
-    - ``max_reading``: bytes of all HTTP requests that arrive, or wait to be read, at the same time.
-    - ``certificate``, ``key``: PEM files of the server for TLS.
-    - ``client_ca``: PEM file with the authorities of clients; clients must then have a certificate.
-    - ``token``: the bearer token that senders must send; None requires no token.
-    """
-
-    host: str = "127.0.0.1"
-    grpc_port: int | None = 4317
-    http_port: int | None = 4318
-    probe_port: int | None = None
-    max_request: int = 16 * 2**20
-    max_reading: int = 128 * 2**20
-    certificate: str = ""
-    key: str = ""
-    client_ca: str = ""
-    token: str | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if bool(self.certificate) != bool(self.key):
-            msg = "certificate and key belong together: name both files, or none"
-            raise ConfigError(msg)
-        if self.client_ca and not self.certificate:
-            msg = "client_ca needs TLS: name certificate and key as well"
-            raise ConfigError(msg)
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
-            msg = "token must have printable ASCII characters only"
-            raise ConfigError(msg)
-        if self.token is not None and not self.token.strip():
-            msg = "token must not be empty; leave it out to require no token"
-            raise ConfigError(msg)
 
 
 _GRPC_CODES: Final[Mapping[RefusalKind, Any]] = {
@@ -112,8 +87,12 @@ class _GrpcServer:
     def __init__(self, desk: Desk, options: ReceiverOptions, *, port: int) -> None:
         self._desk = desk
         self._reading: dict[Any, float] = {}  # calls whose message is awaited, and until when
+        self._lock = threading.Lock()
+        self._parsing = threading.Semaphore(_THREADS)
         self._stopping = threading.Event()
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rag-eval-otel-grpc")
+        self._pool = ThreadPoolExecutor(
+            _THREADS + _WAITING, thread_name_prefix="rag-eval-otel-grpc"
+        )
         self._server = grpc.server(
             self._pool,
             handlers=[self._service(*service) for service in _SERVICES],
@@ -122,17 +101,19 @@ class _GrpcServer:
                 ("grpc.max_receive_message_length", options.max_request),
                 # Old versions of gRPC decompress without a limit, so `unpacked` does it.
                 ("grpc.per_message_decompression", 0),
+                ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE * 1000)),
+                ("grpc.max_connection_idle_ms", int(_IDLE * 1000)),
             ],
         )
-        place = f"{_bracketed(options.host)}:{port}"
+        place = f"{options.address}:{port}"
         try:
             self.port = int(
-                self._server.add_secure_port(place, _grpc_credentials(options))
+                self._server.add_secure_port(place, grpc_credentials(options))
                 if options.certificate
                 else self._server.add_insecure_port(place)
             )
         except RuntimeError as error:
-            raise _no_port(place, error) from error
+            raise no_port(place, error) from error
         self._server.start()
         target = self._cancel_slow
         threading.Thread(target=target, name="rag-eval-otel-grpc-slow", daemon=True).start()
@@ -158,12 +139,21 @@ class _GrpcServer:
             content = self._read(messages, context)
             # No request begins like gzip or zlib, and gRPC does not say whether it is compressed.
             is_packed = content.startswith(_PACKED)
-            response = self._desk.take(signal, content, is_packed=is_packed)
+            with self._parsing:
+                response = self._desk.take(signal, content, is_packed=is_packed)
             return bytes(response.SerializeToString())
 
     def _read(self, messages: Iterator[bytes], context: Any) -> bytes:
-        """Return the message of a call, if it arrives in time."""
-        self._reading[context] = time.monotonic() + _SLOWEST
+        """Return the message of a call, if it arrives in time.
+
+        If too many calls wait, the oldest is cancelled, so that there is a thread for the next.
+        """
+        with self._lock:
+            oldest = next(iter(self._reading)) if len(self._reading) >= _WAITING else None
+            self._reading.pop(oldest, None)
+            self._reading[context] = time.monotonic() + _SLOWEST
+        if oldest is not None:
+            oldest.cancel()
         try:
             return next(messages)
         except (StopIteration, grpc.RpcError) as error:
@@ -216,39 +206,6 @@ def _retry_info(seconds: float) -> Any:
     return info
 
 
-def _grpc_credentials(options: ReceiverOptions) -> Any:
-    pair = (Path(options.key).read_bytes(), Path(options.certificate).read_bytes())
-    authorities = Path(options.client_ca).read_bytes() if options.client_ca else None
-    return grpc.ssl_server_credentials(
-        [pair], root_certificates=authorities, require_client_auth=authorities is not None
-    )
-
-
-def _tls_context(options: ReceiverOptions) -> ssl.SSLContext | None:
-    """Return the TLS context for HTTP, or None without TLS; raise `ConfigError` for bad files."""
-    if not options.certificate:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(options.certificate, options.key)
-        if options.client_ca:
-            context.load_verify_locations(options.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        files = ", ".join(filter(None, (options.certificate, options.key, options.client_ca)))
-        msg = f"the PEM files {files} cannot be used: {error}"
-        raise ConfigError(msg) from error
-    return context
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _no_port(place: str, error: Exception) -> ConfigError:
-    return ConfigError(f"cannot listen at {place}: {error}; is another process listening there?")
-
-
 # --- HTTP -----------------------------------------------------------------------------------------
 
 
@@ -264,19 +221,21 @@ class _HttpServer:
     """An aiohttp server with an event loop on a thread of its own."""
 
     def __init__(self, desk: Desk, options: ReceiverOptions, *, probes: Probes) -> None:
-        try:
-            from aiohttp import web  # noqa: PLC0415  # optional
-        except ImportError as error:
-            package = "aiohttp"
-            raise MissingDependencyError(package, "worker") from error
+        require("aiohttp", "worker")
+        from aiohttp import http, web  # noqa: PLC0415  # optional
+
         self._web, self._desk, self._options, self._probes = web, desk, options, probes
-        self._tls = _tls_context(options)
+        self._broken = http.HttpProcessingError
+        self._logger = logging.Logger(__name__)  # noqa: LOG001  # of this aiohttp
+        self._logger.addFilter(self._log_limited)
+        self._tls = tls_context(options)
         self._runners: list[web.AppRunner] = []
         self._reading = 0  # bytes of requests
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rag-eval-otel-http")
         self.port: int | None = None
         self.probe_port: int | None = None
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._report)
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="rag-eval-otel-http", daemon=True
         )
@@ -285,7 +244,21 @@ class _HttpServer:
             self._run(self._listen())
         except OSError as error:
             self.stop()
-            raise _no_port(options.host, error) from error
+            raise no_port(options.host, error) from error
+
+    def _log_limited(self, record: logging.LogRecord) -> bool:
+        """Log what aiohttp says, at most once a minute, without the bytes of broken requests."""
+        error = record.exc_info[1] if record.exc_info else None
+        shown = None if isinstance(error, self._broken) else error
+        told = record.getMessage(), type(error).__name__
+        self._desk.log.write(told[1], "the HTTP server: %s (%s)", *told, error=shown)
+        return False
+
+    def _report(self, _: object, context: Mapping[str, Any]) -> None:
+        """Log a failure of the server, such as too many open files, at most once a minute."""
+        error = context.get("exception")
+        cause = "" if error is None else cause_of(error)
+        self._desk.log.write("http", "the HTTP server: %s %s", context["message"], cause)
 
     def _run(self, call: Any) -> None:
         asyncio.run_coroutine_threadsafe(call, self._loop).result()
@@ -302,10 +275,15 @@ class _HttpServer:
     async def _open(
         self, routes: list[web.RouteDef], port: int, *, tls: ssl.SSLContext | None
     ) -> int:
-        app = self._web.Application(client_max_size=self._options.max_request)
+        app = self._web.Application()
         app.add_routes(routes)
         runner = self._web.AppRunner(
-            app, access_log=None, auto_decompress=False, shutdown_timeout=_CLOSING
+            app,
+            access_log=None,
+            logger=self._logger,
+            auto_decompress=False,
+            keepalive_timeout=_IDLE,  # also of a connection without a first request
+            shutdown_timeout=_CLOSING,
         )
         self._runners.append(runner)
         await runner.setup()
@@ -347,46 +325,46 @@ class _HttpServer:
             self._desk.check_token(request.headers.get("Authorization", ""))
             self._desk.check_open(signal)
             is_packed = self._check_headers(request)
-            with self._room_for(request):
-                content = await self._body(request)
-                take = partial(self._desk.take, is_json=is_json, is_packed=is_packed)
-                return await self._loop.run_in_executor(self._pool, take, signal, content)
+            take = partial(self._desk.take, is_json=is_json, is_packed=is_packed)
+            body = bytearray()
+            try:
+                await self._read(request, body)
+                return await self._loop.run_in_executor(self._pool, take, signal, bytes(body))
+            finally:
+                self._reading -= len(body)
 
     def _check_headers(self, request: web.Request) -> bool:
         """Return True if the body is compressed; raise `RefusedError` for what cannot be read."""
         if request.content_type not in {_PROTOBUF, _JSON}:
-            msg = f"send the content type {_PROTOBUF} or {_JSON}, not {request.content_type}"
+            msg = f"send the content type {_PROTOBUF} or {_JSON}"
             raise RefusedError(msg, kind="content_type")
         encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in {"identity", "none", "gzip", "deflate"}:
-            msg = f"send the content encoding gzip, deflate or none, not {encoding[:40]}"
+            msg = "send the content encoding gzip, deflate or none"
             raise RefusedError(msg, kind="content_type")
         return encoding in {"gzip", "deflate"}
 
-    @contextmanager
-    def _room_for(self, request: web.Request) -> Iterator[None]:
-        """Keep room for the body until the engine has it, if it is not too large."""
-        length, limit = request.content_length, self._options.max_request
-        size = limit if length is None else length
-        if size > limit:
-            raise self._too_large()
-        if self._reading + size > self._options.max_reading:
-            busy = "this worker is reading as many requests as it has memory for"
-            raise RefusedError(busy, kind="overloaded", retry_after=1.0)
-        self._reading += size
-        try:
-            yield
-        finally:
-            self._reading -= size
+    async def _read(self, request: web.Request, body: bytearray) -> None:
+        """Read the body, if it is not too large, arrives in time, and there is room for it.
 
-    async def _body(self, request: web.Request) -> bytes:
-        """Return the body, if it is not too large and arrives in time."""
+        Only what has arrived takes room, not what a sender announces.
+        """
+        if (request.content_length or 0) > self._options.max_request:
+            raise self._too_large()
         try:
-            return await asyncio.wait_for(request.read(), _SLOWEST)
-        except self._web.HTTPRequestEntityTooLarge as error:
-            raise self._too_large() from error
+            await asyncio.wait_for(self._append(request, body), _SLOWEST)
         except (asyncio.TimeoutError, ConnectionError) as error:
             raise RefusedError(_LATE, kind="slow") from error
+
+    async def _append(self, request: web.Request, body: bytearray) -> None:
+        async for part in request.content.iter_any():
+            if len(body) + len(part) > self._options.max_request:
+                raise self._too_large()
+            if self._reading + len(part) > self._options.max_reading:
+                busy = "this worker is reading as many requests as it has memory for"
+                raise RefusedError(busy, kind="overloaded", retry_after=1.0)
+            body += part
+            self._reading += len(part)
 
     def _too_large(self) -> RefusedError:
         limit = self._options.max_request
@@ -435,7 +413,9 @@ class Receiver:
     def start(self) -> Self:
         """Listen at the ports, and receive requests."""
         options = self._options
-        _tls_context(options)  # gRPC has no clear message for files that cannot be used
+        if options.is_open_to_all and (options.grpc_port, options.http_port) != (None, None):
+            log.warning(_OPEN, options.host)
+        tls_context(options)  # gRPC has no clear message for files that cannot be used
         if options.http_port is not None or options.probe_port is not None:
             self._http = _HttpServer(self._desk, options, probes=self._probes)
         try:

@@ -38,6 +38,9 @@ _RECONNECT: Final = [
 class SendError(Exception):
     """A receiver has not accepted a request.
 
+    The message names the receiver and the status. It quotes neither the answer, which may have a
+    user's text, nor headers or the query of the address, which may have a key.
+
     ``kind`` says what a repetition would do. ``transient``: it may succeed. ``denied``: it fails
     until somebody changes the receiver or its credentials. ``too_large``: a smaller request may
     succeed. ``invalid``: the same content always fails. ``retry_after`` is the number of seconds
@@ -57,7 +60,6 @@ class Reply:
     """An answer of a receiver that has accepted a request, but for ``rejected`` of its records."""
 
     rejected: int = 0
-    message: str = ""
 
 
 class Sender(Protocol):
@@ -110,7 +112,7 @@ def _read_reply(signal: Signal, content: bytes) -> Reply:
     except DecodeError:
         return Reply()
     rejected = int(getattr(partial, _REJECTED[signal]))
-    return Reply(rejected=rejected, message=str(partial.error_message))
+    return Reply(rejected=rejected)
 
 
 _TRANSIENT: Final = frozenset(
@@ -145,11 +147,11 @@ class _GrpcSender:
             "options": _RECONNECT,
             "compression": grpc.Compression.Gzip if gzips else grpc.Compression.NoCompression,
         }
-        place = urlsplit(target.endpoint).netloc or target.endpoint
+        self._place = urlsplit(target.endpoint).netloc or target.endpoint
         self._channel = (
-            grpc.insecure_channel(place, **options)
+            grpc.insecure_channel(self._place, **options)
             if target.insecure
-            else grpc.secure_channel(place, _credentials(target), **options)
+            else grpc.secure_channel(self._place, _credentials(target), **options)
         )
         service = f"opentelemetry.proto.collector.{_SERVICES[signal]}"
         self._export = self._channel.unary_unary(f"/{service}/Export")
@@ -159,9 +161,10 @@ class _GrpcSender:
         try:
             content = self._export(message, metadata=self._headers, timeout=self._target.timeout)
         except grpc.RpcError as error:
-            raise _grpc_failure(error) from error
-        except ValueError as error:  # the channel is closed
-            raise SendError(str(error), kind="transient") from error
+            raise _grpc_failure(error, self._place) from None
+        except ValueError:
+            msg = f"{self._place}: a header has a stray character, or the connection is closed"
+            raise SendError(msg, kind="transient") from None
         return _read_reply(self._signal, content)
 
     def close(self) -> None:
@@ -177,7 +180,7 @@ def _credentials(target: OtlpTarget) -> Any:
     return grpc.ssl_channel_credentials(root, key, chain)
 
 
-def _grpc_failure(error: Any) -> SendError:
+def _grpc_failure(error: Any, place: str) -> SendError:
     code, details = error.code(), error.details() or ""
     retry_after = _retry_info(error.trailing_metadata() or ())
     kind: FailureKind = "transient" if code in _TRANSIENT else "denied"
@@ -185,7 +188,7 @@ def _grpc_failure(error: Any) -> SendError:
         kind = "invalid"
     elif code in _TOO_LARGE_CODES and any(text in details for text in _TOO_LARGE):
         kind = "too_large"
-    return SendError(f"{code.name}: {details}", kind=kind, retry_after=retry_after)
+    return SendError(f"{place}: {code.name}", kind=kind, retry_after=retry_after)
 
 
 def _retry_info(metadata: Iterable[tuple[str, Any]]) -> float | None:
@@ -211,12 +214,12 @@ _PACK: Final[Mapping[str, Callable[[bytes], bytes]]] = {
 }
 _ACCEPTED: Final = range(200, 300)  # the standard has 200 only, but some backends answer 202 or 204
 _RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
-_SHOWN: Final = 300  # characters of a response in a message
 
 
 class _HttpSender:
     def __init__(self, signal: Signal, target: OtlpTarget) -> None:
         self._signal, self._target = signal, target
+        self._place = urlsplit(target.endpoint).netloc.rpartition("@")[2]  # it may have a password
         self._pack = _PACK.get(target.compression)
         self._headers = {**target.headers, "Content-Type": "application/x-protobuf"}
         if self._pack:
@@ -239,14 +242,17 @@ class _HttpSender:
                 verify=self._target.certificate or True,
                 cert=self._certificate,
             )
-        except OSError as error:  # also those of requests, and of a PEM file that is gone
-            msg = f"{type(error).__name__}: {error}"
-            raise SendError(msg, kind="transient") from error
-        except ValueError as error:  # its message may have the header, which may be a secret
+        except ValueError as error:
             msg = f"{type(error).__name__}: is there a stray character in a header or the address?"
             raise SendError(msg, kind="denied") from None
+        except requests.RequestException as error:  # its message has the address
+            msg = f"{self._place}: {type(error).__name__}"
+            raise SendError(msg, kind="transient") from None
+        except OSError as error:  # a PEM file that is gone
+            msg = f"{type(error).__name__}: {error}"
+            raise SendError(msg, kind="transient") from None
         if response.status_code not in _ACCEPTED:
-            raise _http_failure(response)
+            raise _http_failure(response, self._place)
         return _read_reply(self._signal, response.content)
 
     def _session(self) -> requests.Session:
@@ -262,7 +268,7 @@ class _HttpSender:
             session.close()
 
 
-def _http_failure(response: requests.Response) -> SendError:
+def _http_failure(response: requests.Response, place: str) -> SendError:
     status = response.status_code
     kind: FailureKind = "transient" if status in _RETRYABLE else "denied"
     if status in {400, 422}:
@@ -270,7 +276,5 @@ def _http_failure(response: requests.Response) -> SendError:
     elif status == requests.codes.request_entity_too_large:
         kind = "too_large"
     wait = response.headers.get("Retry-After", "")
-    text = "".join(one if one.isprintable() else " " for one in response.text[:_SHOWN]).strip()
-    return SendError(
-        f"HTTP {status}: {text}", kind=kind, retry_after=float(wait) if wait.isdecimal() else None
-    )
+    retry_after = float(wait) if wait.isdecimal() else None
+    return SendError(f"{place}: HTTP {status}", kind=kind, retry_after=retry_after)

@@ -1,4 +1,4 @@
-"""`WireBuffer`: collect the spans of a trace that other processes have sent.
+"""`WireStore`: collect the spans of a trace that other processes have sent.
 
 A worker is not told when a span starts, so it does not know which spans are open. A trace is read
 when its root has come and no span has come for a short while, else after a longer time. Of a trace
@@ -22,13 +22,19 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from rag_eval_otel.capture.buffer import TraceBuffer
-from rag_eval_otel.capture.dialects import MARKS, awaits_logs, owner_of
+from rag_eval_otel.capture.conventions import MARKS, awaits_logs, owner_of
 from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.capture.step import RETRIEVALS, Kind
-from rag_eval_otel.capture.trace import OpenSpans, Trace, TraceLimits, size_of_log
-from rag_eval_otel.live.hold import Key
-from rag_eval_otel.types import ContextsFromPrompt, Ending, SpanRef
+from rag_eval_otel.capture.trace import (
+    Anchoring,
+    Key,
+    OpenSpans,
+    Trace,
+    TraceLimits,
+    size_of_log,
+)
+from rag_eval_otel.live.store import HoldLimits, Store
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, SpanRef
 from rag_eval_otel.worker.wire import Origin, Receipt, WireGroup, WireSpan, parent_is_remote
 
 LIMITS: Final = TraceLimits(root_quiet=0.5, max_traces=16_384)
@@ -184,11 +190,11 @@ class EarlySpans(OpenSpans):
         """Do nothing: the current span of this process is no part of the trace."""
 
 
-class WireBuffer(TraceBuffer):
-    """A `TraceBuffer` of spans from other processes.
+class WireStore(Store):
+    """A `Store` of spans from other processes.
 
-    The root of a trace, and a span with a retrieval below it, are kept back until the trace is
-    whole, because the answer may come later. While requests are refused (`refuse`), spans may be
+    The root of a trace is kept back until the trace is whole, because what is below it may come
+    later. While requests are refused (`refuse`), spans may be
     missing for that reason, so the waiting time of a trace without its root begins anew. A trace
     with a model call whose texts are expected in log records is read at the earliest ``logs_quiet``
     seconds after its last span or log record.
@@ -199,6 +205,7 @@ class WireBuffer(TraceBuffer):
     def __init__(
         self,
         *,
+        hold: HoldLimits | None = None,
         max_bytes: int = LIMITS.max_bytes,
         logs_quiet: float = LOGS_QUIET,
         contexts_from_prompt: ContextsFromPrompt = "off",
@@ -207,10 +214,12 @@ class WireBuffer(TraceBuffer):
         self._refused = float("-inf")
         self._logs_quiet = logs_quiet
         limits = replace(LIMITS, max_bytes=max_bytes)
-        super().__init__(limits=limits, contexts_from_prompt=contexts_from_prompt, clock=clock)
+        super().__init__(
+            hold=hold, limits=limits, contexts_from_prompt=contexts_from_prompt, clock=clock
+        )
 
-    def clear(self) -> None:
-        super().clear()
+    def reset(self) -> None:
+        super().reset()
         self.open_spans = EarlySpans()
         self._ended = self.open_spans.ended
 
@@ -232,33 +241,34 @@ class WireBuffer(TraceBuffer):
             trace.last, trace.size = self._clock(), trace.size + size
             self._bytes += size
 
-    def discard(self, trace_id: int) -> Trace:
-        """Remove a trace, and ignore its later spans; the caller exports its kept-back spans."""
+    def discard(self, trace_id: int) -> None:
+        """Remove a trace, and ignore its later spans; its held spans leave as they are."""
         now = self._clock()
         with self.lock:
             trace = self.traces.get(trace_id) or Trace(trace_id=trace_id, first=now, last=now)
-            return self._give_up(trace)
+            self._give_up(trace, UNTOUCHED)
 
-    def forget(self, trace_ids: Iterable[int]) -> list[Trace]:
-        """Remove traces. If spans of these traces come again, the traces begin anew."""
-        found = []
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Remove the traces of the spans ``keys``; these and the held spans leave as they are.
+
+        If spans of these traces come again, the traces begin anew.
+        """
+        keys = list(keys)
         with self.lock:
-            for trace_id in trace_ids:
+            for trace_id in dict.fromkeys(trace_id for trace_id, _ in keys):
                 self._lost.pop(trace_id, None)
                 trace = self.traces.get(trace_id)
                 if trace is not None:
                     self._remove(trace)
-                    found.append(trace)
-        return found
+                    for held in trace.held.values():
+                        self.decide(held, UNTOUCHED)
+            for held in filter(None, map(self.find, keys)):
+                self.decide(held, UNTOUCHED)
 
-    def _stands(self, trace: Trace, view: SdkSpan, *, kind: Kind) -> bool:
-        if super()._stands(trace, view, kind=kind):
-            return True
-        if kind == "llm" or kind in RETRIEVALS:
-            return False
-        below = trace.subtrees.get(view.span_id)
-        is_root = view.parent_id is None and kind != "other"
-        return is_root or (below is not None and below.searched is not None)
+    def _anchoring(self, trace: Trace, view: SdkSpan, *, kind: Kind) -> Anchoring:
+        found = super()._anchoring(trace, view, kind=kind)
+        is_root = view.parent_id is None and kind not in {"llm", "other", *RETRIEVALS}
+        return "possibly" if found == "no" and is_root else found
 
     def _is_complete(self, trace: Trace, now: float) -> bool:
         """Return True if ``trace`` is whole.

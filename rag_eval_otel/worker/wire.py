@@ -23,6 +23,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from rag_eval_otel.errors import RagEvalError
+from rag_eval_otel.export.metrics import NAME_LENGTH
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -110,7 +111,7 @@ class Origin:
     """The resource and the scope of spans, with their schema URLs and unknown fields.
 
     ``resource_spans`` and ``scope_spans`` are the messages around the spans, without the spans.
-    ``service`` is the attribute ``service.name`` of the resource, or ``""``.
+    ``service`` is the attribute ``service.name`` of the resource, cut, or ``""``.
     """
 
     resource_key: bytes
@@ -235,11 +236,12 @@ def _origin(resource: bytes, scope: bytes) -> Origin:
 def _read_origin(resource: bytes, scope: bytes) -> Origin:
     resource_spans = trace_pb2.ResourceSpans.FromString(resource)
     scope_spans = trace_pb2.ScopeSpans.FromString(scope)
+    service = plain_attributes(resource_spans.resource.attributes).get("service.name") or ""
     return Origin(
         resource_key=resource,
         resource_spans=resource_spans,
         scope_spans=scope_spans,
-        service=str(plain_attributes(resource_spans.resource.attributes).get("service.name") or ""),
+        service=str(service)[:NAME_LENGTH],
         scope=scope_spans.scope.name,
     )
 

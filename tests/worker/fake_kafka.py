@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,9 @@ class Cluster:
     """Topics in memory. It stands for the package ``confluent_kafka``."""
 
     topics: dict[str, list[list[Message]]] = field(default_factory=dict)
+    policies: dict[str, str] = field(default_factory=dict)
+    """The ``cleanup.policy`` of topics, if it is not ``delete``."""
+    may_describe: bool = True
     committed: dict[int, int] = field(default_factory=dict)
     notes: dict[int, str | None] = field(default_factory=dict)
     """What was committed with the offsets."""
@@ -96,6 +100,14 @@ class Cluster:
     def Producer(self, config: Mapping[str, Any], logger: Any = None) -> Producer:  # noqa: N802
         return Producer(self, self._checked(config))
 
+    @property
+    def admin(self) -> Any:
+        """What stands for the package ``confluent_kafka.admin``."""
+        return SimpleNamespace(AdminClient=self.AdminClient, ConfigResource=ConfigResource)
+
+    def AdminClient(self, config: Mapping[str, Any], logger: Any = None) -> Admin:  # noqa: N802
+        return Admin(self, self._checked(config))
+
     def _checked(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         if "no.such.option" in config:
             raise KafkaException(KafkaError("_INVALID_ARG"))
@@ -116,6 +128,35 @@ class Cluster:
         """Wait until the condition is true."""
         with self.changed:
             assert self.changed.wait_for(condition, PATIENCE)
+
+
+@dataclass(frozen=True)
+class ConfigResource:
+    """Something that has a configuration: a topic."""
+
+    restype: str
+    name: str
+
+
+@dataclass
+class Admin:
+    """A client that reads the configuration of topics."""
+
+    cluster: Cluster
+    config: Mapping[str, Any]
+
+    def describe_configs(
+        self, resources: list[ConfigResource], request_timeout: float
+    ) -> dict[ConfigResource, Future[Any]]:
+        found: dict[ConfigResource, Future[Any]] = {one: Future() for one in resources}
+        for one, answer in found.items():
+            policy = self.cluster.policies.get(one.name, "delete")
+            if self.cluster.may_describe:
+                answer.set_result({"cleanup.policy": SimpleNamespace(value=policy)})
+            else:
+                error = KafkaError("TOPIC_AUTHORIZATION_FAILED")
+                answer.set_exception(KafkaException(error))
+        return found
 
 
 class Consumer:

@@ -22,19 +22,10 @@ from live import asked, said
 from live import told as told_by
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel.config import Config
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.testing.replay import (
-    Recording,
-    _Clock,
-    _Exported,
-    _feed,
-    _Noting,
-    load,
-    replay,
-)
 from rag_eval_otel.types import Ending, Evaluation, Sample, Score, SpanRef
 from rag_eval_otel.worker.engine import Engine
 from rag_eval_otel.worker.traces import TakenSpans
@@ -46,6 +37,15 @@ from rag_eval_otel.worker.wire import (
     set_value,
     spans_in,
     untracked,
+)
+from replay import (
+    Recording,
+    _Clock,
+    _Exported,
+    _feed,
+    _Noting,
+    load,
+    replay,
 )
 from wires import (
     UNKNOWN,
@@ -69,7 +69,7 @@ class Kept:
 
     found: list[Evaluation] = field(default_factory=list)
 
-    def emit(self, evaluation: Evaluation) -> None:
+    def __call__(self, evaluation: Evaluation) -> None:
         """Keep ``evaluation``."""
         self.found.append(evaluation)
 
@@ -90,9 +90,12 @@ class Worker:
         self.engine.accept(request, receipt)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and have the traces read that are whole then."""
+        """Let time pass, have the traces read that are whole then, and keep the deadlines."""
         self.clock.now += seconds
-        self.engine.pipeline.sweep()
+        pipeline = self.engine.pipeline
+        pipeline.sweep()
+        pipeline.store.decide_due()
+        pipeline.clock.export()
 
     def sent(self) -> list[str]:
         """Return the names of the spans that were sent, in order."""
@@ -125,7 +128,7 @@ def worker(output: FakeOutput | None = None, **options: Any) -> Iterator[Worker]
     output, reader, clock, sink = output or FakeOutput(), InMemoryMetricReader(), _Clock(), Kept()
     meters = MeterProvider([reader])
     engine = Engine(config, output, meter_provider=meters, clock=clock, sinks=[sink], **limits)
-    engine.pipeline.sweeper.stop()  # `Worker.wait` sweeps
+    engine.pipeline.clock.run_inline()  # `Worker.wait` sweeps
     try:
         yield Worker(engine=engine, output=output, reader=reader, clock=clock, sink=sink)
         engine.shutdown(60)
@@ -695,7 +698,7 @@ def test_the_samples_of_the_recordings_are_those_of_the_live_pipeline() -> None:
             value_limit=limit_of(recording),
             meter_provider=NoOpMeterProvider(),
         )
-        engine.pipeline.sweeper.stop()
+        engine.pipeline.clock.run_inline()
         number = feed(engine, recording)
         engine.shutdown(0)
         assert len(output.sent) == number
@@ -734,11 +737,11 @@ def check_scores(path: Path) -> None:
         sinks=[in_process],
     )
     processor = RagEvalSpanProcessor.of_pipeline(exported, pipeline)
-    pipeline.sweeper.stop()
+    pipeline.clock.run_inline()
     live: dict[int, Any] = {}
     for call in recording.calls:
         for log in call.span.logs if call.operation == "end" else ():
-            pipeline.buffer.add_log(call.span.trace_id, call.span.span_id, log)
+            pipeline.store.add_log(call.span.trace_id, call.span.span_id, log)
         _feed(call, live, processor)
     Draining(pipeline).drain(60)
     output, in_worker = FakeOutput(), Kept()
@@ -749,7 +752,7 @@ def check_scores(path: Path) -> None:
         value_limit=limit_of(recording),
         meter_provider=NoOpMeterProvider(),
     )
-    engine.pipeline.sweeper.stop()
+    engine.pipeline.clock.run_inline()
     feed(engine, recording)
     engine.shutdown(60)
     assert scored(in_worker.found) == scored(in_process.found), path
@@ -763,6 +766,9 @@ def check_scores(path: Path) -> None:
 UNEQUAL = {
     "traceloop-llamaindex__chat_context_stream",  # spans never ended
     "traceloop-llamaindex__aquery_engine_stream",  # no answer: in process, the span says so
+    # Two answers below one span, whose calls come before their parent: the outcome is span_missed.
+    "otel-genai-langchain__parallel_rag",
+    "traceloop-langchain__two_requests_same_span",
 }
 
 

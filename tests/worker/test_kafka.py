@@ -18,7 +18,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from rag_eval_otel.environment import kafka_options
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.worker.kafka import KafkaSource
-from rag_eval_otel.worker.kafka_client import Client, KafkaOptions, KafkaOutput
+from rag_eval_otel.worker.kafka_client import Client, KafkaOutput
+from rag_eval_otel.worker.kafka_options import KafkaOptions
 from rag_eval_otel.worker.watermark import Finished
 from rag_eval_otel.worker.wire import OverloadedError, Receipt, spans_in
 from worker.fake_kafka import PATIENCE, Cluster, KafkaError, KafkaException
@@ -383,27 +384,6 @@ def test_revoked_partitions_are_committed_and_dropped() -> None:
         found.until(lambda: not found.source._jobs.qsize())  # noqa: SLF001
         found.engine.export(2, 3, 4)
         found.until(lambda: found.cluster.committed == {0: 3, 1: 1})
-
-
-@pytest.mark.slow
-def test_limits_of_the_judge_are_divided_by_partitions() -> None:
-    """A worker with one of two partitions may use half of the limits, also after a broker's pause.
-
-    A worker without partitions has no work, so its part is not changed.
-    """
-    found = Running()
-    found.cluster.is_away = True
-    found.source.start()
-    found.until(lambda: found.client.errors["_TRANSPORT"] > 1)
-    assert found.engine.shares == []
-    found.cluster.is_away = False
-    found.until(lambda: found.engine.shares == [1.0])
-    found.take(0)
-    found.until(lambda: found.engine.shares == [1.0, 2.0])
-    found.take(1)
-    found.give(0, 1)
-    found.until(lambda: found.engine.shares == [1.0, 2.0, 1.0])
-    found.source.close(0)
 
 
 @pytest.mark.slow
@@ -859,3 +839,27 @@ def test_an_output_needs_a_topic() -> None:
     """The message names the option."""
     with pytest.raises(ConfigError, match="--output-topic"):
         KafkaOutput(Client(KafkaOptions(brokers="broker:9092"), package=Cluster()))
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("topic", [TOPIC, DEAD])
+def test_a_compacted_topic_is_refused(policy: str, topic: str) -> None:
+    """It keeps one message of each trace, so reading ends with a message that names the topic."""
+    found = Running()
+    found.cluster.policies[topic] = policy
+    found.source.start()
+    found.until(lambda: "fatal" in found.client.troubles)
+    found.source.close(0)
+    assert not found.source.is_live
+    assert f"the topic {topic} is compacted" in found.client.troubles["fatal"]
+
+
+def test_a_topic_whose_policy_may_not_be_read_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    """The user of the worker may lack this permission, which the log says."""
+    found = Running()
+    found.cluster.may_describe = False
+    found.source.start()
+    found.until(lambda: "start" not in found.client.troubles)
+    found.until(lambda: found.source.is_ready)
+    found.source.close(0)
+    assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text

@@ -3,7 +3,7 @@
 import pytest
 from opentelemetry.sdk.trace import Event
 
-from rag_eval_otel.sinks.attributes import ContentFilter, copied, enrich
+from rag_eval_otel.export.attributes import ContentFilter, copied, enrich
 from rag_eval_otel.worker.wire import (
     ReadableWireSpan,
     Receipt,
