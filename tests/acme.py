@@ -14,9 +14,8 @@ import pytest
 from opentelemetry.metrics import MeterProvider
 
 from rag_eval_otel import registry
-from rag_eval_otel.sinks.backends.annotations import Annotation
-from rag_eval_otel.sinks.backends.client import BackendError, Refusal
-from rag_eval_otel.sinks.backends.sink import BACKENDS, BackendSink
+from rag_eval_otel.export.backends.annotation import Annotation, BackendError, Refusal
+from rag_eval_otel.export.backends.delivery import BACKENDS, BackendSink
 from rag_eval_otel.types import Feedback
 
 

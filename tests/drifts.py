@@ -12,10 +12,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.drift import DriftOptions
-from rag_eval_otel.drift.records import Alarm, Drift, Stream
-from rag_eval_otel.sinks.drift import DriftSink
-from rag_eval_otel.sinks.factory import build_sinks
+from rag_eval_otel.drift import Alarm, Drift, DriftOptions, Stream
+from rag_eval_otel.export.drift import DriftSink
+from rag_eval_otel.export.factory import build_sinks
 from rag_eval_otel.types import Evaluation, Score, SpanRef
 
 QUICK = {"every": 100, "learn": 100, "cooldown": 50}
@@ -54,7 +53,7 @@ class Backend:
             self.turns += 1
             score = Score(name="faithfulness", value=value, version=version)
             span = SpanRef(trace_id=self.turns, span_id=1)
-            self.sink.emit(Evaluation(scores=(score,), span=span))
+            self.sink(Evaluation(scores=(score,), span=span))
 
     def events(self) -> list[Any]:
         """Return the log records so far."""

@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rag_eval_otel.capture.exported import ExportedSpan
+from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.capture.sample import Outcome
-from rag_eval_otel.testing.replay import Call, Recording, Truth, replay
 from rag_eval_otel.types import Sample
+from replay import Call, Recording, Truth, replay
 from verdicts import unmatched, verdict
 
 FOLDER = Path(__file__).parents[2] / "shared" / "framework_traces"

@@ -30,9 +30,9 @@ from opentelemetry.trace import (
 
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Handle, instrument
-from rag_eval_otel.capture.buffer import TraceBuffer
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor, pipeline_of
 from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.live.store import Store
 
 try:
     from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter
@@ -64,9 +64,15 @@ class App:
         return self.handle.processor
 
     @property
-    def buffer(self) -> TraceBuffer:
-        """The buffer of the traces under way."""
-        return self.pipeline.buffer
+    def store(self) -> Store:
+        """The traces under way, and the spans that are held."""
+        return self.pipeline.store
+
+    def let_leave(self) -> None:
+        """Wait until everything has left of which it was decided how it leaves."""
+        store = self.store
+        with store._changed:  # noqa: SLF001
+            assert store._changed.wait_for(lambda: not store.count("leaving"), 60)  # noqa: SLF001
 
     @property
     def pipeline(self) -> Pipeline:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rag_eval_otel.judge.tasks import AskLike, Task
-from rag_eval_otel.metrics import ResponseRelevancy
+from rag_eval_otel.metrics import metric
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
-JUDGED = ResponseRelevancy()
+JUDGED = metric("context_agreement")
 """One yes or no of the judge: one request a row."""
 
 

@@ -19,12 +19,13 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.trace import Span, Tracer
 
+from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel import Handle, Passage, instrument
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turn import Turn, find_turns
+from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.providers import Providers
-from rag_eval_otel.testing import FakeJudge, OtlpReceiver, ReceivedSpan
+from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies
 
 QUESTION, ANSWER = "When was Borealis founded?", "Borealis was founded in 1987."

@@ -1,4 +1,4 @@
-"""`View`: a span as somebody's exporter shows it, for tests of what dialects read."""
+"""`View`: a span as somebody's exporter shows it, for tests of what conventions read."""
 
 from __future__ import annotations
 

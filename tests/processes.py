@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
+from otlp_receiver import OtlpReceiver, ReceivedSpan
 from support import good_parts
 
 PATIENCE = 120.0
@@ -42,8 +43,8 @@ class Stage:
             "OTEL_METRICS_EXPORTER": "none",
             "OTEL_BSP_SCHEDULE_DELAY": "600000",  # only an ending exports what is left
             "RAG_EVAL_JUDGE": "openai/judge",
-            "RAG_EVAL_JUDGE_BASE_URL": self.judge.base_url,
-            "RAG_EVAL_JUDGE_API_KEY": "none",
+            "OPENAI_BASE_URL": self.judge.base_url,
+            "OPENAI_API_KEY": "none",
             "RAG_EVAL_HOLD_SECONDS": "600",
             "RAG_EVAL_EVALUATION_TIMEOUT": "600",
             "RAG_EVAL_SHUTDOWN_SECONDS": "100",  # a busy machine imports for long

@@ -6,7 +6,7 @@ Jobs run in the thread that submits them, so that spans are there as soon as a r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,14 +26,14 @@ from opentelemetry.util.types import Attributes
 from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree, TreeIntake
 from rag_eval_otel.capture.step import Kind
-from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config, ContentCapture, ErrorMode, Spans
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.score import Measurement, TurnScorer
+from rag_eval_otel.live.score import Measurement, TurnJob, TurnScorer
 from rag_eval_otel.live.spending import build_measurement
 from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
-from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
 
 
@@ -43,7 +43,8 @@ class InlineEvaluator(BackgroundEvaluator):
     def submit(self, job: Job) -> bool:
         """Do ``job``."""
         with self._lock:
-            job.begin()
+            if not job.begin():
+                return True
             running = job.run()
             try:
                 running.send(None)
@@ -79,7 +80,7 @@ class NotingMeasurement(Measurement):
 
     samples: list[Sample]
 
-    async def of(self, sample: Sample) -> Evaluation:
+    async def of_prepared(self, sample: Sample, _cut: Mapping[str, int]) -> Evaluation:
         """Note ``sample``."""
         self.samples.append(sample)
         return Evaluation(scores=())
@@ -90,10 +91,10 @@ class NotingScorer(TurnScorer):
 
     turns: list[tuple[SpanContext, Turn]]
 
-    async def score(self, turn: Turn, span: SpanContext, *, ended: int, **more: Any) -> Ending:
-        """Note ``turn``."""
-        self.turns.append((span, turn))
-        return await super().score(turn, span, ended=ended, **more)
+    async def score(self, job: TurnJob) -> Ending:
+        """Note the turn of ``job``."""
+        self.turns.append((job.span, job.turn))
+        return await super().score(job)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +208,7 @@ def capture(
     )
     scorer.turns = []
     pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)
-    pipeline.sweeper.stop()
-    pipeline.hold._start_reaper = lambda: True  # type: ignore[method-assign]  # noqa: SLF001  # no deadline
+    pipeline.clock.run_inline()
     pipeline.recorder = RunRecorder(NotingIntake(inner=pipeline, on_call=on_intake), **options)
     processor = RagEvalSpanProcessor.of_pipeline(SimpleSpanProcessor(exporter), pipeline)
     provider.add_span_processor(processor)

@@ -15,7 +15,7 @@ from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-from rag_eval_otel.cli import main
+from rag_eval_otel.tools.cli import main
 
 if TYPE_CHECKING:
     from live import App
@@ -85,24 +85,6 @@ def event(index: int, *, service: str = "shop", **found: Any) -> dict[str, Any]:
     }
     return {
         "resourceLogs": [{"resource": _resource(service), "scopeLogs": [{"logRecords": [one]}]}]
-    }
-
-
-def counter(
-    name: str, value: int, *, at: int = 0, temporality: int = 2, **found: Any
-) -> dict[str, Any]:
-    """Return an export request with a point of a counter."""
-    point = {
-        "startTimeUnixNano": "1",
-        "timeUnixNano": str(at * 10**9),
-        "asInt": str(value),
-        "attributes": attributes(**found),
-    }
-    metric = {"name": name, "sum": {"aggregationTemporality": temporality, "dataPoints": [point]}}
-    return {
-        "resourceMetrics": [
-            {"resource": _resource("shop"), "scopeMetrics": [{"metrics": [metric]}]}
-        ]
     }
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeTransportError
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import Embedder, Evaluation, Fusion, Sample, Score
+from rag_eval_otel.types import Embedder, Evaluation, Sample, Score
 
 FULL = Sample(
     question="When and where was Ada Lovelace born?",
@@ -67,7 +67,7 @@ GOOD: Mapping[str, Answer] = {
     "groundedness_1": lambda _: {"rating": 2},
     "groundedness_2": lambda _: {"rating": 2},
     "response_supported": lambda _: {"passing": True},
-    "response_relevancy": lambda _: {"passing": True},
+    "context_agreement": lambda _: {"passing": True},
     "reference_statements": lambda _: {"statements": flagged(1, 0)},
     "compared_statements": lambda _: {
         "answer_statements": flagged(1, 1),
@@ -100,7 +100,7 @@ def evaluated(
     metric: Metric | Sequence[str | Metric],
     judge: FakeJudge | None = None,
     *,
-    fusion: Fusion = "on",
+    share_requests: bool = True,
     sample: Sample = FULL,
     embedder: Embedder | None = None,
     repairs: int = 1,
@@ -108,12 +108,12 @@ def evaluated(
 ) -> Evaluation:
     """Score `FULL` with the ``texts`` given in place of its own."""
     return asyncio.run(
-        evaluate(
+        aevaluate(
             replace(sample, **texts),
             metric if isinstance(metric, Sequence) else [metric],
             judge=judge or FakeJudge(script()),
             embedder=embedder or HashingEmbedder(),
-            fusion=fusion,
+            share_requests=share_requests,
             repairs=repairs,
         )
     )
@@ -219,7 +219,7 @@ _SAID: Mapping[str, Callable[[random.Random], object]] = {
     "answer_relevancy_rubric": lambda dice: {"subject": _flag(dice), "focus": _flag(dice)},
     "guideline": _decided,
     "response_supported": _decided,
-    "response_relevancy": _decided,
+    "context_agreement": _decided,
     "context_relevance_1": _rated,
     "context_relevance_2": _rated,
     "groundedness_1": _rated,

@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from rag_eval_otel.capture.dialects import read
+from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.sample import Outcome, extract, why_none
 from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.capture.turn import find_turns
+from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.types import Passage, Sample, SkipReason
 
 Time: TypeAlias = "tuple[int, int | None]"

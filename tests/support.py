@@ -84,3 +84,17 @@ def good_parts(body: Mapping[str, Any]) -> dict[str, object]:
     if sentences:
         several["supported"] = [1] * int(sentences[1])
     return {name: {**GOOD, **several}[name] for name in names_asked(body)}
+
+
+# --- private texts --------------------------------------------------------------------------------
+
+
+def hide(*patterns: str) -> Callable[[str], str]:
+    """Return a function for the option ``redact`` that hides what matches one of ``patterns``."""
+
+    def hidden(text: str) -> str:
+        for pattern in patterns:
+            text = re.sub(pattern, "[redacted]", text)
+        return text
+
+    return hidden

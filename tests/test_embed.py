@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.fakes import WordEmbeddings
+from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
 from rag_eval_otel.embed import (
     Embed,
     HashingEmbedder,
     LangChainEmbedder,
     OpenAIEmbedder,
-    VectorCache,
     cosine,
 )
 from rag_eval_otel.errors import (
@@ -31,29 +31,12 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from rag_eval_otel.testing.fakes import FakeEmbedder
-from rag_eval_otel.testing.openai_server import LoopbackServer
 from rag_eval_otel.types import Usage, Vectors
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0]}
 
 # --- the vectors that are kept --------------------------------------------------------------------
-
-
-def test_the_memory_of_vectors_is_bounded() -> None:
-    """Also of short vectors; the least recently used ones go, and their texts are not found."""
-    cache = VectorCache(max_bytes=5_000)
-    for number in range(100):
-        cache.put(f"text {number}", np.ones(8))
-        cache.put("often", np.ones(8))
-    kept = [number for number in range(100) if cache.get(f"text {number}") is not None]
-    assert kept == list(range(91, 100))
-    assert cache.get("often") is not None
-    few = VectorCache(max_texts=3)
-    for number in range(5):
-        few.put(f"text {number}", np.ones(8))
-    assert [few.get(f"text {number}") is None for number in range(5)] == [True, True] + 3 * [False]
 
 
 # --- the cosine -----------------------------------------------------------------------------------
@@ -149,7 +132,7 @@ def embedded(
 ) -> tuple[Vectors, list[Any]]:
     """Embed texts with the real client; return the rows and the requests the server got."""
     with ScriptedOpenAI(lambda _: "", answer) as server:
-        options = {"max_retries": 0, "api_key": "sk-secret", **options}
+        options = {"retries": 0, "api_key": "sk-secret", **options}
         embedder = OpenAIEmbedder("small", base_url=server.base_url, **options)
         return asyncio.run(embedder.embed(texts)), server.requests
 
@@ -192,7 +175,7 @@ def test_a_server_that_knows_no_base64() -> None:
     formats: list[str | None] = []
     server = LoopbackServer(answer)
     server.start()
-    embedder = OpenAIEmbedder("m", base_url=server.url, api_key="k", max_retries=0)
+    embedder = OpenAIEmbedder("m", base_url=server.url, api_key="k", retries=0)
     try:
         for _ in range(2):
             assert asyncio.run(embedder.embed(["a", "b"])).tolist() == [[1.0, 0.5]] * 2

@@ -1,13 +1,18 @@
 """The exceptions: one tree, and for each failure of a judge a reason a score may give."""
 
 import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from rag_eval_otel import errors
+from rag_eval_otel.export.backends.delivery import BACKENDS
+from rag_eval_otel.providers import PROVIDERS
+from rag_eval_otel.runtime.installed import EXTRA, require
 from rag_eval_otel.types import Reason
 
+ROOT = Path(__file__).parent.parent
 ALL = [
     kind
     for kind in vars(errors).values()
@@ -46,8 +51,30 @@ def test_standard_errors_catch_ours() -> None:
 
 
 def test_a_missing_dependency_says_how_to_get_it() -> None:
-    """The message can be pasted into a shell."""
+    """The message has two commands that can be pasted into a shell."""
     error = errors.MissingDependencyError("aiokafka", "kafka")
     assert str(error) == (
-        "aiokafka is not installed. Install it with: pip install 'rag-eval-otel[kafka]'"
+        "aiokafka is not installed. Install the extra 'kafka' with: pip install"
+        ' "rag-eval-otel[kafka] @ git+https://github.com/rag-eval-otel/rag-eval-otel"'
+        ' (in a checkout: pip install ".[kafka]")'
     )
+
+
+def test_an_optional_import_names_the_module_that_is_missing() -> None:
+    """Also below a package that is installed, as the namespace of OpenTelemetry."""
+    for module, missing in (("absent.part", "absent"), ("opentelemetry.absent",) * 2):
+        with pytest.raises(errors.MissingDependencyError) as caught:
+            require(module, "auto")
+        assert str(caught.value).startswith(f"{missing} is not installed. Install the extra 'auto'")
+
+
+def test_the_extras_that_errors_name_exist() -> None:
+    """Each extra of a call of `require`, of a backend and of a provider is in pyproject.toml."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    table = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = \[", table, flags=re.MULTILINE))
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("rag_eval_otel/**/*.py"))
+    named = set(re.findall(r'require\(\s*"[\w.]+", "(\w+)"\s*\)', code))
+    assert {"auto", "kafka", "local", "mlflow", "redis", "worker"} <= named
+    named |= {EXTRA, *BACKENDS.built_in, *(one.extra for one in PROVIDERS.values() if one.extra)}
+    assert named <= extras

@@ -2,30 +2,30 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeRateLimitError
-from rag_eval_otel.evaluation import evaluate, failed_evaluation, version_of
-from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.evaluation import (
+    aevaluate,
+    evaluate,
+    failed_evaluation,
+    measurement_of,
+    version_of,
+)
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
 from rag_eval_otel.metrics import (
     METRIC_SETS,
-    METRICS,
-    AnswerRelevancy,
-    ContextRelevance,
     Faithfulness,
-    ResponseGroundedness,
-    StatementFaithfulness,
-    resolve_metrics,
+    metric,
 )
-from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import EmbedFn, Evaluation, Fusion, Replies, Sample, Score, Usage, Vectors
+from rag_eval_otel.types import EmbedFn, Evaluation, Replies, Sample, Score, Usage, Vectors
 from support import GOOD, SAMPLE, answers
 
 DEFAULT = ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"]
@@ -36,7 +36,7 @@ def scored(
 ) -> Evaluation:
     """Evaluate the usual sample, by a judge that answers well unless another is given."""
     options = {"embedder": HashingEmbedder(), **options}
-    return asyncio.run(evaluate(SAMPLE, metrics, judge=judge or FakeJudge(answers()), **options))
+    return evaluate(SAMPLE, metrics, judge=judge or FakeJudge(answers()), **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +55,6 @@ class Own:
         return self.outcome  # type: ignore[no-any-return]
 
 
-class Plain:
-    """A metric that is an ordinary object, not a dataclass."""
-
-    name = "plain"
-    needs: ClassVar[frozenset[str]] = frozenset()
-    asks: ClassVar[tuple[()]] = ()
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return a number."""
-        return Score(name=self.name, value=0.5)
-
-
 # --- which metrics --------------------------------------------------------------------------------
 
 
@@ -75,25 +63,6 @@ def test_scores_come_in_the_order_asked_for() -> None:
     wanted = ["response_groundedness", Own(outcome=Score(name="own", value=1)), "faithfulness"]
     names = [score.name for score in scored(wanted).scores]
     assert names == ["response_groundedness", "own", "faithfulness"]
-
-
-def test_the_default_set() -> None:
-    """Without a choice the four standard metrics are measured."""
-    assert [score.name for score in scored().scores] == DEFAULT
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_a_metric_is_called_by_its_name(name: str) -> None:
-    """The name that chooses a metric is the name of its score, fit for an attribute."""
-    metric = METRICS[name]()
-    assert metric.name == name
-    assert metric.needs <= {field.name for field in fields(Sample)}
-
-
-@pytest.mark.parametrize("name", METRIC_SETS)
-def test_a_set_names_each_metric_once(name: str) -> None:
-    """Every named set can be asked for as it is."""
-    assert resolve_metrics([name]) == METRIC_SETS[name]()
 
 
 @pytest.mark.parametrize(
@@ -117,8 +86,8 @@ def test_metrics_that_cannot_be_measured(wanted: list[Any], told: str) -> None:
 def test_a_metric_may_be_measured_twice_under_two_names() -> None:
     """With a name of its own, a second instance is another score, at no further request."""
     judge = FakeJudge(answers())
-    strict = ContextRelevance(judges=2, threshold=0.9, name="strict_relevance")
-    evaluation = scored([ContextRelevance(judges=2), strict], judge)
+    strict = metric("context_relevance", judges=2, threshold=0.9, name="strict_relevance")
+    evaluation = scored([metric("context_relevance", judges=2), strict], judge)
     assert [score.label for score in evaluation.scores] == ["pass", "fail"]
     assert len(judge.requests) == 2
 
@@ -127,24 +96,26 @@ def test_a_metric_may_be_measured_twice_under_two_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "fusion", "requests"),
-    [("dual", "on", 4), ("dual", "off", 9), ("default", "on", 2), ("default", "off", 6)],
+    ("metrics", "share_requests", "requests"),
+    [("dual", True, 4), ("dual", False, 9), ("default", True, 2), ("default", False, 6)],
 )
-def test_what_a_sample_costs(metrics: str, fusion: Fusion, requests: int) -> None:
+def test_what_a_sample_costs(metrics: str, requests: int, *, share_requests: bool) -> None:
     """Usage counts each request to judge and embedder."""
     judge = FakeJudge(answers())
-    evaluation = scored([metrics], judge, fusion=fusion)
+    evaluation = scored([metrics], judge, share_requests=share_requests)
     assert evaluation.usage == Usage(judge_requests=requests, embedding_requests=1)
     assert len(judge.requests) == requests
 
 
-def test_a_second_sample_comes_from_the_cache() -> None:
-    """The same turn again costs no judge request, and has the same scores and versions."""
-    judge, cache = FakeJudge(answers()), ReplyCache()
-    first, second = (scored(judge=judge, cache=cache) for _ in range(2))
-    assert first.scores == second.scores
-    assert second.usage.judge_requests == 0
-    assert second.judge == first.judge
+def test_it_blocks_also_while_a_loop_runs() -> None:
+    """In a notebook, `evaluate` works as in a script, and gives what `aevaluate` gives."""
+
+    async def use() -> tuple[Evaluation, Evaluation]:
+        options: Any = {"judge": "lexical", "embedder": "hashing"}
+        return evaluate(SAMPLE, **options), await aevaluate(SAMPLE, **options)
+
+    blocking, awaited = asyncio.run(use())
+    assert blocking.scores == awaited.scores
 
 
 def test_the_duration_is_read_from_the_clock() -> None:
@@ -155,7 +126,9 @@ def test_the_duration_is_read_from_the_clock() -> None:
         clock.advance(0.5)
         return GOOD[task.prompt]
 
-    assert scored([Faithfulness(form="full")], FakeJudge(answer), clock=clock).duration == 1.0
+    options: Any = {"judge": FakeJudge(answer), "embedder": HashingEmbedder()}
+    measurement = replace(measurement_of([Faithfulness(form="full")], **options), clock=clock)
+    assert asyncio.run(measurement.of(SAMPLE)).duration == 1.0
 
 
 class Renamed(FakeJudge):
@@ -177,7 +150,7 @@ def test_the_model_that_answered_is_named() -> None:
 def test_no_judge_is_named_where_none_was_asked() -> None:
     """A score without a request names the judge that would have been asked."""
     evaluation = asyncio.run(
-        evaluate(
+        aevaluate(
             Sample(),
             ["context_relevance"],
             judge=FakeJudge(answers()),
@@ -193,43 +166,19 @@ def test_no_judge_is_named_where_none_was_asked() -> None:
 
 def test_a_version_names_the_measurement() -> None:
     """Metric, definition, fusion and model can be read off it."""
-    metric, digest, fusion, model = version_of(
-        Faithfulness(form="full"), fusion="off", model="m/1"
+    name, digest, way, model = version_of(
+        Faithfulness(form="full"), share_requests=False, model="m/1"
     ).split("/", 3)
-    assert (metric, fusion, model) == ("faithfulness", "single", "m/1")
+    assert (name, way, model) == ("faithfulness", "single", "m/1")
     assert len(digest) == 8
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (AnswerRelevancy(), AnswerRelevancy(strictness=5)),
-        (ContextRelevance(judges=2), ContextRelevance(judges=1)),
-        (ContextRelevance(name="m"), ResponseGroundedness(name="m")),
-        (Faithfulness(name="m"), StatementFaithfulness(name="m")),
-        (Plain(), Own(name="plain")),
-    ],
-)
-def test_another_definition_is_another_version(one: Metric, other: Metric) -> None:
-    """What changes a score changes its version."""
-    versions = {version_of(metric, fusion="on", model="m") for metric in (one, other)}
-    assert len(versions) == 2
-
-
-def test_a_threshold_is_not_part_of_the_measurement() -> None:
-    """It only labels: scores stay comparable when it is moved."""
-    versions = {
-        version_of(Faithfulness(threshold=threshold), fusion="on", model="m")
-        for threshold in (None, 0.5, 0.9)
-    }
-    assert len(versions) == 1
 
 
 def test_fusion_and_model_are_part_of_the_measurement() -> None:
     """A fused score and one of another model are other measurements."""
-    ways: list[tuple[Fusion, str]] = [("on", "a"), ("off", "a"), ("on", "b")]
+    ways = [(True, "a"), (False, "a"), (True, "b")]
     versions = {
-        version_of(Faithfulness(form="full"), fusion=fusion, model=model) for fusion, model in ways
+        version_of(Faithfulness(form="full"), share_requests=share_requests, model=model)
+        for share_requests, model in ways
     }
     assert len(versions) == 3
 
@@ -344,45 +293,13 @@ def test_only_late_metrics_time_out(prompt: str, late: set[str]) -> None:
     assert evaluation.usage.judge_requests == 4
 
 
-def test_an_embedder_that_stalls_times_out() -> None:
-    """A request for embeddings is given up too."""
-    given_up = []
-
-    class Stalled:
-        async def embed(self, texts: Sequence[str]) -> Vectors:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                given_up.append(tuple(texts))
-            raise AssertionError("unreachable")  # noqa: EM101
-
-    async def use() -> tuple[Evaluation, int]:
-        judge = FakeJudge(answers())
-        evaluation = await evaluate(SAMPLE, judge=judge, embedder=Stalled(), timeout=0.05)
-        await asyncio.sleep(0)
-        return evaluation, len(given_up)
-
-    evaluation, ended = asyncio.run(use())
-    assert evaluation["answer_relevancy"].reason == "timeout"
-    assert ended == 1
-    assert evaluation.usage.embedding_requests == 1
-
-
-def test_no_time_at_all() -> None:
-    """With no time left every metric times out, and nobody is asked."""
-    judge = FakeJudge(answers())
-    evaluation = scored(judge=judge, timeout=0)
-    assert {score.reason for score in evaluation.scores} == {"timeout"}
-    assert judge.requests == []
-
-
 def test_cancelling_an_evaluation_ends_its_requests() -> None:
     """An application that gives up waiting leaves no request behind."""
     judge = Halting("supported")
 
     async def use() -> list[str]:
         run = asyncio.ensure_future(
-            evaluate(SAMPLE, ["faithfulness"], judge=judge, embedder=HashingEmbedder())
+            aevaluate(SAMPLE, ["faithfulness"], judge=judge, embedder=HashingEmbedder())
         )
         await judge.asked.wait()
         run.cancel()
@@ -411,7 +328,7 @@ def test_two_samples_at_once_do_not_mix() -> None:
         samples = [Sample(answer=text, contexts=["c"]) for text in ("good", "bad")]
         return await asyncio.gather(
             *(
-                evaluate(
+                aevaluate(
                     sample,
                     ["response_groundedness"],
                     judge=FakeJudge(answer),

@@ -25,9 +25,9 @@ HEAVY = {"grpc", "openai", "numpy", "pydantic", "langchain_core", "opentelemetry
 
 
 def test_public_names_are_sorted_few_and_real() -> None:
-    """Every name in ``__all__`` can be had, they are sorted, and at most 26."""
+    """Every name in ``__all__`` can be had, they are sorted, and at most 30."""
     assert rag_eval_otel.__all__ == sorted(rag_eval_otel.__all__)
-    assert len(rag_eval_otel.__all__) <= 26
+    assert len(rag_eval_otel.__all__) <= 30
     for name in rag_eval_otel.__all__:
         assert getattr(rag_eval_otel, name).__name__ == name
         assert name in dir(rag_eval_otel)

@@ -5,33 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag_eval_otel.alerting.rules import Target, render
-from rag_eval_otel.cli import main
 from rag_eval_otel.config import Config
-from rag_eval_otel.dataset import evaluate_dataset
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
+from rag_eval_otel.export.attributes import score_attributes
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Useful, Verdict
 from rag_eval_otel.live.spending import build_measurement
 from rag_eval_otel.metrics import (
     Correctness,
-    Faithfulness,
-    FunctionMetric,
-    resolve_metrics,
     with_thresholds,
 )
-from rag_eval_otel.sinks.attributes import score_attributes
-from rag_eval_otel.thresholds import read_thresholds, thresholds_of, written_thresholds
+from rag_eval_otel.thresholds import read_thresholds, written_thresholds
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.dataset import evaluate_dataset
+from rag_eval_otel.tools.rules import Target, render
 from rag_eval_otel.types import Ending, Evaluation, Sample, Score
 
 SAMPLE = Sample(
@@ -158,7 +152,7 @@ def test_the_offline_label_goes_by_what_tells_good_from_bad() -> None:
     assert scored(thresholds=thresholds).label == "pass"
     assert scored(thresholds=thresholds, metrics=("answer_relevancy",)).label == "fail"
     found = asyncio.run(
-        evaluate(
+        aevaluate(
             Sample(question="?", retrieved_ids=["a"], relevant_ids=["b"]),
             ["context_relevance", "hit_rate"],
             judge=LexicalJudge(),
@@ -204,21 +198,6 @@ def number(_: Sample) -> float:
     return 0.6
 
 
-def plain_score(_: Sample) -> Score:
-    """Return a score without label and threshold."""
-    return Score(name="any", value=0.6)
-
-
-def labelled_score(_: Sample) -> Score:
-    """Return a score with a label of its own."""
-    return Score(name="any", value=0.6, label="fail")
-
-
-def score_with_threshold(_: Sample) -> Score:
-    """Return a score with a label and a threshold of its own, which is also the usual one."""
-    return Score(name="any", value=0.6, label="pass", threshold=0.5)
-
-
 class Own:
     """A metric of one's own, with a threshold that it does not label by."""
 
@@ -229,65 +208,7 @@ class Own:
         return Score(name="own", value=0.6, label="pass")
 
 
-LABELLED: list[Callable[[float | None], Any]] = [
-    lambda threshold: Faithfulness(threshold=threshold),
-    *(partial(lambda f, t: FunctionMetric(function=f, name="f", threshold=t), f)
-      for f in (number, plain_score, labelled_score, score_with_threshold)),
-    lambda _: Own(),
-    lambda _: FunctionMetric(function=number, name="f"),
-    lambda _: FunctionMetric(function=plain_score, name="f"),
-]  # fmt: skip
-
-
-CHANGES = [
-    pytest.param(stored, read, marks=[pytest.mark.slow] if stored == read else [])
-    for stored, read in product((None, 0.5, 1.0), repeat=2)
-]
 """The threshold when a score is stored, and the one when it is read."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", LABELLED)
-@pytest.mark.parametrize("sample", [SAMPLE, replace(SAMPLE, answer="***")])
-@pytest.mark.parametrize(("stored", "read"), CHANGES)
-def test_a_cached_score_is_labelled_like_a_fresh_one(
-    make: Callable[[float | None], Any],
-    sample: Sample,
-    stored: float | None,
-    read: float | None,
-    tmp_path: Path,
-) -> None:
-    """Whatever the threshold was, and where there is no number or the label is the metric's own."""
-
-    def score(threshold: float | None, cache: Path | None) -> Score:
-        judge, embedder = LexicalJudge(), HashingEmbedder()
-        report = evaluate_dataset(
-            [sample], [make(threshold)], judge=judge, embedder=embedder, cache=cache
-        )
-        return report.rows[0].scores[0]
-
-    cache = tmp_path / "scores.cache"
-    score(stored, cache)
-    assert score(read, cache) == score(read, None)
-
-
-def test_the_usual_threshold_is_not_one_that_was_set(tmp_path: Path) -> None:
-    """A function's `Score` is labelled by 0.5 only where that was set, from a cache as well."""
-    metrics = [
-        FunctionMetric(function=plain_score, name="f"),
-        FunctionMetric(function=plain_score, name="f", threshold=0.5),
-    ]
-    labels = [
-        evaluate_dataset(
-            [SAMPLE],
-            [metric],
-            judge=LexicalJudge(),
-            embedder=HashingEmbedder(),
-            cache=tmp_path / "scores.cache",
-        ).rows[0]["f"].label
-        for metric in (*metrics, *metrics)
-    ]  # fmt: skip
-    assert labels == [None, "pass", None, "pass"]
 
 
 def test_calibrate_writes_what_the_other_commands_read(
@@ -320,31 +241,6 @@ def test_calibrate_writes_what_the_other_commands_read(
     assert 'rag_evaluation_score_count{gen_ai_evaluation_name="faithfulness"}) * 0.675' in printed
 
 
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        (["rules", "--threshold", "faithfulnes=0.8"], "did you mean faithfulness"),
-        (["rules", "--threshold", "faithfulness=8"], "must be from 0 to 1, not 8"),
-        (["rules", "--threshold", "own=8"], "the threshold of own must be from 0 to 1"),
-        (["rules", "--threshold", "Bad Name=.8"], "can't be named 'Bad Name'"),
-        (["rules", "--threshold", "faithfulness"], "--threshold: a threshold must be a number"),
-        (["rules", "--thresholds", "nowhere.toml"], "nowhere.toml cannot be read"),
-        (["calibrate", "ROWS", "--write", "x.toml"], "nothing was written to x.toml"),
-        (["calibrate", "GOOD", "--write", "/nowhere/x.toml"], "cannot be written to /nowhere"),
-    ],
-)
-def test_misuse_of_a_command_is_told_in_one_line(
-    command: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Status 2, and what was wrong."""
-    rows, good = tmp_path / "rows.jsonl", tmp_path / "good.jsonl"
-    rows.write_text('{"score": 0.5, "label": 1}', encoding="utf-8")
-    good.write_text('{"score": 0.5, "label": 1}\n{"score": 0.1, "label": 0}', encoding="utf-8")
-    names = {"ROWS": str(rows), "GOOD": str(good)}
-    assert main([names.get(word, word) for word in command]) == 2
-    assert told in capsys.readouterr().err
-
-
 def test_rules_take_other_scales_and_metrics_of_ones_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -371,12 +267,6 @@ def test_a_verdict_may_carry_a_probability(probability: float, verdict: int) -> 
     assert (plain.probability, plain.is_graded) == (1.0, False)
     with pytest.raises(ValueError, match="must be from 0 to 1"):
         Verdict.graded(1.2, index=1)
-
-
-def test_no_thresholds_change_nothing() -> None:
-    """Without any the metrics are the very ones."""
-    metrics = resolve_metrics([Faithfulness(threshold=0.7)])
-    assert with_thresholds(metrics, thresholds_of("", where="here")) == metrics
 
 
 def test_written_thresholds_can_be_read(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from rag_eval_otel.capture.sample import Outcome
-from rag_eval_otel.testing.replay import Recording, Truth
 from rag_eval_otel.types import Sample
+from replay import Recording, Truth
 
 Verdict: TypeAlias = Literal["exact", "incomplete", "none", "refused", "unstated", "wrong"]
 """``none``: there is no true sample, and none was found. ``incomplete``: only some were found."""

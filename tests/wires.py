@@ -10,8 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from live import answered, generated, retrieved
-from rag_eval_otel.capture.exported import ExportedSpan
-from rag_eval_otel.testing.replay import Recording
+from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.worker.wire import (
     WireGroup,
     WireSpan,
@@ -19,6 +18,7 @@ from rag_eval_otel.worker.wire import (
     plain_attributes,
     set_value,
 )
+from replay import Recording
 
 UNKNOWN = b"\xfa\x07\x03new"  # field 127, a text, that no version of OTLP has
 

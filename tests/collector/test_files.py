@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,20 @@ from acme import lose_a_score
 from drifts import drifted
 from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
-from rag_eval_otel.alerting.rules import Target, render
-from rag_eval_otel.cli import main
+from rag_eval_otel.config import Config
 from rag_eval_otel.drift import DriftMonitor
+from rag_eval_otel.environment import variable
+from rag_eval_otel.export.drift import DriftTelemetry
+from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.protection import Endpoint
+from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.live.hold import Holdback
 from rag_eval_otel.live.spending import Spending
+from rag_eval_otel.live.store import HoldLimits, Store
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.sinks.drift import DriftTelemetry
-from rag_eval_otel.sinks.instruments import Agreement, InstrumentSink
+from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.rules import Target, render
 from rag_eval_otel.types import Evaluation, Feedback, Score, Usage
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
@@ -46,13 +49,12 @@ def measured() -> Iterator[Metric]:
     meters = MeterProvider([reader])
     sink = InstrumentSink(meters)
     endpoint = Endpoint("judge m")
-    sink.watch(Holdback(seconds=1, max_spans=1, max_bytes=1), [measurement(endpoint)])
+    sink.watch(Store(hold=HoldLimits(seconds=1, max_spans=1, max_bytes=1)), [measurement(endpoint)])
     report(endpoint, "ok", not_sent="circuit_open")
     left = Left()
     sink.watch_budget(left.observe)
     sink.found()
     sink.released("scored")
-    sink.blocked("metric toxicity")
     sink.internal_error("sink")
     usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
     budget = Spending(measurement(endpoint), budget=Budget(limits_of("1 tokens/day", where="b")))
@@ -64,7 +66,7 @@ def measured() -> Iterator[Metric]:
     monitor = DriftMonitor(drift.report)
     monitor.update(drifted().stream, 0.5)
     drift.observe(monitor)
-    sink.emit(
+    sink(
         Evaluation(
             span=INVALID_SPAN_CONTEXT,
             scores=scores,
@@ -139,9 +141,9 @@ def test_the_gateway_counts_every_metric() -> None:
 
 def test_the_list_of_other_scales_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     """The metrics whose normalized score is counted are those with another scale than [0, 1]."""
-    assert main(["metrics", "--json"]) == 0
+    assert main(["evaluate", "--list-metrics", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    elsewhere = {one["name"] for one in listed if not re.search(r"\b1[\]}]$", one["range"])}
+    elsewhere = {one["name"] for one in listed if not one["range"].endswith(" 1")}
     others = runpy.run_path(str(COLLECTOR / "generate.py"))["OTHER_SCALES"]
     assert elsewhere & set(METRICS) == others
 
@@ -212,6 +214,17 @@ def test_look_around_has_the_rules_sixty_times_as_fast() -> None:
             source, target = mount.split(":")[:2]
             assert (COLLECTOR / source).is_file()
             assert (COLLECTOR / folder / target.removeprefix(f"{place}/")).is_file()
+
+
+def test_the_variables_for_kubernetes_can_be_used_together() -> None:
+    """Each variable of the library in the example sets an option, and a worker starts with them."""
+    objects = yaml.safe_load_all((COLLECTOR / "kubernetes/worker.yaml").read_text("utf-8"))
+    (pod,) = (one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment")
+    found = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    found["RAG_EVAL_REDIS"] = "redis://redis:6379/0"  # from a Secret
+    ours = {name: value for name, value in found.items() if name.startswith("RAG_EVAL_")}
+    assert ours.keys() <= {variable(each.name) for each in fields(Config)}
+    assert Config.from_env(ours).limits
 
 
 def test_compose_pins_its_images() -> None:

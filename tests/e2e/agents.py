@@ -17,8 +17,7 @@ from typing import Any
 from apps import company
 from e2e.checks import QUESTIONS, TRUTHS
 from e2e.watched import Watched
-from rag_eval_otel.testing import HttpReply
-from rag_eval_otel.testing.openai_server import LoopbackServer
+from openai_server import HttpReply, LoopbackServer
 
 SEARCH, FINAL = "search_docs", "final_answer"
 MODEL = "gpt-4o-mini"

@@ -24,9 +24,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from apps import company
 from apps.parts import rag
 from e2e.started import StartedSpans
+from openai_server import ScriptedOpenAI
+from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel import Handle, OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.runtime.providers import Providers
-from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan, ScriptedOpenAI
 from support import good_parts
 
 langchain_openai = pytest.importorskip("langchain_openai")

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from e2e.programs import program
-from rag_eval_otel.cli import main
+from rag_eval_otel.tools.cli import main
 from score_files import falling, jsonl, page_of, row
 
 STYLE = "margin:0;padding:16px;background:#14181d;color:#e6e9ec;"
@@ -78,7 +78,7 @@ def _comparison(folder: Path) -> Path:
         ]
         files.append(str(jsonl(folder / f"{name}.jsonl", rows)))
     page = folder / "compare.html"
-    main(["compare", *files, "--html", str(page), "--turns", "4"])
+    main(["report", *files, "--output", str(page), "--worst", "4"])
     text = page.read_text(encoding="utf-8").replace(f"{folder}/", "")
     page.write_text(text, encoding="utf-8")
     return page

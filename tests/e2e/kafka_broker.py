@@ -168,10 +168,12 @@ class Broker:
         """Return a client for topics and groups."""
         return AdminClient(self.client())
 
-    def create(self, topic: str, partitions: int = 1) -> str:
+    def create(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
         """Create a topic, and wait until it can be used."""
         admin = self.admin()
-        made = admin.create_topics([NewTopic(topic, partitions, 1)])
+        made = admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])
         made[topic].result(PATIENCE)
         eventually(lambda: topic in admin.list_topics(timeout=10).topics, f"{topic} is there")
         return topic

@@ -25,8 +25,8 @@ from e2e.kafka_broker import Broker, serving
 from e2e.programs import PATIENCE, eventually, free_ports, get
 from e2e.stack import Collector, collector
 from e2e.turns import turn
-from rag_eval_otel.testing import HttpReply, OtlpReceiver, ReceivedSpan, ScriptedOpenAI
-from rag_eval_otel.testing.receiver import _Verdict
+from openai_server import HttpReply, ScriptedOpenAI
+from otlp_receiver import OtlpReceiver, ReceivedSpan, _Verdict
 from support import names_asked, text_asked
 
 ROOT = Path(__file__).parents[2]
@@ -89,11 +89,10 @@ class Backend(OtlpReceiver):
 
 
 class Judge:
-    """A judge whose ratings depend on the question alone, or differ with each request."""
+    """A judge whose ratings depend on the question alone."""
 
     def __init__(self) -> None:
         self.is_down = False
-        self.is_moody = False
         self.asked: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -105,8 +104,7 @@ class Judge:
             found = re.search(r"company \d+\b", text)
             company = found[0] if found else ""
             self.asked[company] += 1
-            mood = str(self.asked.total()) if self.is_moody else ""
-        rating = hashlib.sha256((company + mood).encode()).digest()[0] % 3
+        rating = hashlib.sha256(company.encode()).digest()[0] % 3
         return {name: {"rating": rating} for name in names_asked(body)}
 
 
@@ -174,8 +172,8 @@ class Stage:
             "OTEL_EXPORTER_OTLP_TIMEOUT": str(SLOW),
             "OTEL_METRICS_EXPORTER": "none",
             "RAG_EVAL_JUDGE": "openai/judge",
-            "RAG_EVAL_JUDGE_BASE_URL": self.server.base_url,
-            "RAG_EVAL_JUDGE_API_KEY": "none",
+            "OPENAI_BASE_URL": self.server.base_url,
+            "OPENAI_API_KEY": "none",
             "RAG_EVAL_METRICS": "response_groundedness",
             "RAG_EVAL_EMBEDDER": "hashing",
             "RAG_EVAL_HOLD_SECONDS": "600",

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_eval_otel.testing import HttpReply, RecordedRequest
-from rag_eval_otel.testing.openai_server import LoopbackServer
+from openai_server import HttpReply, LoopbackServer, RecordedRequest
 
 RATED = '{"rating": 1}'
 VECTOR = [0.0, 0.6, 0.8]

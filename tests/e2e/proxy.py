@@ -5,6 +5,7 @@ It can also add a script to pages.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler
-from itertools import count
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -24,6 +24,7 @@ _PER_HOP = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "transfer-encoding"}
 )
 _OUTAGE = 20.0  # seconds
+_ERRORS, _FORWARDED = 0.1, 0.5  # shares of all requests, and of those that are answered with 500
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Proxy:
 
     - ``down``: it closes the connection, for 20 seconds from the first request.
     - ``slow``: it waits for some ``seconds`` before it forwards a request.
-    - ``errors``: it answers each tenth request with 500. It forwards every second of these
+    - ``errors``: it answers a tenth of the requests with 500, by chance. It forwards half of these
       requests before, so that the sender cannot know whether the server has done the work.
 
     ``script`` is run by each page before its own scripts.
@@ -46,7 +47,7 @@ class Proxy:
     requests: int = 0
     failed: int = 0
     down_since: float | None = None
-    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    draw: random.Random = field(default_factory=lambda: random.Random(3))
 
     def is_down(self) -> bool:
         """Return True in the first 20 seconds from the first call."""
@@ -61,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        proxy, number = self.proxy, next(self.proxy.numbers)
+        proxy = self.proxy
         proxy.requests += 1
         if proxy.fault == "down" and proxy.is_down():
             proxy.failed += 1
@@ -69,9 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if proxy.fault == "slow":
             threading.Event().wait(proxy.seconds)  # the slow server
-        if proxy.fault == "errors" and number % 10 == 0:
+        if proxy.fault == "errors" and proxy.draw.random() < _ERRORS:
             proxy.failed += 1
-            if number % 20 == 0:
+            if proxy.draw.random() < _FORWARDED:
                 self._ask(body)
             self._answer(500, {}, b"no luck")
             return

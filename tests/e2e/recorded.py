@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 from e2e.programs import responding
-from rag_eval_otel.capture.exported import ExportedSpan
+from rag_eval_otel.capture.otlp import ExportedSpan
 
 KEY = "the-right-key"
 PROJECT = "shop"

@@ -62,7 +62,7 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def url(self, patience: float | None = PATIENCE) -> str:
-        """Return the URL for the option ``budget_redis``."""
+        """Return the URL for the option ``redis``."""
         times = f"?socket_timeout={patience}&socket_connect_timeout={patience}" if patience else ""
         return f"{self.address}{times}#test"
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from e2e.programs import PLACES, Prometheus, checked, free_ports, program, running
-from rag_eval_otel.alerting.rules import Target, render
+from rag_eval_otel.tools.rules import Target, render
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 GATEWAY = ("gateway.yaml", "content.yaml", "scores.yaml")

@@ -20,9 +20,9 @@ import pytest
 from e2e.fickle import BAD, Fickle, Signals, fickle
 from e2e.programs import PATIENCE, Prometheus, eventually
 from e2e.stack import GATEWAY, alertmanager, collector, prometheus
-from rag_eval_otel.drift.options import DriftOptions
-from rag_eval_otel.testing import HttpReply, OtlpReceiver, ReceivedLog
-from rag_eval_otel.testing.openai_server import LoopbackServer
+from openai_server import HttpReply, LoopbackServer
+from otlp_receiver import OtlpReceiver, ReceivedLog
+from rag_eval_otel.drift import DriftOptions
 
 SERVICE, METRIC, ALERT = "shop", "faithfulness", "RagAnswersGoBad"
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
+from otlp_receiver import OtlpReceiver, ReceivedSpan
 from support import good_parts
 
 APP = """
@@ -32,16 +32,17 @@ pytestmark = [
 ]
 
 
-DOCTOR = "import sys; from rag_eval_otel.cli import main; sys.exit(main())"
+def run_instrumented(script: Path, **environment: str) -> str:
+    """Run ``script`` like a user, and return its output."""
+    return ended(script, **environment).stdout
 
 
-def run_instrumented(script: Path, *, doctor: Sequence[str] = (), **environment: str) -> str:
-    """Run ``script`` like a user, optionally with the doctor, and return its output."""
-    under = [sys.executable, "-c", DOCTOR, *doctor, "--"] if doctor else []
+def ended(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``script`` like a user, and return how it ended."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [*under, str(COMMAND), sys.executable, str(script)],
+        [str(COMMAND), sys.executable, str(script)],
         env={**kept, "PYTHONPATH": paths, **environment},
         capture_output=True,
         text=True,
@@ -50,7 +51,7 @@ def run_instrumented(script: Path, *, doctor: Sequence[str] = (), **environment:
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    return done.stdout
+    return done
 
 
 def exporting(endpoint: str, protocol: str = "http/protobuf") -> dict[str, str]:
@@ -69,8 +70,8 @@ def judged_by(server: ScriptedOpenAI) -> dict[str, str]:
     """Return the environment with ``server`` as judge; its client is slow to import."""
     return {
         "RAG_EVAL_JUDGE": "openai/judge-model",
-        "RAG_EVAL_JUDGE_BASE_URL": server.base_url,
-        "RAG_EVAL_JUDGE_API_KEY": "judge",
+        "OPENAI_BASE_URL": server.base_url,
+        "OPENAI_API_KEY": "judge",
         "RAG_EVAL_HOLD_SECONDS": "60",
         "RAG_EVAL_SHUTDOWN_SECONDS": "60",
     }
@@ -146,15 +147,7 @@ def test_sdk_disabled(script: Path, receiver: OtlpReceiver) -> None:
     assert receiver.spans() == receiver.logs() == []
 
 
-def test_doctor_runs_it(script: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
-    """The doctor runs an app under ``opentelemetry-instrument`` and reports its turn."""
-    output = tmp_path / "report.json"
-    run_instrumented(
-        script,
-        **exporting(receiver.http_endpoint),
-        doctor=("doctor", "--json", "--output", str(output)),
-    )
-    report = json.loads(output.read_text())
-    assert [one["id"] for one in report["findings"]] == ["judge-lexical"]
-    assert report["program"]["turns"] == {"scored": 1}
-    assert [one["ended"] for one in report["program"]["pipelines"]] == [True]
+def test_it_reports_on_itself(script: Path, receiver: OtlpReceiver) -> None:
+    """An app under ``opentelemetry-instrument`` reports its turn when it ends."""
+    done = ended(script, **exporting(receiver.http_endpoint), RAG_EVAL_DOCTOR="1")
+    assert "turns     scored 1" in done.stderr

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("langfuse.api", reason="the client of Langfuse is not installed")
 
-from dataset.test_collect import TOLD, turn_spans
 from e2e.recorded import KEY, Langfuse, langfuse_observation, serving
-from rag_eval_otel.cli import main
+from rag_eval_otel.tools.cli import main
+from tools.test_collect import TOLD, turn_spans
 
 TURNS = 12
 

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from e2e.programs import eventually, free_ports, running
 from e2e.stack import collector
 from e2e.turns import turn
-from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
+from otlp_receiver import OtlpReceiver, ReceivedSpan
 
 TURNS, SPANS = 40, 3
 STATUS = "rag.evaluation.status"

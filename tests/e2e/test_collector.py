@@ -21,7 +21,7 @@ from opentelemetry.trace import StatusCode
 from e2e.fickle import BAD, GOOD, SECRET, Fickle, fickle
 from e2e.programs import eventually, get
 from e2e.stack import GATEWAY, Collector, collector, validate
-from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
+from otlp_receiver import OtlpReceiver, ReceivedSpan
 
 SERVICE = "shop"
 GOOD_TURNS, BAD_TURNS, METRICS = 8, 4, 4

@@ -15,7 +15,7 @@ from apps import company
 from e2e.checks import CHECKS, assert_refused
 from e2e.langchain_apps import HandbookChain
 from e2e.watched import Watched, watched
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from openai_server import HttpReply, ScriptedOpenAI
 
 langchain = pytest.importorskip("opentelemetry.instrumentation.genai.langchain")
 langchain_openai = pytest.importorskip("langchain_openai")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.testing import OtlpReceiver, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
+from otlp_receiver import OtlpReceiver
 from support import good_parts
 
 pytest.importorskip("gevent")
@@ -31,7 +32,7 @@ os.register_at_fork(before=lambda: forks.append(1))
 handler = RagEvalCallbackHandler()
 rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handler]})
 request = urllib.request.Request(
-    os.environ["RAG_EVAL_JUDGE_BASE_URL"] + "/chat/completions",
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
     json.dumps({"model": "app", "messages": []}).encode(),
     {"Content-Type": "application/json"},
 )
@@ -63,8 +64,8 @@ def test_scores_arrive_and_other_greenlets_run() -> None:
             OTEL_EXPORTER_OTLP_ENDPOINT=receiver.http_endpoint,
             OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
             RAG_EVAL_JUDGE="openai/judge",
-            RAG_EVAL_JUDGE_BASE_URL=server.base_url,
-            RAG_EVAL_JUDGE_API_KEY="judge",
+            OPENAI_BASE_URL=server.base_url,
+            OPENAI_API_KEY="judge",
             RAG_EVAL_HOLD_SECONDS="60",  # time to import the judge's client
         )
         assert said == "200\nTrue\n0\n"

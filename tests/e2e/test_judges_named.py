@@ -35,34 +35,19 @@ def asked(judge: Any, **options: Any) -> Replies:
 
 
 def test_bedrock(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Converse receives a signed request with the configured temperature and length."""
+    """Converse receives a signed request with the temperature 0."""
     pytest.importorskip("langchain_aws")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id-app")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    replies = asked(
-        "bedrock/anthropic.claude-x",
-        judge_base_url=providers.url,
-        max_tokens=77,
-        extra_body={"top_k": 5},
-    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", providers.url)
+    replies = asked("bedrock/anthropic.claude-x")
     assert replies.parts == (Rating(rating=1),)
     assert (replies.model, replies.usage) == ("anthropic.claude-x", USED)
     (request,) = providers.requests
     assert request.path == "/model/anthropic.claude-x/converse"
     assert "Credential=id-app/" in request.headers["authorization"]
-    assert request.body["inferenceConfig"] == {"temperature": 0.0, "maxTokens": 77}
-    assert request.body["additionalModelRequestFields"] == {"top_k": 5}
-
-
-def test_bedrock_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key replaces the signature; the client sends it only over HTTPS."""
-    pytest.importorskip("langchain_aws")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    judge = build_plain_judge(Config(judge="bedrock/amazon.nova", judge_api_key="bedrock-key"))
-    assert "bedrock-key" not in repr(judge)
-    with pytest.raises(Exception, match="requires an HTTPS endpoint"):
-        asked("bedrock/amazon.nova", judge_base_url="http://127.0.0.1:9", judge_api_key="key")
+    assert request.body["inferenceConfig"] == {"temperature": 0.0}
 
 
 def test_bedrock_without_a_region(monkeypatch: pytest.MonkeyPatch) -> None:

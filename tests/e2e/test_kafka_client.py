@@ -17,7 +17,8 @@ from e2e.kafka_broker import PASSWORD, USER, Broker, serving
 from e2e.programs import PATIENCE, eventually
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.worker.kafka import KafkaSource
-from rag_eval_otel.worker.kafka_client import Client, KafkaOptions, KafkaOutput
+from rag_eval_otel.worker.kafka_client import Client, KafkaOutput
+from rag_eval_otel.worker.kafka_options import KafkaOptions
 from rag_eval_otel.worker.wire import Receipt, spans_in
 
 PARTITIONS = 6
@@ -172,6 +173,13 @@ def test_poison_messages_go_to_the_dead_letters(broker: Broker) -> None:
     ]
     assert [one.value() for one in letters] == [b"{}", whole[:-3], None, message_of(0)]
     assert {(one["mine"], one["rag_eval.topic"]) for one in told} == {("kept", topic)}
+
+
+def test_a_compacted_topic_is_refused(broker: Broker) -> None:
+    """A real broker tells the policy of the topic; nothing more is read."""
+    topic = broker.create("compacted", config={"cleanup.policy": "compact"})
+    with reading(broker, Echo(), topic=topic, group="compacted") as source:
+        eventually(lambda: not source.is_live, "reading has ended")
 
 
 def test_a_topic_that_is_made_later_is_read(

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from e2e.kafka_broker import serving
 from e2e.programs import eventually
 from e2e.stack import GATEWAY, collector
-from rag_eval_otel.testing import OtlpReceiver
+from otlp_receiver import OtlpReceiver
 
 TRACES, SPANS, PARTITIONS = 30, 4, 6
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import questions
-from rag_eval_otel import Config, LocalJudge, evaluate, evaluate_dataset
+from rag_eval_otel import Config, LocalJudge, aevaluate
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.local import Classifier
 from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.judge.tasks import VERDICTS
+from rag_eval_otel.tools import evaluate_dataset
 from support import SAMPLE
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -188,9 +189,9 @@ def test_unsuitable_models_are_errors(tmp_path: Path, nli: Path) -> None:
         (f"local/{plain}", "no classifier of pairs"),
     ):
         with pytest.raises(ConfigError, match=told):
-            build_plain_judge(Config(judge=name, device="cpu"))
+            build_plain_judge(Config(judge=name))
     with pytest.raises(ConfigError, match="device"):
         LocalJudge(nli, device="quantum")
     labelled = LocalJudge(odd, label="LABEL_4", device="cpu")
-    evaluation = asyncio.run(evaluate(SAMPLE, ["faithfulness"], judge=labelled))
+    evaluation = asyncio.run(aevaluate(SAMPLE, ["faithfulness"], judge=labelled))
     assert evaluation["faithfulness"].status == "ok"

@@ -20,8 +20,8 @@ import pytest
 from e2e.programs import Prometheus, eventually
 from e2e.stack import COLLECTOR, GATEWAY, Collector, alertmanager, collector, prometheus
 from e2e.test_alert import Webhook
-from rag_eval_otel.alerting.rules import Target
-from rag_eval_otel.testing import OtlpReceiver
+from otlp_receiver import OtlpReceiver
+from rag_eval_otel.tools.rules import Target
 
 MINUTES = float(os.environ.get("LOOK_MINUTES", "2"))
 RATE = max(2.0, 16.0 / MINUTES)
@@ -119,7 +119,7 @@ def test_traffic_fills_the_panels_and_two_alerts_fire_and_resolve(
     told = stack.empty()
     _print(capsys, done.stdout, f"{len(told)} of {len(set(QUERIES))} queries without data", *told)
     bad = {"alertname": "RagAnswersGoBad", "gen_ai_evaluation_name": "faithfulness"}
-    for labels in (bad, {"alertname": "RagJudgeErrors"}):
+    for labels in (bad, {"alertname": "RagBreakerOpen"}):
         for status in ("firing", "resolved"):
             assert stack.webhook.alert(status, service_name="handbook", **labels)
     assert len(told) <= 2, told

@@ -12,7 +12,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.test_mlflow import COMMAND, PATIENCE, MLflow
 from e2e.test_mlflow import mlflow as mlflow  # noqa: PLC0414  # a fixture
-from rag_eval_otel.cli import main
+from rag_eval_otel.tools.cli import main
 
 TURNS, BAD_TURNS = 200, 20
 

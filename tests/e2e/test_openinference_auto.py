@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.test_auto import COMMAND, exporting, run_instrumented, turn_of
-from rag_eval_otel.testing import OtlpReceiver
+from otlp_receiver import OtlpReceiver
 
 APP = """
 from apps.parts import rag

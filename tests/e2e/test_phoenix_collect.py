@@ -14,7 +14,7 @@ from e2e.fickle import BAD, GOOD, fickle
 from e2e.phoenix_server import MARKS, PATIENCE, Phoenix
 from e2e.phoenix_server import phoenix as phoenix  # noqa: PLC0414  # a fixture
 from e2e.programs import eventually
-from rag_eval_otel.cli import main
+from rag_eval_otel.tools.cli import main
 
 TURNS, BAD_TURNS = 200, 20
 

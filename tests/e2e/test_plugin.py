@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 TESTS = """
 import pytest
-from rag_eval_otel.demo.app import TURNS, build_app
+from rag_eval_otel.tools.demo import TURNS, build_app
 
 @pytest.mark.parametrize("turn", TURNS[:3], ids=lambda turn: turn.question)
 def test_handbook(rag_eval, turn):
@@ -81,5 +81,5 @@ def test_a_build_fails_by_the_status_of_the_gate(tmp_path: Path) -> None:
     worse = ran(tmp_path, *command, "bad.jsonl", *gate, "--output", "scores.jsonl")
     assert worse.returncode == 3, worse.stderr
     assert "FAIL" in worse.stdout
-    compared = ran(tmp_path, "rag_eval_otel", "compare", "baseline.jsonl", "scores.jsonl")
+    compared = ran(tmp_path, "rag_eval_otel", "report", "baseline.jsonl", "scores.jsonl")
     assert "faithfulness, turns that got worse:" in compared.stdout

@@ -22,15 +22,14 @@ from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
 from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, loaded, prometheus
 from endpoints import Left, measurement, report
-from rag_eval_otel.alerting.rules import Target, render
-from rag_eval_otel.judge.protection import Endpoint
-from rag_eval_otel.judge.throttling import Limits
-from rag_eval_otel.live.hold import Holdback
+from otlp_receiver import OtlpReceiver
+from rag_eval_otel.export.drift import DriftTelemetry
+from rag_eval_otel.export.metrics import Agreement, InstrumentSink
+from rag_eval_otel.judge.limits import Endpoint, Limits
+from rag_eval_otel.live.store import HoldLimits, Store
 from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.sinks.drift import DriftTelemetry
-from rag_eval_otel.sinks.instruments import Agreement, InstrumentSink
-from rag_eval_otel.testing import OtlpReceiver
+from rag_eval_otel.tools.rules import Target, render
 from rag_eval_otel.types import Evaluation, Feedback, Label, Score, Usage
 
 SHOP, DESK = "shop", "desk"
@@ -61,7 +60,7 @@ class Desk:
     def __init__(self, providers: Providers) -> None:
         self._meters = providers.meter_provider
         self._sink = InstrumentSink(self._meters)
-        self._held = Holdback(seconds=600, max_spans=10, max_bytes=1000)
+        self._held = Store(hold=HoldLimits(seconds=600, max_spans=10, max_bytes=1000))
         self._endpoint = Endpoint("judge judge-model", Limits(concurrency=16))
         self._sink.watch(self._held, [measurement(self._endpoint)])
         self._left = Left()
@@ -72,7 +71,7 @@ class Desk:
     def work(self) -> None:
         """Score a turn, lose others, and export the counts."""
         usage = Usage(judge_requests=3, prompt_tokens=900, completion_tokens=90)
-        self._sink.emit(
+        self._sink(
             Evaluation(
                 span=SpanContext(trace_id=1, span_id=1, is_remote=False),
                 scores=(Score(name="faithfulness", value=0.9, label="pass", cost=0.01),),
@@ -93,7 +92,6 @@ class Desk:
         self._sink.turn("dropped", "overload")
         self._sink.turn("error", "transport")
         self._sink.turn("skipped", "budget")
-        self._sink.blocked("metric toxicity")
         self._sink.internal_error("sink")
         self._drift.report(drifted(DESK))
         self._rate()

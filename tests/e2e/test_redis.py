@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,27 +15,11 @@ import pytest
 
 from e2e.programs import eventually
 from e2e.redis_server import serving
+from openai_server import ScriptedOpenAI
+from otlp_receiver import OtlpReceiver
 from processes import PATIENCE, Stage, stage
-from rag_eval_otel.testing import OtlpReceiver, ScriptedOpenAI
-from support import good_parts, names_asked
+from support import good_parts
 
-REPEATED = """
-import sys
-from served import handle, provider
-from opentelemetry import trace
-tracer = trace.get_tracer("app")
-for line in sys.stdin:
-    for number in range(int(line)):
-        told = {
-            "rag.question": f"Who founded company {number}?",
-            "rag.contexts": ["The company was founded by Ada."],
-            "rag.answer": f"Ada founded company {number}.",
-        }
-        with tracer.start_as_current_span("turn", attributes={"number": number, **told}):
-            tracer.start_span("child").end()
-    done = handle.flush(100) and provider.force_flush(100_000)
-    print("done" if done else "late", flush=True)
-"""
 """For each number on stdin: make the first of always the same turns, and say when all have left."""
 
 PROCESSES = 4
@@ -70,7 +52,7 @@ def processes(
     variables = {
         "RAG_EVAL_METRICS": "response_groundedness",
         "RAG_EVAL_EMBEDDER": "hashing",
-        "RAG_EVAL_BUDGET_REDIS": url,
+        "RAG_EVAL_REDIS": url,
         **more,
     }
     with ExitStack() as stack:
@@ -116,7 +98,7 @@ def all_counted(found: Stage, turns: int) -> Counter[Any]:
 
 def failures(found: Stage) -> float:
     """Return how often the processes could not reach Redis, by their metrics."""
-    name, place = "rag.evaluation.internal_errors", "budget_redis"
+    name, place = "rag.evaluation.internal_errors", "redis"
     points = [one for one in found.receiver.metrics() if one.name == name]
     return sum(one.value or 0 for one in points if one.attributes["place"] == place)
 
@@ -170,9 +152,10 @@ def test_processes_exceed_a_budget_of_money_by_one_request_each(tmp_path: Path) 
     "options", [("--appendonly", "yes", "--appendfsync", "always"), ()], ids=["kept", "lost"]
 )
 def test_the_server_is_killed_and_comes_back(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """While it is away, each process counts alone. Then the budget holds again, also without data.
+    """While it is away, each process counts alone. Then the processes share the budget again.
 
-    The outage is logged and counted, and costs no turn and no time.
+    The outage is logged and counted, and costs no turn and no time. What was used before and
+    during it may be missing in the counts.
     """
     limit, rest = 400, 150
     with stage() as found, serving(tmp_path, *options) as server:
@@ -183,21 +166,22 @@ def test_the_server_is_killed_and_comes_back(tmp_path: Path, options: tuple[str,
             make(those, 10)
             assert len(found.judge.requests) == 20 * PROCESSES
             server.start()
-            made = 20
+            before, made = server.counted(), 20
 
             def is_counted() -> bool:
                 nonlocal made
                 make(those, 1)
                 made += 1
-                return server.counted() == len(found.judge.requests)
+                return server.counted() >= before + PROCESSES
 
-            eventually(is_counted, "all requests are in Redis")
+            eventually(is_counted, "all processes count in Redis")
             make(those, rest)
             errors = end(those)
         outcomes = all_counted(found, PROCESSES * (made + rest))
-        assert len(found.judge.requests) == server.counted() == limit
+        assert server.counted() == limit
+        assert limit <= len(found.judge.requests) <= limit + made * PROCESSES
         assert failures(found) >= PROCESSES
-    assert outcomes["scored", None] == limit
+    assert outcomes["scored", None] == len(found.judge.requests)
     assert [told.count(OUTAGE) > 0 for told in errors] == [True] * PROCESSES
 
 
@@ -218,89 +202,3 @@ def test_a_server_that_hangs_costs_no_turn(tmp_path: Path) -> None:
         assert limit <= len(found.judge.requests) <= 2 * limit
     assert outcomes["scored", None] == len(found.judge.requests)
     assert all(OUTAGE in told for told in errors)
-
-
-def test_processes_share_the_limit_of_a_minute(tmp_path: Path) -> None:
-    """Four processes with one limit of 600 requests a minute send at most 600 in a minute.
-
-    Each would send 200. A slow machine may need more than a minute, in which more may be sent.
-    """
-    limit, each = 600, 200
-    begun: list[float] = []
-
-    def reply(body: dict[str, Any]) -> object:
-        begun.append(time.monotonic())
-        return good_parts(body)
-
-    with (
-        OtlpReceiver() as receiver,
-        ScriptedOpenAI(reply) as judge,
-        serving(tmp_path) as server,
-    ):
-        found = Stage(receiver=receiver, judge=judge)
-        options = {
-            "RAG_EVAL_REDIS": server.url(),
-            "RAG_EVAL_MAX_REQUESTS_PER_MINUTE": str(limit),
-            "RAG_EVAL_HOLD_SECONDS": "0",
-            "RAG_EVAL_EVALUATION_TIMEOUT": "20",
-            "RAG_EVAL_CONCURRENCY": "64",
-        }
-        with ExitStack() as stack:
-            metrics = {"RAG_EVAL_METRICS": "response_groundedness", "RAG_EVAL_EMBEDDER": "hashing"}
-            command = ("-c", SCRIPT)
-            those = [
-                stack.enter_context(found.running(*command, **metrics, **options))
-                for _ in range(PROCESSES)
-            ]
-            make(those, each)
-            end(those)
-    minutes = int(max(begun) - min(begun)) // 60 + 1
-    assert limit <= len(begun) <= limit * minutes
-
-
-def test_a_process_that_was_killed_leaves_its_scores_to_the_next(tmp_path: Path) -> None:
-    """After SIGKILL, another process gets the same turns: equal scores, and no second request.
-
-    The judge says something else at each request.
-    """
-    turns = 40
-    numbers = count()
-
-    def reply(body: dict[str, Any]) -> object:
-        return {name: next(numbers) % 3 for name in names_asked(body)}
-
-    with (
-        OtlpReceiver() as receiver,
-        ScriptedOpenAI(reply) as judge,
-        serving(tmp_path) as server,
-    ):
-        found = Stage(receiver=receiver, judge=judge)
-        options = {"RAG_EVAL_METRICS": "response_groundedness", "RAG_EVAL_REDIS": server.url()}
-        with found.running("-c", REPEATED, **options, RAG_EVAL_EMBEDDER="hashing") as process:
-            make([process], turns)
-            process.kill()
-        asked = len(judge.requests)
-        before = scores(found)
-        with found.running("-c", REPEATED, **options, RAG_EVAL_EMBEDDER="hashing") as process:
-            make([process], turns + 1)
-            end([process])
-        after = scores(found)
-        assert asked == turns
-        assert len(judge.requests) == turns + 1
-    assert {name for _, name, _ in before} == {"score", "version", "label", "threshold"}
-    assert len({told for _, name, told in before if name == "score"}) == 3
-    assert before == {each for each in after if each[0] != turns}
-
-
-def scores(found: Stage) -> set[tuple[Any, str, Any]]:
-    """Return each part of each score that is on a span, with the number of the turn.
-
-    The tokens of the score are not a part of it: they are those that this turn has taken.
-    """
-    prefix = "rag.evaluation.response_groundedness."
-    return {
-        (span.attributes["number"], name.removeprefix(prefix), value)
-        for span in found.spans()
-        for name, value in span.attributes.items()
-        if name.startswith(prefix) and name != f"{prefix}tokens"
-    }

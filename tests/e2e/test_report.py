@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.programs import program, responding
-from rag_eval_otel.cli import main
+from rag_eval_otel.tools.cli import main
 from score_files import falling, jsonl, page_of, row
 
 ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
@@ -135,7 +135,7 @@ def test_the_comparison_of_two_runs_is_safe_too(tmp_path: Path) -> None:
         )
         for name, at in (("a", 200), ("b", 100))
     ]
-    assert main(["compare", *map(str, files), "--html", str(tmp_path / "compare.html")]) == 0
+    assert main(["report", *map(str, files), "--output", str(tmp_path / "compare.html")]) == 0
     picture = ARTEFACTS / "artefacts" / "compare.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     with serving(tmp_path) as (address, asked):

@@ -23,12 +23,12 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from apps import Truth
 from e2e.started import StartedSpans
+from otlp_receiver import OtlpReceiver, ReceivedSpan
 from pipeline import OnesEmbedder, good_judge, turns_counted
 from rag_eval_otel import Handle, Sample, Score, instrument
 from rag_eval_otel.judge.tasks import AskLike, Task
 from rag_eval_otel.metrics import Faithfulness
 from rag_eval_otel.runtime.providers import Providers
-from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
 from rag_eval_otel.types import EmbedFn, Replies
 
 STATUS = "rag.evaluation.status"

@@ -8,7 +8,7 @@ figures with the fixture ``measured``::
         measured("failed requests", 5)
 
 ``pytest tests/faults --faults-json FILE`` writes the results to FILE, and
-``python tests/faults/reliability.py FILE ...`` makes docs/reliability.md of such files.
+``python tests/faults/reliability.py FILE ...`` makes docs/dev/reliability.md of such files.
 """
 
 from __future__ import annotations

@@ -22,12 +22,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from apps.parts import rag
 from drifts import Backend
 from live import answered, attached
+from openai_server import ScriptedOpenAI
 from pipeline import good_judge
-from rag_eval_otel import instrument
-from rag_eval_otel.cli import main
+from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.live.score import seconds_since
 from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.testing import FakeJudge, ManualClock, ScriptedOpenAI
+from rag_eval_otel.testing import FakeJudge, ManualClock
+from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Replies
 from support import good_parts
 
@@ -151,7 +152,7 @@ def test_fault_31_the_cache_of_scores_cannot_be_written(measured: Measured, tmp_
     """A process whose files may not grow beyond 64 kB scores all rows."""
     script = """
 import resource, sys
-from rag_eval_otel.dataset import evaluate_dataset
+from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.types import Sample
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 rows = [Sample(question=f"Who founded {i}?", contexts=["Ada founded it." * 20], answer=f"Ada {i}.")
@@ -208,12 +209,8 @@ def test_fault_37_the_client_of_the_judge_is_instrumented(
         ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]) as server,
         attached(
             provider=provider,
-            judge="openai/m",
-            judge_base_url=server.base_url,
-            judge_api_key="k",
-            embedder="openai/e",
-            embedder_base_url=server.base_url,
-            embedder_api_key="k",
+            judge=OpenAIJudge("m", base_url=server.base_url, api_key="k"),
+            embedder=OpenAIEmbedder("e", base_url=server.base_url, api_key="k"),
         ) as app,
     ):
         for number in range(5):
@@ -336,8 +333,8 @@ def test_fault_logs_a_second_outage_is_logged(
     lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     measured("lines for two outages of 600 failures", len(lines))
     assert lines == [
-        "scores are failing",
-        "scores are failing (599 more such messages were left out)",
+        "rag_eval_otel: scores are failing",
+        "rag_eval_otel: scores are failing (599 more such messages were left out)",
     ]
 
 

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from live import App, attached
+from openai_server import HttpReply, ScriptedOpenAI
 from pipeline import OnesEmbedder
-from rag_eval_otel import Sample, evaluate
-from rag_eval_otel.cli import main
+from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.judge.budget import NANO, Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.admission import Admission
-from rag_eval_otel.metrics.rubric import Guideline
+from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.prices import Price, Prices
-from rag_eval_otel.testing import HttpReply, ManualClock, ScriptedOpenAI
+from rag_eval_otel.testing import ManualClock
+from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Usage
 from support import benchmark
 
@@ -40,7 +41,7 @@ async def judged(judge: OpenAIJudge, budget: Budget, numbers: range) -> list[Any
     """Evaluate samples one after the other; return the reasons for missing scores."""
     reasons = []
     for number in numbers:
-        found = await evaluate(
+        found = await aevaluate(
             sample(number), [METRIC], judge=judge, embedder=HashingEmbedder(), budget=budget
         )
         reasons.append(found.scores[0].reason)
@@ -51,7 +52,7 @@ def in_threads(server: ScriptedOpenAI, budget: Budget, each: int, retries: int =
     """Evaluate ``each`` samples in each of 64 threads; return the reasons for missing scores."""
 
     def run(thread: int) -> list[Any]:
-        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=retries)
+        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=retries)
         return asyncio.run(judged(judge, budget, range(thread * each, (thread + 1) * each)))
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -91,7 +92,7 @@ def test_fault_38_retries_are_within_the_budget(measured: Callable[[str, object]
     budget = Budget(limits_of("9 requests/minute", where="budget"), clock=ManualClock())
     down = HttpReply(status=500, body={"error": {"message": "down"}})
     with ScriptedOpenAI(lambda _: down) as server:
-        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=1)
+        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=1)
         asyncio.run(judged(judge, budget, range(20)))
         sent = len(server.requests)
     measured("requests of a budget of 9", sent)
@@ -102,7 +103,7 @@ def test_fault_38_retries_are_within_the_budget(measured: Callable[[str, object]
 def test_fault_38_turns_a_minute_slide(measured: Callable[[str, object], None]) -> None:
     """No window of 60 seconds has more turns than the limit, and few have less."""
     clock = ManualClock()
-    admission = Admission(max_per_minute=600, clock=clock)
+    admission = Admission(limits=limits_of("600 turns/minute", where="budget"), clock=clock)
     times = []
     for _ in range(20_000):
         if not admission.is_over_budget():
@@ -126,9 +127,9 @@ def test_fault_38_max_requests_counts_attempts(
     down = HttpReply(status=500, body={"error": {"message": "down"}})
     with ScriptedOpenAI(lambda _: down) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "sk-1")
-        patch.setenv("RAG_EVAL_JUDGE_RETRIES", "1")
+        patch.setenv("OPENAI_BASE_URL", server.base_url)
         command = ["evaluate", str(rows), "--judge", "openai/j", "--embedder", "hashing"]
-        command += ["--judge-base-url", server.base_url, "--max-requests", "7"]
+        command += ["--max-requests", "7"]
         command += ["--metrics", "faithfulness", "--json", "--progress", "off"]
         status = main(command)
         sent = len(server.requests)
@@ -175,7 +176,7 @@ def turns_of(app: App, count: int) -> None:
 
 def live(server: ScriptedOpenAI, **options: Any) -> Any:
     """Attach a pipeline with a judge behind ``server``."""
-    judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=0)
+    judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0)
     return attached(judge=judge, embedder=OnesEmbedder(), metrics=[METRIC], drift="off", **options)
 
 
@@ -207,7 +208,7 @@ def test_fault_38_turns_beyond_the_budget_are_scored_offline(
     with (
         ScriptedOpenAI(benchmark("_turns").reply) as server,
         attached(
-            judge=OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=0),
+            judge=OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0),
             embedder=OnesEmbedder(),
             metrics=["response_groundedness"],
             budget="1 requests/day",

@@ -36,7 +36,7 @@ def test_fault_41_failed_evaluations_and_impossible_scores_are_no_evidence(
     failed = Score(name="faithfulness", status="error", reason="transport", version="1")
     scores = (failed, *(Score(name="faithfulness", value=v, version="1") for v in (-1.0, 2.0)))
     for score in scores * 200:
-        backend.sink.emit(_evaluation(score))
+        backend.sink(_evaluation(score))
     alarms = {dict(e.attributes)["gen_ai.evaluation.name"] for e in backend.events()}
     assert backend.evidence() == before
     assert "faithfulness" not in alarms

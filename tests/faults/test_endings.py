@@ -148,31 +148,6 @@ def test_fault_24_sigterm_with_the_default_handler(measured: Measured) -> None:
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
-def test_fault_24_a_server_raises_sigterm_again(measured: Measured) -> None:
-    """A handler that stands already is called; when it restores the default, the turns are scored.
-
-    So does uvicorn, whose handler is set before it imports the application.
-    """
-    script = f"""
-import signal, os, time, sys
-stopped = []
-before = signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
-{TURNS}
-made(10)
-os.kill(os.getpid(), signal.SIGTERM)
-assert stopped == [1]
-made(10)
-signal.signal(signal.SIGTERM, before)
-signal.raise_signal(signal.SIGTERM)
-time.sleep(600)
-"""
-    status = measure(measured, "handler of a server", script, turns=20)
-    assert status == -signal.SIGTERM
-
-
-@pytest.mark.slow
-@posix
-@pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
 def test_fault_24_sigterm_is_ignored_or_handled(measured: Measured) -> None:
     """A process that ignores SIGTERM goes on; handlers of asyncio and of the application work."""
     script = """

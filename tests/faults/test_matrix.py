@@ -8,7 +8,7 @@ from pathlib import Path
 from faults.reliability import ROWS, page
 
 FOLDER = Path(__file__).parent
-PAGE = FOLDER.parents[1] / "docs" / "reliability.md"
+PAGE = FOLDER.parents[1] / "docs" / "dev" / "reliability.md"
 
 
 def marked() -> Iterator[tuple[str, str]]:

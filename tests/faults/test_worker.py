@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from otlp_receiver import OtlpReceiver, _Verdict
 from rag_eval_otel.config import Config
-from rag_eval_otel.testing import OtlpReceiver
-from rag_eval_otel.testing.receiver import _Verdict
 from rag_eval_otel.worker.engine import Engine
+from rag_eval_otel.worker.listening import ReceiverOptions
 from rag_eval_otel.worker.output import OtlpOutput, Retries
-from rag_eval_otel.worker.receiver import Receiver, ReceiverOptions
+from rag_eval_otel.worker.receiver import Receiver
 from rag_eval_otel.worker.senders import open_senders
 from rag_eval_otel.worker.wire import OverloadedError
 from wires import attributes_of, request_with, span, turn_spans
@@ -165,10 +165,11 @@ def test_fault_messages_that_cannot_be_processed(measured: Measured) -> None:
 
 @pytest.mark.fault("redis", expected="turns are scored, the outage is counted and logged")
 def test_fault_the_redis_of_a_worker_is_away(measured: Measured) -> None:
-    """Without the shared scores, each worker asks the judge itself."""
+    """Without the shared count, each worker keeps to the budget by itself."""
     pytest.importorskip("redis")
     turns = 5
-    with worker(redis="redis://127.0.0.1:9/0", errors="swallow") as app:
+    shared = {"redis": "redis://127.0.0.1:9/0", "budget": "1000 requests/minute"}
+    with worker(**shared, errors="swallow") as app:
         for number in range(1, turns + 1):
             app.accept(*turn_spans(number))
         app.wait(1)

@@ -15,17 +15,17 @@ from typing import Any
 
 import questions
 from plain_views import View
-from rag_eval_otel.capture.dialects import DIALECTS, MARKS, read
+from rag_eval_otel.capture.conventions import CONVENTIONS, MARKS, read
 from rag_eval_otel.capture.sample import extract, why_none
 from rag_eval_otel.capture.span import LogView
-from rag_eval_otel.capture.turn import find_turns
+from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, JudgeError
 from rag_eval_otel.judge.openai import _replies
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
-from rag_eval_otel.results.read import read_scores
+from rag_eval_otel.tools.scores import read_scores
 
 TASKS: Sequence[Sequence[Task[Any]]] = (
     [questions.groundedness("a", ["c"], voice=1)],
@@ -35,7 +35,7 @@ TASKS: Sequence[Sequence[Task[Any]]] = (
     [questions.judged_statements("q", "a", ["c"]), questions.groundedness("a", ["c"], voice=2)],
 )
 _MARKS = sorted(MARKS)
-_SCOPES = ["", *sorted(scope for dialect in DIALECTS for scope in dialect.scopes)]
+_SCOPES = ["", *sorted(scope for convention in CONVENTIONS for scope in convention.scopes)]
 _OPTIONS = sorted(Config.__dataclass_fields__)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rag_eval_otel.dataset.read import Dataset, open_dataset
+from rag_eval_otel.tools.read import Dataset, open_dataset
 from rag_eval_otel.types import Sample
 
 Case: TypeAlias = "Mapping[str, Any]"

@@ -227,7 +227,7 @@ SCRIPTS: Mapping[str, Script] = {
     "li_correctness": _grade,
     "li_faithfulness": _decision("response_supported"),
     "li_guideline": _guideline,
-    "li_relevancy": _decision("response_relevancy"),
+    "li_relevancy": _decision("context_agreement"),
     "mm_comprehensive": protocol.comprehensive,
     "mm_decomposition": protocol.decomposition,
     "mm_direct": protocol.direct,

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from golden.cases import Case, Row
 from rag_eval_otel import metrics as m
-from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.metrics.base import Metric
 
 Params: TypeAlias = "Mapping[str, Any]"
 
@@ -57,20 +57,26 @@ def _kept(params: Params, *names: str) -> dict[str, Any]:
     return {name: params[name] for name in names if name in params}
 
 
+def _ranking(name: str) -> Callable[[Params], Metric]:
+    return lambda params: m.metric(name, k=params.get("k"))
+
+
 def _hit_rate(params: Params) -> Metric:
-    return m.HitRate(mode="granular" if params.get("granular") else "any", k=params.get("k"))
+    return _ranking("retrieval_recall" if params.get("granular") else "hit_rate")(params)
 
 
 def _mrr(params: Params) -> Metric:
-    return m.MRR(mode="granular" if params.get("granular") else "first", k=params.get("k"))
+    return _ranking("mrr_of_all" if params.get("granular") else "mrr")(params)
 
 
 def _ndcg(params: Params) -> Metric:
-    return m.NDCG(gain=params.get("mode", "linear"), k=params.get("k"))
+    gain = params.get("mode", "linear")
+    return _ranking({"linear": "ndcg", "exponential": "ndcg_exponential"}[gain])(params)
 
 
 def _recall(params: Params) -> Metric:
-    return m.RetrievalRecall(mode=params.get("mode", "single_hit"), k=params.get("k"))
+    names = {"single_hit": "hit_rate", "multi_hit": "retrieval_recall"}
+    return _ranking(names[params.get("mode", "single_hit")])(params)
 
 
 def _sas(case: Case, row: Row | None) -> Metric:
@@ -112,43 +118,43 @@ def _kind(value: object) -> type:
 
 
 METRICS: Mapping[str, Callable[[Params], Metric]] = {
-    "answer_accuracy": lambda _: m.AnswerAccuracy(),
+    "answer_accuracy": lambda _: m.metric("answer_accuracy"),
     "answer_correctness": _correctness,
     "answer_relevancy": lambda params: m.AnswerRelevancy(strictness=params.get("n", 3)),
-    "context_precision": lambda _: m.ContextPrecision(),
-    "context_recall": lambda _: m.ContextRecall(),
-    "context_relevance_dual": lambda _: m.ContextRelevance(judges=2),
-    "context_utilization": lambda _: m.ContextUtilization(),
+    "context_precision": lambda _: m.metric("context_precision"),
+    "context_recall": lambda _: m.metric("context_recall"),
+    "context_relevance_dual": lambda _: m.metric("context_relevance", judges=2),
+    "context_utilization": lambda _: m.metric("context_utilization"),
     "faithfulness": lambda _: m.Faithfulness(form="full"),
-    "hs_answer_exact_match": lambda _: m.AnswerExactMatch(),
+    "hs_answer_exact_match": lambda _: m.metric("answer_exact_match"),
     "hs_context_relevance": lambda _: m.StatementContextRelevance(form="full"),
-    "hs_document_map": lambda params: m.AveragePrecision(k=params.get("k")),
-    "hs_document_mrr": lambda params: m.MRR(k=params.get("k")),
-    "hs_document_ndcg": lambda params: m.NDCG(k=params.get("k")),
+    "hs_document_map": _ranking("average_precision"),
+    "hs_document_mrr": _ranking("mrr"),
+    "hs_document_ndcg": _ranking("ndcg"),
     "hs_document_recall": _recall,
     "hs_faithfulness": lambda _: m.StatementFaithfulness(form="full"),
-    "id_context_precision": lambda _: m.IDContextPrecision(),
-    "id_context_recall": lambda _: m.IDContextRecall(),
+    "id_context_precision": lambda _: m.metric("id_context_precision"),
+    "id_context_recall": lambda _: m.metric("id_context_recall"),
     "instance_rubric_score": lambda _: m.InstanceRubric(),
-    "li_answer_relevancy": lambda _: m.AnswerRelevancyRubric(),
-    "li_average_precision": lambda params: m.AveragePrecision(k=params.get("k")),
-    "li_context_relevancy": lambda _: m.ContextRelevancyRubric(),
+    "li_answer_relevancy": lambda _: m.metric("answer_relevancy_rubric"),
+    "li_average_precision": _ranking("average_precision"),
+    "li_context_relevancy": lambda _: m.metric("context_relevancy_rubric"),
     "li_correctness": lambda params: m.Correctness(threshold=params.get("score_threshold", 4.0)),
-    "li_faithfulness": lambda _: m.ResponseSupported(),
+    "li_faithfulness": lambda _: m.metric("response_supported"),
     "li_guideline": lambda params: m.Guideline(**_kept(params, "guidelines")),
     "li_hit_rate": _hit_rate,
     "li_mrr": _mrr,
     "li_ndcg": _ndcg,
-    "li_precision": lambda params: m.RetrievalPrecision(k=params.get("k")),
-    "li_recall": lambda params: m.RetrievalRecall(k=params.get("k")),
-    "li_relevancy": lambda _: m.ResponseRelevancy(),
+    "li_precision": _ranking("retrieval_precision"),
+    "li_recall": _ranking("retrieval_recall"),
+    "li_relevancy": lambda _: m.metric("context_agreement"),
     "li_semantic_similarity": _compared,
     "mm_comprehensive": _multi,
     "mm_decomposition": lambda _: m.DecompositionRelevancy(),
-    "mm_direct": lambda _: m.DirectRelevancy(),
+    "mm_direct": lambda _: m.metric("direct_relevancy"),
     "mm_intent": lambda _: m.IntentRelevancy(),
     "mm_reverse": lambda params: m.ReverseRelevancy(strictness=params.get("n", 3)),
-    "response_groundedness": lambda _: m.ResponseGroundedness(judges=2),
+    "response_groundedness": lambda _: m.metric("response_groundedness", judges=2),
     "rubric_score": _rubric,
     "semantic_similarity": _similarity,
 }

@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from golden.cases import Case, Row, golden_dataset, is_batch, rows_of
 from golden.judges import GoldenJudge
 from golden.metrics import metric_of
-from rag_eval_otel.dataset.read import check_needs
-from rag_eval_otel.dataset.summary import Summary
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
-from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Evaluation, Fusion, Score
+from rag_eval_otel.tools.read import check_needs
+from rag_eval_otel.tools.stats import Summary
+from rag_eval_otel.types import Evaluation, Score
 
 REPAIRS = 4  # the peers take up to five attempts
 
@@ -57,13 +56,13 @@ def told(score: Score) -> str:
     return f"{score.value:.6g}" + (f" ({score.reason})" if score.reason else "")
 
 
-def outcome_of(case: Case, *, fusion: Fusion = "on") -> Outcome:
+def outcome_of(case: Case, *, share_requests: bool = True) -> Outcome:
     """Return what we say to a case."""
     try:
         asked = list(_asked(case))
     except (TypeError, ValueError) as error:  # ConfigError is one
         return Outcome(refused=f"{type(error).__name__}: {error}")
-    scores = [_score(case, row, metric, fusion=fusion) for row, metric in asked]
+    scores = [_score(case, row, metric, share_requests=share_requests) for row, metric in asked]
     scores += map(_given, case["inputs"].get("scores", ()))
     batch = is_batch(case) or case["metric"] == "aggregate_mean"
     silent = not case["judge"] and any(score.reason == "unparsable" for score in scores)
@@ -95,21 +94,21 @@ def _given(value: float | None) -> Score:
 def _mean(scores: Sequence[Score]) -> float | None:
     """Return the mean as a report gives it."""
     name = scores[0].name if scores else "none"
-    with closing(Summary([name])) as summary:
-        for score in scores:
-            summary.add(Evaluation(scores=(score,)))
-        return summary.totals()[name].mean
+    summary = Summary([name])
+    for score in scores:
+        summary.add(Evaluation(scores=(score,)))
+    return summary.totals()[name].mean
 
 
-def _score(case: Case, row: Row, metric: Metric, *, fusion: Fusion) -> Score:
+def _score(case: Case, row: Row, metric: Metric, *, share_requests: bool) -> Score:
     script = GoldenJudge(case, row)
     evaluation = asyncio.run(
-        evaluate(
+        aevaluate(
             row.sample,
             [metric],
             judge=FakeJudge(lambda task: _read(script(task.prompt), task)),
             embedder=FakeEmbedder(case.get("embeddings") or {}),
-            fusion=fusion,
+            share_requests=share_requests,
             repairs=REPAIRS,
         )
     )

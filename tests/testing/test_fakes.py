@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -70,11 +68,3 @@ def test_unknown_name_is_an_attribute_error() -> None:
     """A misspelt name fails like that of any module."""
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = rag_eval_otel.testing.Nothing  # type: ignore[attr-defined]
-
-
-@pytest.mark.slow
-def test_import_is_lazy() -> None:
-    """Importing the package, even its clock, does not import gRPC."""
-    code = "import sys; from rag_eval_otel.testing import ManualClock; print('grpc' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"

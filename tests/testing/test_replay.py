@@ -1,4 +1,4 @@
-"""`python -m rag_eval_otel.testing.replay` prints the samples of recorded traces."""
+"""`replay` prints the samples of recorded traces, and `verdict` compares them with the truth."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.testing.replay import load, main, replay
+from replay import load, main, replay
 from verdicts import verdict
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
@@ -89,17 +89,6 @@ def test_a_refusal_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "status": "skipped",
         "reason": "partial",
     }
-
-
-def test_the_report_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without ``--json`` it is to be read."""
-    main([str(write(tmp_path)), str(write(tmp_path, ended=(2, 3)))])
-    shown = capsys.readouterr().out
-    assert "skipped: partial" in shown
-    main([str(write(tmp_path))])
-    shown = capsys.readouterr().out
-    assert TOLD in shown
-    assert PAGE in shown
 
 
 def test_nothing_at_all_has_a_reason(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from rag_eval_otel import (
     RagEvalSpanProcessor,
     Sample,
     Score,
-    evaluate,
+    aevaluate,
     instrument,
     record_answer,
     record_question,
@@ -30,10 +30,8 @@ from rag_eval_otel import (
 )
 from rag_eval_otel.metrics import (
     METRICS,
-    NDCG,
     AnswerCorrectness,
     AnswerRelevancy,
-    ContextRelevance,
     Correctness,
     CrossEncoderSimilarity,
     Faithfulness,
@@ -43,10 +41,11 @@ from rag_eval_otel.metrics import (
     Rubric,
     SemanticSimilarity,
     StatementContextRelevance,
+    metric,
     metric_names,
     resolve_metrics,
 )
-from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.metrics.base import Metric
 
 
 def a_sample_takes_passages_and_strings() -> None:
@@ -63,12 +62,16 @@ def a_score_is_a_number_or_has_a_reason(score: Score) -> None:
 
 
 async def evaluating_gives_scores(sample: Sample) -> None:
-    evaluation = await evaluate(
+    evaluation = await aevaluate(
         sample,
-        ["lean", AnswerRelevancy(strictness=5), ContextRelevance(judges=1, threshold=None)],
+        [
+            "default",
+            AnswerRelevancy(strictness=5),
+            metric("context_relevance", judges=1, threshold=None),
+        ],
         judge=OpenAIJudge("model", base_url="http://localhost/v1"),
         embedder=HashingEmbedder(),
-        fusion="off",
+        share_requests=False,
     )
     assert_type(evaluation, Evaluation)
     assert_type(evaluation["answer_relevancy"], Score)
@@ -76,7 +79,7 @@ async def evaluating_gives_scores(sample: Sample) -> None:
 
 
 def instrumenting_gives_a_handle(provider: TracerProvider) -> None:
-    handle = instrument(tracer_provider=provider, judge=LexicalJudge(), metrics=["lean"])
+    handle = instrument(tracer_provider=provider, judge=LexicalJudge(), metrics=["default"])
     assert_type(handle, Handle)
     assert_type(handle.flush(timeout=1.0), bool)
     callback: BaseCallbackHandler = handle.callback
@@ -99,9 +102,9 @@ def a_span_processor_is_one_of_the_sdk(provider: TracerProvider) -> None:
 def judges_and_embedders_may_be_those_of_langchain(
     model: BaseChatModel, embeddings: Embeddings
 ) -> None:
-    instrument(judge=model, embedder=embeddings, metrics=["lean", Faithfulness()], drift="off")
-    Config(judge=OpenAIJudge("model"), embedder=HashingEmbedder(), metrics=("lean",))
-    Config.from_env({"RAG_EVAL_SPANS": "all"}, thresholds="thresholds.toml", redact=["[0-9]+"])
+    instrument(judge=model, embedder=embeddings, metrics=["default", Faithfulness()], drift="off")
+    Config(judge=OpenAIJudge("model"), embedder=HashingEmbedder(), metrics=("default",))
+    Config.from_env({"RAG_EVAL_SPANS": "all"}, thresholds="thresholds.toml", redact=str.lower)
 
 
 def a_handler_is_a_langchain_callback() -> None:
@@ -127,7 +130,7 @@ def every_metric_is_one() -> None:
             value="warmth",
         ),
         MultiMethodRelevancy(weights={"direct": 1}),
-        NDCG(k=10, gain="exponential"),
+        metric("ndcg", k=10, gain="exponential"),
         Rubric(levels={0: "Wrong.", 0.5: "Half right.", 1: "Right."}),
         SemanticSimilarity(mode="euclidean", threshold=None),
         StatementContextRelevance(rule="proportion"),

@@ -3,21 +3,15 @@
 Both checkers report an ignored line on which there is no error, so each line must be one.
 """
 
-from rag_eval_otel import HashingEmbedder, OpenAIJudge, Sample, evaluate
+from rag_eval_otel import HashingEmbedder, OpenAIJudge, Sample, aevaluate
 from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.metrics import (
-    MRR,
-    NDCG,
-    AnswerAccuracy,
     AnswerRelevancy,
-    ContextRelevance,
     Correctness,
     Faithfulness,
     FunctionMetric,
-    HitRate,
     LLMMetric,
     MultiMethodRelevancy,
-    RetrievalRecall,
     Rubric,
     SemanticSimilarity,
     StatementContextRelevance,
@@ -28,14 +22,8 @@ from rag_eval_otel.metrics import (
 def a_value_outside_its_choices() -> None:
     Faithfulness(form="shrt")  # type: ignore[arg-type]
     StatementContextRelevance(rule="proportional")  # type: ignore[arg-type]
-    ContextRelevance(judges=3)  # type: ignore[arg-type]
-    AnswerAccuracy(rating="logprob")  # type: ignore[arg-type]
     Correctness(rating="float")  # type: ignore[arg-type]
     SemanticSimilarity(mode="manhattan")  # type: ignore[arg-type]
-    HitRate(mode="all")  # type: ignore[arg-type]
-    MRR(mode="last")  # type: ignore[arg-type]
-    RetrievalRecall(mode="single")  # type: ignore[arg-type]
-    NDCG(gain="log")  # type: ignore[arg-type]
 
 
 def a_value_of_the_wrong_type() -> None:
@@ -50,8 +38,6 @@ def a_value_of_the_wrong_type() -> None:
 
 def an_unknown_or_missing_option() -> None:
     Faithfulness(fom="short")  # type: ignore[call-arg]
-    ContextRelevance(judge=2)  # type: ignore[call-arg]
-    NDCG(at=10)  # type: ignore[call-arg]
     LLMMetric(name="tone")  # type: ignore[call-arg]
     Faithfulness("full")  # type: ignore[call-arg]
     OpenAIJudge("model", api_kye="key")  # type: ignore[call-arg]
@@ -60,6 +46,6 @@ def an_unknown_or_missing_option() -> None:
 
 
 async def an_option_of_evaluate(sample: Sample) -> None:
-    await evaluate(sample, fusion="yes")  # type: ignore[arg-type]
-    await evaluate(sample, judge=42)  # type: ignore[arg-type]
-    await evaluate(sample, metric=["default"])  # type: ignore[call-arg]
+    await aevaluate(sample, share_requests="yes")  # type: ignore[arg-type]
+    await aevaluate(sample, judge=42)  # type: ignore[arg-type]
+    await aevaluate(sample, metric=["default"])  # type: ignore[call-arg]

@@ -1,0 +1,69 @@
+"""The pages in ``docs/reference`` are up to date, and requests are as the metrics say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag_eval_otel.metrics import METRICS
+from reference.counts import Counts, count
+from reference.metrics import FAMILIES, heading, names_of
+from reference.pages import FOLDER, PAGES
+
+REQUESTS = re.compile(r"(\d+)( a context)?(?: \(fused (\d+)\))?")
+
+
+def made_anew(name: str) -> str:
+    """Return a page as a new process makes it, which no other test has touched."""
+    script = f"import sys; from reference.pages import PAGES; sys.stdout.write(PAGES[{name!r}]())"
+    python = [sys.executable, "-X", "utf8", "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    run = subprocess.run(python, env=environment, capture_output=True, check=True)
+    return run.stdout.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_up_to_date(name: str) -> None:
+    """Each page is what the generator makes of the code."""
+    assert (FOLDER / name).read_text(encoding="utf-8") == made_anew(name), "run: make docs"
+
+
+def test_every_metric_is_on_the_page_once() -> None:
+    """Each metric belongs to one module, whose docstring begins with a heading in one line."""
+    names = [name for module, rows in FAMILIES for name in names_of(module, rows)]
+    assert sorted(names) == list(METRICS)
+    assert all(0 < len(heading(module)) < 80 for module, _ in FAMILIES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METRICS)
+def test_requests_are_as_stated(name: str) -> None:
+    """A metric takes the judge requests that its class states, unfused and fused."""
+    single, fused = count([name], share_requests=False), count([name], share_requests=True)
+    stated = REQUESTS.fullmatch(METRICS[name]().requests)  # type: ignore[attr-defined]
+    assert stated is not None
+    alone = int(stated[1]) * (4 if stated[2] else 1)
+    assert (single.requests, fused.requests) == (alone, int(stated[3] or alone))
+    assert all(score.status == "ok" for score in (*single.scores, *fused.scores))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "fused", "single"),
+    [
+        ("default", 2, 6),
+        ("dual", 4, 9),
+        ("online", 3, 15),
+        ("reference", 4, 21),
+        ("retrieval", 0, 0),
+    ],
+)
+def test_requests_of_a_set(name: str, fused: int, single: int) -> None:
+    """The sets take the requests that are promised for four contexts and three sub-questions."""
+    counted: list[Counts] = [count([name], share_requests=shares) for shares in (True, False)]
+    assert [counts.requests for counts in counted] == [fused, single]
+    assert all(score.status == "ok" for counts in counted for score in counts.scores)

@@ -1,0 +1,462 @@
+"""Replay recorded traces through the span processor and print the RAG turns in them.
+
+The command ``python tests/replay.py PATH... [--json]`` passes the spans of each recording to the
+span processor in their original order. It prints question, contexts and answer of every turn, or
+the reason why the turn would be skipped. ``PATH`` is a recording or a folder of recordings.
+``--contexts-from-prompt on`` sets the option of that name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NoOpTracerProvider, SpanContext, Status, StatusCode, TraceFlags
+
+from rag_eval_otel.capture.otlp import ExportedSpan
+from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, why_none
+from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.config import Config
+from rag_eval_otel.export.metrics import InstrumentSink, Tally
+from rag_eval_otel.live.draining import Draining
+from rag_eval_otel.live.feedback import FeedbackIntake
+from rag_eval_otel.live.instrument import RagEvalSpanProcessor
+from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.live.score import TurnJob
+from rag_eval_otel.runtime.background import Job
+from rag_eval_otel.sampling import Sampling
+from rag_eval_otel.semconv import EVALUATION_STATUS
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, Sample, SkipReason
+
+if TYPE_CHECKING:
+    from rag_eval_otel.live.score import TurnScorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One recorded call of a span processor, at the start or end of a span.
+
+    ``at`` is the time of the call in nanoseconds.
+    """
+
+    operation: Literal["start", "end"]
+    span: ExportedSpan
+    at: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """A question, contexts and answer that a recording is known to contain.
+
+    If the recording does not say what the text of a field is, the field is None.
+    """
+
+    question: str | None
+    contexts: tuple[str, ...] | None
+    answer: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A recorded run of an application.
+
+    ``calls`` are the recorded calls of the span processor. ``truths`` are the questions, contexts
+    and answers that the recording is known to contain, or None if they are not known.
+    """
+
+    path: Path
+    instrumentation: str
+    app: str
+    calls: tuple[Call, ...]
+    truths: tuple[Truth, ...] | None
+    spans: tuple[ExportedSpan, ...] = field(default=())
+
+
+def load(path: Path) -> Recording:
+    """Read the recording in the JSON file at ``path``."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    limit = (data.get("env") or {}).get("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+    logs: dict[str | None, list[LogView]] = {}
+    for record in data.get("logs") or ():
+        logs.setdefault(record.get("span_id"), []).append(_log(record))
+    spans = {
+        raw["span_id"]: _span(
+            raw, logs=logs.get(raw["span_id"], ()), limit=int(limit) if limit else None
+        )
+        for raw in data["spans"]
+    }
+    expected = data.get("expected")
+    return Recording(
+        path=path,
+        instrumentation=data["instrumentation"],
+        app=data["app"],
+        calls=tuple(_calls(data, spans)),
+        truths=None if expected is None else tuple(map(_truth, expected)),
+        spans=tuple(spans.values()),
+    )
+
+
+def _calls(data: Mapping[str, Any], spans: Mapping[str, ExportedSpan]) -> list[Call]:
+    found = []
+    for raw in data["processor_sequence"]:
+        span = spans.get(raw["span_id"]) or _unended(raw, data)
+        if raw["op"] == "start":
+            span = _as_started(span, raw.get("attributes_at_start") or {})
+        found.append(Call(operation=raw["op"], span=span, at=int(raw["t"])))
+    return found
+
+
+def _as_started(span: ExportedSpan, attributes: Mapping[str, Any]) -> ExportedSpan:
+    """Return a copy of ``span`` with the values that the span had when it started."""
+    return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
+
+
+def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> ExportedSpan:
+    """Return a span that has started but not ended, with the values in the recording ``data``."""
+    known: Mapping[str, Any] = next(
+        (s for s in data["never_ended"] if s.get("span_id") == raw["span_id"]), {}
+    )
+    traces = [span["trace_id"] for span in data["spans"]]
+    trace = known.get("trace_id") or (traces[0] if traces else "0")
+    parent = known.get("parent_span_id")
+    return ExportedSpan(
+        name=str(raw.get("name") or known.get("name") or ""),
+        scope="",
+        trace_id=int(trace, 16),
+        span_id=int(raw["span_id"], 16),
+        parent_id=int(parent, 16) if parent else None,
+        parent_is_remote=False,
+        start=int(raw["t"]),
+        end=None,
+        error=None,
+        dropped=0,
+        value_limit=None,
+        attributes=raw.get("attributes_at_start") or {},
+        events=(),
+    )
+
+
+def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None) -> ExportedSpan:
+    parent = raw.get("parent_span_id")
+    return ExportedSpan(
+        name=raw["name"],
+        scope=(raw.get("scope") or {}).get("name") or "",
+        trace_id=int(raw["trace_id"], 16),
+        span_id=int(raw["span_id"], 16),
+        parent_id=int(parent, 16) if parent else None,
+        parent_is_remote=bool(raw.get("parent_is_remote")),
+        start=int(raw["start_time_unix_nano"]),
+        end=int(raw["end_time_unix_nano"]) if raw.get("end_time_unix_nano") else None,
+        error=_error(raw),
+        dropped=int(raw.get("dropped_attributes") or 0),
+        value_limit=limit,
+        attributes=raw["attributes"],
+        events=[(event["name"], event.get("attributes") or {}) for event in raw["events"]],
+        logs=logs,
+        dropped_events=int(raw.get("dropped_events") or 0),
+    )
+
+
+def _error(raw: Mapping[str, Any]) -> str | None:
+    status = raw.get("status") or {}
+    if status.get("code") != "ERROR":
+        return None
+    return str(raw["attributes"].get("error.type") or status.get("description") or "error")
+
+
+def _log(record: Mapping[str, Any]) -> LogView:
+    return LogView(
+        event=record.get("event_name") or "",
+        body=record.get("body"),
+        attributes=record.get("attributes") or {},
+    )
+
+
+def _truth(expected: Mapping[str, Any]) -> Truth:
+    contexts = expected.get("contexts")
+    return Truth(
+        question=expected.get("question"),
+        contexts=None if contexts is None else tuple(contexts),
+        answer=expected.get("answer"),
+    )
+
+
+_HOLD_SECONDS = 3600.0  # the most that is allowed: recorded times pass at once
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_RESOURCE = Resource.get_empty()  # a default resource would be detected anew for every span
+
+
+class _Attributes(dict[str, Any]):
+    """The attributes of a recorded span, and the SDK's length limit of their values."""
+
+    max_value_len: int | None = None
+
+
+class ReplayedSpan(ReadableSpan):
+    """A recorded span in the form in which the OpenTelemetry SDK passes spans to a span processor.
+
+    The object first has the values at the start of the span. `fill` replaces them by the values at
+    the end of the span.
+    """
+
+    def __init__(self, view: ExportedSpan) -> None:
+        self.fill(view)
+
+    def fill(self, view: ExportedSpan) -> None:
+        """Set name, times, attributes and all else of this SDK span from the recorded span."""
+        attributes = _Attributes(view.attributes)
+        attributes.max_value_len = view.value_limit
+        super().__init__(
+            name=view.name,
+            resource=_RESOURCE,
+            context=_context(view.trace_id, view.span_id),
+            parent=None
+            if view.parent_id is None
+            else _context(view.trace_id, view.parent_id, is_remote=view.parent_is_remote),
+            attributes=attributes,
+            events=[
+                Event(name, attributes=dict(values), timestamp=view.start)
+                for name, values in view.events
+            ],
+            status=Status() if view.error is None else Status(StatusCode.ERROR, view.error),
+            start_time=view.start,
+            end_time=view.end,
+            instrumentation_scope=InstrumentationScope(view.scope),
+        )
+        self._dropped = view.dropped
+
+    @property
+    def dropped_attributes(self) -> int:
+        return self._dropped
+
+
+def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanContext:
+    return SpanContext(trace_id, span_id, is_remote, _SAMPLED)
+
+
+class _Clock:
+    """A clock that shows the time of the recorded call that is being replayed."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Noting:
+    """A stand-in for scorer, evaluator and counters that records the outcome of each turn."""
+
+    def __init__(self) -> None:
+        self.evaluator = self
+        self.instruments = self
+        self.threads: frozenset[int] = frozenset()
+        self.delivers = False
+        self.is_closed = True  # so that `record_feedback` does not find this stand-in
+        intake: Any = self
+        self.feedback = FeedbackIntake(instruments=intake, evaluator=intake, pass_on=intake.pass_on)
+        self.tally = Tally()
+        self.found: list[Outcome] = []
+        self._recent = RecentTurns()
+
+    def is_current(self) -> bool:
+        return False
+
+    def choose(self, _trace_id: int, _facts: object) -> Sampling:
+        """Return that the turn is chosen, so that every turn is read."""
+        return Sampling()
+
+    def close(self) -> None:
+        """Do nothing, because there are no sinks."""
+
+    def pass_on(self, feedback: object) -> None:
+        """Do nothing, because there are no sinks."""
+
+    def submit(self, job: Job) -> bool:
+        if not job.begin():
+            return True
+        if isinstance(job, TurnJob):
+            result, is_missed = self._read(job.turn), job.chosen.is_missed
+            self.found.append(Outcome(result=result, turn=job.turn, is_span_missed=is_missed))
+            job.release(Ending("scored") if isinstance(result, Sample) else UNTOUCHED)
+        return True
+
+    def _read(self, turn: Turn) -> Sample | SkipReason:
+        result = extract(turn)
+        if isinstance(result, Sample) and self._recent.is_repeated(result, turn):
+            return "duplicate"
+        return result
+
+    def refuse(self, reason: SkipReason) -> None:
+        self.found.append(Outcome(result=reason))
+
+    def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
+        reason = why_none(steps)
+        if reason is not None:
+            self.refuse(reason)
+        return reason
+
+    def turn(self, _outcome: str, reason: SkipReason) -> None:
+        self.refuse(reason)
+
+    def drop(self, reason: str, _turns: int) -> None:
+        raise AssertionError(reason)
+
+    def shutdown(self, _timeout: float, **_grace: float) -> None:
+        """Do nothing, because there is no thread to stop."""
+
+
+class _Exported(SpanProcessor):
+    """A span processor that collects the spans that would be exported."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans.append(span)
+
+
+def replay(
+    calls: Iterable[Call],
+    *,
+    timed: bool = True,
+    contexts_from_prompt: ContextsFromPrompt = "off",
+) -> list[Outcome]:
+    """Pass the recorded ``calls`` to the span processor and return the outcome of each RAG turn.
+
+    If ``timed`` is True, a trace is read when it is complete by the recorded times. Otherwise all
+    traces are read at the end. If an ended span is not exported exactly once, or if a scored turn
+    is not on an exported span of its own, and its span was not missed either, raise
+    `AssertionError`.
+    """
+    noting, clock, exported = _Noting(), _Clock(), _Exported()
+    pipeline = Pipeline(
+        Config(
+            errors="raise",
+            contexts_from_prompt=contexts_from_prompt,
+            hold_seconds=_HOLD_SECONDS,
+        ),
+        provider=NoOpTracerProvider(),
+        instruments=InstrumentSink(NoOpMeterProvider()),
+        scorer=cast("TurnScorer", noting),
+        now=clock,
+    )
+    processor = RagEvalSpanProcessor.of_pipeline(exported, pipeline)
+    pipeline.clock.run_inline()  # the recorded times of the calls are used instead
+    live: dict[int, ReplayedSpan] = {}
+    for call in calls:
+        if timed:
+            clock.now = max(clock.now, call.at / 1e9)
+            pipeline.sweep()
+        if call.operation == "end":
+            for record in call.span.logs:
+                pipeline.store.add_log(call.span.trace_id, call.span.span_id, record)
+        _feed(call, live, processor)
+    Draining(pipeline).drain(0.0)
+    ended = sum(span.end_time is not None for span in live.values())
+    if len(exported.spans) != ended or len({id(span) for span in exported.spans}) != ended:
+        msg = f"{ended} spans ended, {len(exported.spans)} left"
+        raise AssertionError(msg)
+    statuses = [(span.attributes or {}).get(EVALUATION_STATUS) for span in exported.spans]
+    on_spans = statuses.count("scored")
+    scored = [one for one in noting.found if isinstance(one.result, Sample)]
+    if on_spans != sum(not one.is_span_missed for one in scored):
+        msg = f"{len(scored)} turns are scored, {on_spans} of them on spans"
+        raise AssertionError(msg)
+    return sorted(noting.found, key=_start) or [Outcome(result="no_retrieval")]
+
+
+def _feed(call: Call, live: dict[int, ReplayedSpan], processor: RagEvalSpanProcessor) -> None:
+    if call.operation == "start":
+        live[call.span.span_id] = span = ReplayedSpan(call.span)
+        processor.on_start(cast("Span", span))
+        return
+    span = live.setdefault(call.span.span_id, ReplayedSpan(call.span))
+    span.fill(call.span)
+    processor.on_end(span)
+
+
+def _start(outcome: Outcome) -> int:
+    return outcome.turn.anchor.start if outcome.turn is not None else 0
+
+
+def as_json(recording: Recording, found: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the question, contexts and answer of each RAG turn as a dict for JSON.
+
+    ``found`` has the turns in ``recording``. A skipped turn has the reason instead of the texts.
+    """
+    return {
+        "file": recording.path.name,
+        "instrumentation": recording.instrumentation,
+        "app": recording.app,
+        "samples": [_sample(one) for one in found],
+    }
+
+
+def _sample(outcome: Outcome) -> dict[str, Any]:
+    result = outcome.result
+    if not isinstance(result, Sample):
+        empty = {"question": None, "contexts": None, "answer": None}
+        return {**empty, "status": "skipped", "reason": result}
+    return {
+        "question": result.question,
+        "contexts": [passage.text for passage in result.contexts],
+        "answer": result.answer,
+        "status": "ok",
+        "reason": None,
+    }
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        yield from sorted(path.glob("*.json")) if path.is_dir() else [path]
+
+
+def _line(report: dict[str, Any]) -> str:
+    lines = [report["file"]]
+    for sample in report["samples"]:
+        if sample["status"] == "skipped":
+            lines.append(f"  skipped: {sample['reason']}")
+        else:
+            lines.append(f"  {sample['question']!r} -> {sample['answer']!r}")
+            lines += [f"    {text!r}" for text in sample["contexts"]]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay the recordings that ``arguments`` name, and print the RAG turns in each recording."""
+    parser = argparse.ArgumentParser(
+        prog="python tests/replay.py",
+        description="Replay recorded traces and print the samples in them.",
+    )
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line and file")
+    parser.add_argument(
+        "--contexts-from-prompt",
+        choices=get_args(ContextsFromPrompt),
+        default="off",
+        help="whether contexts are read out of prompts, by a heading",
+    )
+    options = parser.parse_args(arguments)
+    for path in _files(options.paths):
+        recording = load(path)
+        reads = options.contexts_from_prompt
+        report = as_json(recording, replay(recording.calls, contexts_from_prompt=reads))
+        text = json.dumps(report, ensure_ascii=False) if options.json else _line(report)
+        sys.stdout.write(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

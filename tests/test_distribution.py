@@ -1,0 +1,166 @@
+"""The wheel and the source distribution: complete, and able to run where the tree is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from live import attached
+from otlp_receiver import OtlpReceiver
+from rag_eval_otel.errors import REPOSITORY
+from score_files import exported, jsonl
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^((?:\w+=\S+ )?rag-eval-otel [^#\n]*)", README, flags=re.MULTILINE)
+COMMANDS += re.findall(r"`((?:rag-eval-otel|opentelemetry-instrument) [^`]*)`", README)
+EXTRAS = "auto,tools,worker"  # of the README's commands, but `kafka`
+
+
+def run(
+    *command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` and return how it ended."""
+    return subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def environment(folder: Path) -> Path:
+    """Make a new environment in ``folder``, and return its Python."""
+    assert run(sys.executable, "-m", "venv", "--without-pip", folder).returncode == 0
+    return folder / "bin" / "python"
+
+
+def installed(python: Path, *packages: str) -> str:
+    """Install ``packages`` for ``python``, and return what went wrong.
+
+    uv comes with nox and takes a tenth of pip's time. It does not read the settings of pip, so pip
+    may reach packages where uv does not.
+    """
+    ours = (sys.executable, "-m")
+    done = run(*ours, "uv", "pip", "install", "--python", python, *packages)
+    if done.returncode:
+        done = run(*ours, "pip", "--python", python, "install", "--quiet", *packages)
+    return done.stderr if done.returncode else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """The two files that a release uploads."""
+
+    wheel: Path
+    source: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
+    """Build the tree; skip where no package can be installed."""
+    folder = tmp_path_factory.mktemp("built")
+    python = environment(folder / "tools")
+    if told := installed(python, "hatchling", "hatch-fancy-pypi-readme"):
+        pytest.skip(f"no package can be installed here: {told}")
+    done = run(python, "-m", "hatchling", "build", "-d", folder / "dist")
+    assert done.returncode == 0, done.stderr
+    (wheel,), (source,) = folder.glob("dist/*.whl"), folder.glob("dist/*.tar.gz")
+    return Distribution(wheel=wheel, source=source)
+
+
+@pytest.fixture(scope="module")
+def python(built: Distribution, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of a new environment with the wheel."""
+    made = environment(tmp_path_factory.mktemp("environment"))
+    told = installed(made, f"rag-eval-otel[{EXTRAS}] @ {built.wheel.as_uri()}")
+    assert not told, told
+    return made
+
+
+def test_every_tracked_file_is_in_what_is_built(built: Distribution) -> None:
+    """The source distribution has all files, and the wheel all of the package."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("this is no checkout, or git is not installed")
+    done = run("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    assert done.returncode == 0, done.stderr
+    tracked = {name for name in done.stdout.splitlines() if (ROOT / name).is_file()}
+    with tarfile.open(built.source) as source:
+        names = {name.partition("/")[2] for name in source.getnames()}
+    assert names ^ tracked == {"PKG-INFO"}
+    with zipfile.ZipFile(built.wheel) as wheel:
+        held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert held == {name for name in tracked if name.startswith("rag_eval_otel/")}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a folder with the files that the README's commands read."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (tmp_path / "app.py").write_text(re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)[0])
+    with attached() as app:
+        app.turn()
+    jsonl(tmp_path / "traces.json", exported(app)[:1])
+    return tmp_path
+
+
+@pytest.fixture
+def settings(python: Path, place: Path) -> Iterator[Mapping[str, str]]:
+    """Yield the only variables: no path into the tree, and a receiver of OTLP."""
+    with OtlpReceiver() as receiver:
+        yield {
+            "HOME": str(place),
+            "PATH": f"{python.parent}:{os.defpath}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+
+
+def test_the_commands_of_the_readme_run(place: Path, settings: Mapping[str, str]) -> None:
+    """Each one runs from the wheel, one after the other."""
+    commands = ["rag-eval-otel demo", *(one for one in COMMANDS if "serve" not in one)]
+    assert len(commands) >= 12
+    for command in commands:
+        words = command.replace(" A B", " scores.csv scores.csv").split()
+        done = run(*found(words, settings), cwd=place, env=settings)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    assert "</html>" in (place / "scores.html").read_text(encoding="utf-8")
+    assert (place / "samples.jsonl").read_text(encoding="utf-8").count("\n") == 1
+
+
+def test_the_workers_of_the_readme_start(place: Path, settings: Mapping[str, str]) -> None:
+    """One listens until it is told to end; the other names the extra that is not installed."""
+    over_otlp, kafka = (one.split()[1:] for one in COMMANDS if "serve" in one)
+    with subprocess.Popen(
+        [*found(over_otlp, settings), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+        cwd=place,
+        env=settings,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        lines = [process.stderr.readline() for _ in ("grpc", "http")]
+        process.terminate()
+        process.communicate(timeout=240)
+    assert process.returncode == 0
+    assert all("listening" in line for line in lines), lines
+    done = run(*found(kafka, settings), cwd=place, env=settings)
+    assert done.returncode == 2
+    assert f'pip install "rag-eval-otel[kafka] @ {REPOSITORY}"' in done.stderr
+
+
+def found(words: list[str], settings: Mapping[str, str]) -> list[str]:
+    """Return ``words`` with the program of the environment that has the wheel."""
+    program = shutil.which(words[0], path=settings["PATH"])
+    assert program
+    return [program, *words[1:]]

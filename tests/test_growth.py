@@ -1,0 +1,132 @@
+"""The time to read a text grows no faster than the text, also on the worst text of each reader."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import text_growth as growth
+from rag_eval_otel.capture import build, documents, values
+from rag_eval_otel.capture.contexts import _truncated
+from rag_eval_otel.capture.retrieval import block_in, is_verdict, joined_lines, passages_of_tool
+from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.text import USUAL, Messages, bare, is_in, json_in, place, words
+from rag_eval_otel.judge import texts
+from rag_eval_otel.judge.shortening import clipped
+from rag_eval_otel.metrics.groundedness import sentences_of
+from rag_eval_otel.types import Passage, Sample
+from rag_eval_otel.untrusted import harmless, says_nothing, suspicions
+
+VIEW = PlainSpan(
+    name="a", scope="", span_id=1, parent_id=None, start=0, end=1, error=None, keys=USUAL
+)
+
+
+def _tool(text: str) -> object:
+    step = Step(id=1, parent=None, kind="tool", name="search", start=0, end=1, output=text)
+    return passages_of_tool(step)
+
+
+def _messages(text: str) -> object:
+    shown = [{"role": "user", "content": text}, {"role": "tool", "content": [{"text": text}]}]
+    return build.llm(VIEW, messages=values.plain(shown), reply=text)
+
+
+def _spoiled(text: str) -> str:
+    """Return ``text`` with a letter more after each 20: no long part of it is the same."""
+    return "q".join(text[i : i + 20] for i in range(0, len(text), 20))
+
+
+READERS: Mapping[str, growth.Read] = {
+    "tool": _tool,
+    "tool data": documents.documents_in,
+    "repr": values.data_in,
+    "json": json_in,
+    "value": values.read,
+    "usable": values.usable,
+    "marker": values.is_marker,
+    "lines": joined_lines,
+    "ids": lambda text: list(documents.ids_in(text)),
+    "verdict": is_verdict,
+    "prompt": lambda text: block_in([text]),
+    "messages": _messages,
+    "chain": lambda text: build.chain(VIEW, "chain", inputs=text, outputs=text),
+    "documents": lambda text: build.retrieval(VIEW, inputs=text, documents=[text, {"text": text}]),
+    "letters": bare,
+    "words": words,
+    "place": lambda text: place(text, [_spoiled(text), text]),
+    "part": lambda text: is_in(text, _spoiled(text)),
+    "reworded": lambda text: Messages([_spoiled(text)]).resembles(text, frozenset()),
+    "changed": lambda text: Messages([_spoiled(text)]).place_changed(text),
+    "altered": lambda text: Messages([_spoiled(text)]).places_of_parts([text], [_spoiled(text)]),
+    "beginning": lambda text: _truncated(
+        [Passage(text=f"{text}{'b' * 50}")], Messages([f"{text}{'c' * 50}"]), known={}
+    ),
+    "shortening": lambda text: clipped(Sample(answer=text), 50_000),
+}
+
+SCORING: Mapping[str, growth.Read] = {  # of the texts that are scored
+    "sentences": sentences_of,
+    "prompt text": harmless,
+    "suspicions": lambda text: suspicions([text]),
+    "content": says_nothing,
+    "support": lambda text: texts.Passages([text]).probability(text[: texts.MAX]),
+    "claims": lambda text: texts.claims_of(text[: texts.MAX]),
+    "relevancy": lambda text: texts.relevancy(text[: texts.MAX], text[: texts.MAX]),
+    "coverage": lambda text: texts.coverage("Who wrote the notes?", text),
+}
+
+
+@pytest.fixture(scope="module")
+def expressions() -> list[tuple[str, int, list[str]]]:
+    """Return the regular expressions of the package, with the methods that it calls."""
+    program = Path(growth.__file__)
+    run = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    return [(pattern, flags, methods) for pattern, flags, methods in json.loads(run.stdout)]
+
+
+@pytest.mark.slow
+def test_the_time_of_each_expression_grows_with_the_text(
+    expressions: list[tuple[str, int, list[str]]],
+) -> None:
+    """On its own worst text, each takes 2.4 times as long for twice the text, and 0.1 s at most."""
+    found = {}
+    for pattern, flags, methods in expressions:
+        samples = growth.samples_of(pattern, flags)
+        for method in methods or ["search"]:
+            read = growth.reader(re.compile(pattern, flags), method)
+            found[method, pattern] = growth.worst_excess(read, samples)
+    assert len(found) > 150
+    assert {key: why for key, why in found.items() if why} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*READERS, *SCORING])
+def test_the_time_of_each_reader_grows_with_the_text(
+    name: str, expressions: list[tuple[str, int, list[str]]]
+) -> None:
+    """A reader takes 2.4 times as long for twice the text; it may use several expressions."""
+    samples = [
+        one for pattern, flags, _ in expressions for one in growth.samples_of(pattern, flags)
+    ]
+    read = READERS.get(name) or SCORING[name]
+    most = growth.READER if name in READERS else growth.SCORING
+    assert growth.worst_excess(read, samples[::8], most=most) is None
+
+
+EXPONENTIAL = r"(\w[\w -]*: *\S+\n?)+"  # of colons, once in this package
+QUADRATIC = r"[^\n]*\w[^\n]*[.!?]\W{0,3}"
+
+
+@pytest.mark.parametrize("pattern", [EXPONENTIAL, QUADRATIC])
+def test_the_search_finds_expressions_that_grow_too_fast(pattern: str) -> None:
+    """It says which text, and is not stopped by an expression that would never end."""
+    read = growth.reader(re.compile(pattern), "fullmatch")
+    assert "block=" in str(growth.worst_excess(read, growth.samples_of(pattern, 0)))

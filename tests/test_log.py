@@ -1,0 +1,367 @@
+"""Log lines: they begin with the library, name judge and address, and quote nobody."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+
+import rag_eval_otel
+from live import attached
+from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel import Config, Evaluation, Sample, aevaluate
+from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
+from rag_eval_otel.judge.langchain import LangChainJudge
+from rag_eval_otel.judge.limits import title_of
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.log import address_of, cause_of, log
+from support import SAMPLE
+
+SECRET = "Ada, born 1815"
+PACKAGE = Path(rag_eval_otel.__file__).parent
+WAYS_IN = {
+    "log.py": "makes the logger",
+    "runtime/providers.py": "listens to the refusal of a provider",
+}
+"""The modules that may call ``logging.getLogger``, and why."""
+
+
+# --- all lines ------------------------------------------------------------------------------------
+
+
+def calls_of(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Yield each call of a function with a dotted name in the module at ``path``."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def test_there_is_one_logger() -> None:
+    """No module logs by a logger of its own, whose lines would not begin with the library."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for name, _ in calls_of(path)
+        if name.endswith(("getLogger", "warnings.warn", "basicConfig"))
+        or re.fullmatch(r"logging\.(debug|info|warning|error|critical|exception|log)", name)
+    }
+    assert found == WAYS_IN.keys()
+
+
+def test_no_line_has_a_traceback() -> None:
+    """Only `LimitedLog` passes an exception to the logger, for ``errors="raise"``."""
+    found = {
+        (path.name, name)
+        for path in PACKAGE.rglob("*.py")
+        for name, call in calls_of(path)
+        if name.endswith(".exception") or any(one.arg == "exc_info" for one in call.keywords)
+        if re.search(r"\blog", name)
+    }
+    assert found == {("limited_log.py", "log.debug"), ("limited_log.py", "log.warning")}
+
+
+def test_each_line_begins_with_the_library(caplog: pytest.LogCaptureFixture) -> None:
+    """Also a line without arguments, and one whose text has a percent sign."""
+    log.warning("100 %")
+    log.warning("%d %%", 100)
+    assert caplog.messages == ["rag_eval_otel: 100 %", "rag_eval_otel: 100 %"]
+    assert {record.name for record in caplog.records} == {"rag_eval_otel"}
+
+
+# --- exceptions of others -------------------------------------------------------------------------
+
+
+class MuteError(Exception):
+    """An exception that cannot be shown."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise RuntimeError(SECRET)
+
+    __repr__ = __str__
+
+
+class ClosedError(Exception):
+    """An exception whose attributes cannot be read."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Fail."""
+        raise RuntimeError(SECRET)
+
+
+class TracelessError(Exception):
+    """An exception that hides its traceback."""
+
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        """Fail."""
+        raise RuntimeError(SECRET)
+
+    @__traceback__.setter
+    def __traceback__(self, value: object) -> None:
+        """Fail."""
+        raise RuntimeError(SECRET)
+
+
+class Nameless(type):
+    """A class of classes without a name."""
+
+    @property
+    def __name__(cls) -> str:
+        """Fail."""
+        raise RuntimeError(SECRET)
+
+
+class UnnamedError(Exception, metaclass=Nameless):
+    """An exception whose class does not tell its name."""
+
+
+class MuteJudgeError(MuteError, JudgeError):
+    """An error of a judge that cannot be shown."""
+
+
+def thrown(error: BaseException) -> None:
+    """Raise ``error``."""
+    raise error
+
+
+def deep(calls: int = 700) -> None:
+    """Raise an exception below many calls."""
+    if not calls:
+        raise ValueError(SECRET)
+    deep(calls - 1)
+
+
+def endless() -> None:
+    """Call itself until Python stops it."""
+    endless()
+
+
+def executed() -> None:
+    """Raise an exception in a file whose name is a long text of several lines."""
+    name = f"{SECRET}\n\u202e\ud800" + "x" * 10_000
+    exec(compile(f"raise ValueError({SECRET!r})", name, "exec"), {})  # noqa: S102
+
+
+def grouped() -> None:
+    """Raise a group of exceptions, where Python has them."""
+    if sys.version_info < (3, 11):
+        raise ValueError(SECRET)
+    raise ExceptionGroup(SECRET, [ValueError(SECRET), MuteError()])  # noqa: F821
+
+
+FAULTS: dict[str, Callable[[], object]] = {
+    "plain": lambda: thrown(ValueError(SECRET)),
+    "mute": lambda: thrown(MuteError(SECRET)),
+    "closed": lambda: thrown(ClosedError(SECRET)),
+    "traceless": lambda: thrown(TracelessError(SECRET)),
+    "unnamed": lambda: thrown(UnnamedError(SECRET)),
+    "of a judge, mute": lambda: thrown(MuteJudgeError()),
+    "by C code": lambda: json.loads(f"{{{SECRET}"),
+    "stop": lambda: next(iter(())),
+    "deep": deep,
+    "endless": endless,
+    "executed": executed,
+    "grouped": grouped,
+}
+EACH_FAULT = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+
+
+class OwnJudge:
+    """A judge of a user that fails."""
+
+    model = "own"
+
+    def __init__(self, fault: Callable[[], object]) -> None:
+        self.fault = fault
+
+    async def reply(self, _: Sequence[object]) -> Any:
+        """Fail."""
+        self.fault()
+
+
+def failing(fault: Callable[[], object]) -> Callable[[Sample], float]:
+    """Return a metric that fails."""
+
+    def metric(_: Sample) -> float:
+        fault()
+        return 1.0
+
+    return metric
+
+
+@EACH_FAULT
+def test_a_metric_fails_anyhow(
+    fault: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """`evaluate` returns a score with an error; a line names the metric, and quotes nothing."""
+    with caplog.at_level(logging.DEBUG, "rag_eval_otel"):
+        found = asyncio.run(aevaluate(SAMPLE, [failing(fault)], judge="lexical"))
+    assert [score.status for score in found.scores] == ["error"]
+    (line,) = caplog.messages
+    assert line.startswith("rag_eval_otel: failed in metric metric; the application is unaffected")
+    assert line.isprintable()
+    assert len(line) < 2_000
+    assert SECRET not in caplog.text
+    assert SECRET not in str(found)
+
+
+@EACH_FAULT
+def test_a_judge_fails_anyhow(
+    fault: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Live, each turn has an outcome and its span; no line quotes the exception."""
+    with (
+        caplog.at_level(logging.DEBUG, "rag_eval_otel"),
+        attached(judge=OwnJudge(fault), metrics=["faithfulness"], errors="swallow") as app,
+    ):
+        app.turn()
+        assert app.handle.flush()
+        assert {outcome for outcome, _ in app.counted()} == {"error"}
+        assert len(app.exported()) == 3
+    assert caplog.messages
+    assert all(line.startswith("rag_eval_otel: ") for line in caplog.messages)
+    assert SECRET not in caplog.text
+
+
+@EACH_FAULT
+def test_a_sink_fails_anyhow(fault: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
+    """The turn is scored, and a line names the sink."""
+
+    class Broken:
+        def __call__(self, _: Evaluation) -> None:
+            fault()
+
+    with (
+        caplog.at_level(logging.DEBUG, "rag_eval_otel"),
+        attached(sinks=[Broken()], errors="swallow") as app,
+    ):
+        app.turn()
+        assert app.handle.flush()
+        assert app.counted() == {("scored", None): 1}
+    assert [line for line in caplog.messages if "failed in sink Broken;" in line]
+    assert SECRET not in caplog.text
+
+
+def test_a_function_that_redacts_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """The turn is not scored, and a line has the function, the class and the place."""
+
+    def hide(text: str) -> str:
+        raise ValueError(text)
+
+    with attached(redact=hide, errors="swallow") as app:
+        app.turn()
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "redaction_error"): 1}
+    (line,) = [one for one in caplog.messages if "redact:" in one]
+    assert f"hide raised ValueError at {__file__}:" in line
+
+
+def test_an_exception_is_logged_with_its_place_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """For each metric and judge, however many turns it costs."""
+    judge = OwnJudge(lambda: thrown(ValueError(SECRET)))
+    line = thrown.__code__.co_firstlineno + 2
+    metrics = ["faithfulness", "context_relevance", failing(lambda: thrown(KeyError(SECRET)))]
+    with attached(judge=judge, metrics=metrics, errors="swallow") as app:
+        for number in range(4):
+            app.turn(number)
+            assert app.handle.flush()
+    told = sorted(one for one in caplog.messages if "failed in" in one)
+    told = [one.partition("failed in ")[2] for one in told]
+    assert [one.partition(" at ")[0] for one in told] == [
+        "judge own; the application is unaffected: ValueError",
+        "metric metric; the application is unaffected: KeyError",
+    ]
+    assert all(f" at {__file__}:{line} (thrown) < {__file__}:" in one for one in told)
+
+
+def test_errors_that_are_raised_are_shown_whole(caplog: pytest.LogCaptureFixture) -> None:
+    """With ``errors="raise"``, the log has the message of the exception of a metric."""
+    metric = failing(lambda: thrown(ValueError(SECRET)))
+    with attached(metrics=[metric], errors="raise") as app:
+        app.turn()
+        assert app.handle.flush()
+    assert f"ValueError: {SECRET}" in caplog.text
+
+
+def test_an_exception_without_a_traceback_is_named() -> None:
+    """It may have been made and not raised."""
+    assert cause_of(ValueError(SECRET)) == "ValueError at an unknown place"
+
+
+# --- judges and addresses -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://api.openai.com/v1", "https://api.openai.com/v1"),
+        ("http://me:pass@there:8080/v1?api_key=sk-1#part", "http://there:8080/v1"),
+        ("https://[::1]:4318/v1?x", "https://[::1]:4318/v1"),
+        ("http://there:port/v1?api_key=sk-1", "an address that is no URL"),
+        ("sk-1", "an unknown address"),
+        ("", "an unknown address"),
+        ("http://there/\nv1", "http://there/v1"),
+    ],
+)
+def test_an_address_has_no_secrets(url: str, shown: str) -> None:
+    """User, password, query and fragment are left out, and what is no URL altogether."""
+    assert address_of(url) == shown
+
+
+def test_titles_name_provider_model_and_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For judges of servers, of LangChain and of users."""
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    there = OpenAIJudge("m", base_url="http://u:p@there/v1?key=sk-1", provider="vllm")
+    assert title_of("judge", there) == "judge vllm/m at http://there/v1"
+    assert title_of("judge", OpenAIJudge("m")) == "judge openai/m at https://api.openai.com/v1"
+    model = FakeListChatModel(responses=["x"])
+    assert title_of("judge", LangChainJudge(model, model="m")) == "judge FakeListChatModel/m"
+    assert title_of("judge", OwnJudge(deep)) == "judge own"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
+def test_lines_about_a_judge_name_it_and_its_address_alone(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No line has the key, the query of the address or what the server says."""
+    body = {"error": {"message": f"{SECRET} sk-key"}}
+    with ScriptedOpenAI(lambda _: HttpReply(status=status, body=body)) as server:
+        address = server.base_url
+        judge = OpenAIJudge("m", base_url=f"{address}?tenant=sk-query", api_key="sk-key", retries=0)
+        with (
+            caplog.at_level(logging.DEBUG, "rag_eval_otel"),
+            attached(judge=judge, metrics=["faithfulness"]) as app,
+        ):
+            for number in range(6):
+                app.turn(number)
+                assert app.handle.flush()
+    lines = [line for line in caplog.messages if "judge" in line]
+    assert lines
+    assert all(f"judge openai/m at {address.partition('?')[0]}" in line for line in lines)
+    assert not [one for one in (SECRET, "sk-key", "sk-query", "?") if one in caplog.text]
+    config = Config(
+        judge=OpenAIJudge("m", base_url="http://u:sk-p@there/v1?k=sk-1", api_key="sk-2")
+    )
+    assert "sk-" not in f"{judge!r} {config!r}"
+
+
+def test_the_message_of_a_judge_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A judge of a user may raise our errors with texts of its own."""
+    judge = OwnJudge(lambda: thrown(JudgeTimeoutError(SECRET)))
+    with attached(judge=judge, metrics=["faithfulness"], errors="swallow") as app:
+        app.turn()
+        assert app.handle.flush()
+    assert "scores are failing (timeout): judge own, " in caplog.text
+    assert SECRET not in caplog.text

@@ -1,0 +1,315 @@
+"""Find the texts on which expressions and readers of texts are slowest, and measure how they grow.
+
+As a program, it prints all regular expressions of the package. A hook on `re._compile` sees them,
+so it is set before the package is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import json
+import pkgutil
+import random
+import re
+import signal
+import sys
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeAlias
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import sre_parse  # the only name that Python 3.10 has
+
+Read: TypeAlias = Callable[[str], object]
+
+LIMIT = 100_000  # characters: the default of `max_text_chars`
+RATIO = 2.4  # the most times as long that a text of twice the length may take
+MOST = 0.1  # seconds of CPU at the limit
+READER, SCORING = 0.3, 1.0  # the same for readers, of several expressions, and for scoring
+FLOOR = 0.02  # seconds of CPU: a ratio of shorter times says nothing
+SMALL, TRIES, WORST = 1_000, 120, 4  # length and number of the texts tried; how many are measured
+SOON = 0.03  # seconds of CPU after which a small text is bad enough to end the search
+METHODS = frozenset({"findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"})
+CHARACTERS = "a0A .:,;\n\t'\"\\<>[](){}-=*_#&/|!?\u2026\u4e2d\u200f\x00"
+BLOCKS = (
+    *(
+        "a",
+        " ",
+        "\n",
+        "a b ",
+        "a. ",
+        "Word ",
+        "0",
+        "0:",
+        "00:25:",
+        "a:\n",
+        "- a\n",
+        "\n \n",
+        "1.\n",
+    ),
+    *("\\'", "\\", "'", '"', "[", "{", "(", "<a", "</a>", "&amp;", "---\n", "Source: a\n", "x, "),
+)
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A text of any length: ``head``, as many ``block`` as fit, and ``tail``."""
+
+    head: str
+    block: str
+    tail: str
+
+    def text(self, length: int) -> str:
+        count = max(0, length - len(self.head) - len(self.tail)) // len(self.block)
+        return f"{self.head}{self.block * count}{self.tail}"
+
+
+class TooLongError(Exception):
+    """A reader took more CPU time than it was given."""
+
+
+def seconds(read: Read, text: str, *, most: float) -> float:
+    """Return the CPU time of ``read(text)``, or infinity after ``most`` seconds.
+
+    `re` looks for signals while it searches, so it can be interrupted on the main thread.
+    """
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    start = time.thread_time()
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, most)
+        read(text)
+        took = time.thread_time() - start
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    except TooLongError:
+        return float("inf")
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    return took
+
+
+def excess(read: Read, shape: Shape, *, most: float = MOST) -> str | None:
+    """Return how the time of ``read`` grows too fast with a text of ``shape``, or None.
+
+    On a busy machine it may grow too fast once, but not three times.
+    """
+    found = _excess(read, shape, most)
+    for _ in range(2):
+        found = found and _excess(read, shape, most)
+    return found
+
+
+def _excess(read: Read, shape: Shape, most: float) -> str | None:
+    shorter = 0.0
+    for length in (LIMIT // 8, LIMIT // 4, LIMIT // 2, LIMIT):
+        text = shape.text(length)
+        allowed = min(most, max(FLOOR, RATIO * shorter) if shorter else most)
+        took = float("inf")
+        for _ in range(3):
+            took = min(took, seconds(read, text, most=4 * most))
+            if took <= allowed or took > 3 * most:
+                break
+        if took > allowed:
+            return f"{shape}: {shorter:.4f} s, then {took:.4f} s for {length} characters"
+        shorter = took
+    return None
+
+
+def worst_excess(read: Read, samples: Sequence[str], *, most: float = MOST) -> str | None:
+    """Search the texts on which ``read`` is slowest; return how it grows too fast on one, or None.
+
+    ``samples`` are texts of which ``read`` may like parts.
+    """
+    tried: dict[Shape, float] = {}
+    for shape in _shapes(samples, random.Random(22)):  # no secret
+        tried[shape] = seconds(read, shape.text(SMALL), most=SOON)
+        if tried[shape] > SOON:
+            break
+    slowest = sorted(tried, key=lambda one: -tried[one])[:WORST]
+    return next((found for one in slowest if (found := excess(read, one, most=most))), None)
+
+
+def _shapes(samples: Sequence[str], rng: random.Random) -> Iterator[Shape]:
+    tails = ("", "!\n", " \n!")
+    yield from (Shape(head="", block=block, tail=tail) for block in BLOCKS for tail in tails)
+    for _ in range(TRIES):
+        sample = rng.choice(samples) + rng.choice(("", rng.choice(samples)))
+        start, end = sorted(rng.randrange(len(sample) + 1) for _ in "12")
+        made = "".join(rng.choices(sample + CHARACTERS, k=rng.randint(1, 3)))
+        word = rng.choice(sample.split() or "a") + rng.choice(CHARACTERS)
+        part = sample[start:end]
+        block = rng.choice((part, part + made, made, word, word, rng.choice(BLOCKS)))
+        tail = rng.choice(("", sample[end:], "!", "\n", "\x00", "a", " \n"))
+        yield Shape(head=sample[:start][-200:], block=block[:40] or "a", tail=tail[:200])
+
+
+# --- texts that an expression matches -------------------------------------------------------------
+
+
+def reader(expression: re.Pattern[str], method: str) -> Read:
+    """Return a function that reads a whole text by ``method`` of ``expression``."""
+    if method in {"fullmatch", "match", "search"}:
+        return getattr(expression, method)  # type: ignore[no-any-return]
+    return lambda text: sum(1 for _ in expression.finditer(text))
+
+
+def samples_of(pattern: str, flags: int) -> list[str]:
+    """Return texts that match ``pattern`` or nearly match it, made from its parsed form."""
+    rng = random.Random(ascii(pattern))  # no secret
+    tree = sre_parse.parse(pattern, flags)
+    return [_sample(tree, rng, {}) or "a" for _ in range(40)]
+
+
+def _sample(tree: Any, rng: random.Random, groups: dict[Any, str]) -> str:
+    return "".join(_part(str(op), value, rng, groups) for op, value in tree)
+
+
+def _part(op: str, value: Any, rng: random.Random, groups: dict[Any, str]) -> str:
+    found = ""
+    if op in {"LITERAL", "RANGE"}:
+        found = chr(value if op == "LITERAL" else rng.choice(value))
+    elif op == "IN":
+        inner, what = rng.choice(value)
+        found = _part(str(inner), what, rng, groups)
+    elif op == "CATEGORY":
+        kinds = {"CATEGORY_WORD": "aZ0", "CATEGORY_DIGIT": "01", "CATEGORY_SPACE": " \n"}
+        found = rng.choice(kinds.get(str(value), ".-\n"))
+    elif op in {"ANY", "NOT_LITERAL", "NEGATE"}:
+        found = rng.choice(CHARACTERS)
+    elif op == "BRANCH":
+        found = _sample(rng.choice(value[1]), rng, groups)
+    elif op == "SUBPATTERN":
+        found = groups[value[0]] = _sample(value[-1], rng, groups)
+    elif op.endswith("REPEAT"):
+        times = min(value[0], 40) + min(rng.randrange(4), max(0, int(value[1]) - value[0]))
+        found = "".join(_sample(value[2], rng, groups) for _ in range(times))
+    elif op == "ASSERT":
+        found = _sample(value[1], rng, groups)
+    elif op == "GROUPREF":
+        found = groups.get(value, "")
+    return found
+
+
+# --- the expressions of the package ---------------------------------------------------------------
+
+
+class Spy:
+    """A compiled expression that notes which of its methods are called."""
+
+    def __init__(self, expression: re.Pattern[str], called: set[str]) -> None:
+        self.expression, self.called = expression, called
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return re.Pattern
+
+    def __getattr__(self, name: str) -> Any:
+        self.called |= {name} & METHODS
+        return getattr(self.expression, name)
+
+
+def expressions() -> dict[tuple[str, int], set[str]]:
+    """Import and exercise the package; return its expressions with the methods that it calls.
+
+    Expressions that are compiled on the same line have the same methods.
+    """
+    found: dict[tuple[str, int], set[str]] = {}
+    called: dict[tuple[str, int], set[str]] = defaultdict(set)
+    compiled = re._compile  # type: ignore[attr-defined]  # noqa: SLF001  # sees all
+
+    def hook(pattern: Any, flags: Any) -> Any:
+        if isinstance(pattern, Spy):
+            return pattern
+        one = compiled(pattern, flags)
+        by, caller = sys._getframe(1), sys._getframe(2)  # noqa: SLF001  # documented
+        is_ours = caller.f_globals.get("__name__", "").startswith("rag_eval_otel")
+        if not is_ours or not isinstance(one.pattern, str):
+            return one
+        methods = called[caller.f_code.co_filename, caller.f_lineno]
+        methods |= {by.f_code.co_name} & METHODS
+        found[one.pattern, one.flags] = found.get((one.pattern, one.flags), set()) | methods
+        spies.append((one, methods))
+        return Spy(one, methods)
+
+    spies: list[tuple[re.Pattern[str], set[str]]] = []
+    re._compile = hook  # type: ignore[attr-defined]  # noqa: SLF001  # sees all
+    _import_all()
+    _exercise()
+    for name, module in list(sys.modules.items()):
+        for of, methods in _methods(name).items() if name.startswith("rag_eval_otel") else ():
+            one = getattr(module, of, None)
+            if isinstance(one, Spy):
+                found[one.expression.pattern, one.expression.flags] |= methods
+    for one, methods in spies:
+        found[one.pattern, one.flags] |= methods
+    return found
+
+
+def _import_all() -> None:
+    import rag_eval_otel  # noqa: PLC0415  # after the hook
+
+    for module in pkgutil.walk_packages(rag_eval_otel.__path__, "rag_eval_otel."):
+        if not module.name.endswith("__main__"):
+            try:
+                importlib.import_module(module.name)
+            except ImportError as error:  # of an extra that is absent
+                sys.stderr.write(f"{module.name}: {error}\n")
+
+
+def _exercise() -> None:
+    """Replay recordings and score their samples, for the expressions of functions."""
+    from rag_eval_otel.capture.conventions import owner_of  # noqa: PLC0415
+    from rag_eval_otel.capture.documents import passages_in_text  # noqa: PLC0415
+    from rag_eval_otel.evaluation import aevaluate  # noqa: PLC0415
+    from rag_eval_otel.types import Sample  # noqa: PLC0415
+    from replay import load, replay  # noqa: PLC0415
+
+    paths = sorted((Path(__file__).parent / "capture/shapes/recordings").glob("*.json"))
+    from rag_eval_otel.untrusted import harmless, says_nothing, suspicions  # noqa: PLC0415
+
+    owner_of("a", "b")
+    for text in (
+        "[1] a\n[2] b",
+        "Source: a\nText: b",
+        "a.\n\n---\n\nb",
+        "<doc><text>a</text></doc>",
+    ):
+        passages_in_text(text)
+    attempts = Path(__file__).parent / "hostile/attempts.jsonl"
+    for text in attempts.read_text(encoding="utf-8").splitlines():
+        suspicions([text, harmless(text)])
+        says_nothing(text)
+    for outcome in (one for path in paths[::8] for one in replay(load(path).calls)):
+        if isinstance(outcome.result, Sample):
+            asyncio.run(aevaluate(outcome.result, judge="lexical", embedder="hashing"))
+
+
+@cache
+def _methods(module: str) -> dict[str, set[str]]:
+    """Return the methods of expressions that ``module`` uses, by the name of the object."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for node in ast.walk(ast.parse(Path(str(sys.modules[module].__file__)).read_text("utf-8"))):
+        is_method = isinstance(node, ast.Attribute) and node.attr in METHODS
+        if is_method and isinstance(node.value, ast.Name):
+            found[node.value.id].add(node.attr)
+    return found
+
+
+if __name__ == "__main__":
+    json.dump([[*key, sorted(methods)] for key, methods in expressions().items()], sys.stdout)
