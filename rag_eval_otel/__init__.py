@@ -4,7 +4,8 @@
 - For the spans of other instrumentations, use `instrument`.
 - For code that nothing records, use the functions `record_question`, `record_retrieval` and
   `record_answer`.
-- Without tracing, `evaluate` scores one `Sample`, and `evaluate_dataset` scores many.
+- Without tracing, `evaluate` scores one `Sample`; `aevaluate` is its twin for code that awaits.
+  `rag_eval_otel.tools` has `evaluate_dataset` and `aevaluate_dataset`, which score many.
 
 Each name is imported when it is first used.
 """
@@ -18,9 +19,9 @@ from rag_eval_otel import semconv
 
 if TYPE_CHECKING:
     from rag_eval_otel.config import Config
-    from rag_eval_otel.dataset.run import evaluate_dataset
     from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
-    from rag_eval_otel.evaluation import evaluate
+    from rag_eval_otel.errors import ConfigError, JudgeError
+    from rag_eval_otel.evaluation import aevaluate, evaluate
     from rag_eval_otel.judge.langchain import LangChainJudge
     from rag_eval_otel.judge.lexical import LexicalJudge
     from rag_eval_otel.judge.local import LocalJudge
@@ -33,19 +34,24 @@ if TYPE_CHECKING:
         record_question,
         record_retrieval,
     )
-    from rag_eval_otel.types import Evaluation, Passage, Sample, Score
+    from rag_eval_otel.metrics import Metric
+    from rag_eval_otel.types import Evaluation, Feedback, Passage, Sample, Score, Usage
 
 __version__ = semconv.VERSION
 
 __all__ = [
     "Config",
+    "ConfigError",
     "Evaluation",
+    "Feedback",
     "Handle",
     "HashingEmbedder",
+    "JudgeError",
     "LangChainEmbedder",
     "LangChainJudge",
     "LexicalJudge",
     "LocalJudge",
+    "Metric",
     "OpenAIEmbedder",
     "OpenAIJudge",
     "Passage",
@@ -53,8 +59,9 @@ __all__ = [
     "RagEvalSpanProcessor",
     "Sample",
     "Score",
+    "Usage",
+    "aevaluate",
     "evaluate",
-    "evaluate_dataset",
     "instrument",
     "record_answer",
     "record_feedback",
@@ -64,13 +71,17 @@ __all__ = [
 
 _HOMES = {
     "Config": "config",
+    "ConfigError": "errors",
     "Evaluation": "types",
+    "Feedback": "types",
     "Handle": "live.instrument",
     "HashingEmbedder": "embed",
+    "JudgeError": "errors",
     "LangChainEmbedder": "embed",
     "LangChainJudge": "judge.langchain",
     "LexicalJudge": "judge.lexical",
     "LocalJudge": "judge.local",
+    "Metric": "metrics",
     "OpenAIEmbedder": "embed",
     "OpenAIJudge": "judge.openai",
     "Passage": "types",
@@ -78,8 +89,9 @@ _HOMES = {
     "RagEvalSpanProcessor": "live.instrument",
     "Sample": "types",
     "Score": "types",
+    "Usage": "types",
+    "aevaluate": "evaluation",
     "evaluate": "evaluation",
-    "evaluate_dataset": "dataset.run",
     "instrument": "live.instrument",
     "record_answer": "live.recorded",
     "record_feedback": "live.recorded",

@@ -7,18 +7,18 @@ their standard meaning. A *turn* is one question of a user and its answer.
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
+from urllib.parse import urlsplit
 
-from rag_eval_otel.environment import DOCTOR, PREFIX, names_in, variable
+from rag_eval_otel.environment import DOCTOR, PREFIX, first_set, names_in, variable
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.limits import (
+    MAX_TEXT_CHARS,
     NUMBERS,
     WHOLE,
     AtBudget,
@@ -28,9 +28,10 @@ from rag_eval_otel.limits import (
     check_number,
     limits_of,
 )
+from rag_eval_otel.log import log
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.providers import check_model, parts_of
-from rag_eval_otel.redaction import RedactionRule, redactor
+from rag_eval_otel.redaction import Redaction, redactor
 from rag_eval_otel.sampling import SamplingRule, rules_of
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import (
@@ -56,7 +57,6 @@ ScoreEvents = Literal["log", "span", "both"]
 VectorStores = Literal["on", "off"]
 ErrorMode = Literal["swallow", "raise"]
 OnSigterm = Literal["drain", "off"]
-_log = logging.getLogger("rag_eval_otel")
 
 _CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS = frozenset({"true", "span_only", "span_and_event"})
@@ -80,50 +80,10 @@ class Config:
     The default in `from_env` is ``openai/text-embedding-3-small`` if the judge is an ``openai/``
     model at OpenAI's own address, and ``hashing`` otherwise.
     """
-    judge_base_url: str | None = None
-    """The address of the judge's server. The default is the address of the judge's provider."""
-    judge_api_key: str | None = field(default=None, repr=False)
-    """The API key of the judge's server, by default from a variable such as ``OPENAI_API_KEY``."""
-    embedder_base_url: str | None = None
-    """The address of the embedder, by default the judge's address if the provider is the same."""
-    embedder_api_key: str | None = field(default=None, repr=False)
-    """The API key of the embedder, by default the judge's key if the provider is the same."""
-    temperature: float | None = 0.0
-    """The judge's temperature, 0 to 2. If None, or if the model refuses it, the model's default."""
-    seed: int | None = None
-    """A seed that is sent to the judge's server, if the server accepts seeds."""
-    max_tokens: int | None = None
-    """The longest reply of the judge, in tokens, hidden reasoning included."""
-    extra_body: Mapping[str, Any] | None = None
-    """Further fields of each judge request, for example ``{"reasoning_effort": "low"}``."""
-    judge_timeout: float = 30.0
-    """Seconds for one attempt at a request to the judge or the embedder."""
-    judge_retries: int = 3
-    """The most retries of a failed request. Retries are at most a tenth of all requests."""
-    max_requests_per_minute: int | None = None
-    """The most requests to the judge in any 60 seconds. Further requests wait, or are not sent."""
-    max_tokens_per_minute: int | None = None
-    """The most tokens of judge requests and replies in any 60 seconds."""
-    embedder_max_requests_per_minute: int | None = None
-    """The most requests to the embedder in any 60 seconds."""
-    embedder_max_tokens_per_minute: int | None = None
-    """The most tokens of requests to the embedder in any 60 seconds."""
-    workers: int = 1
-    """How many processes share the limits a minute; each keeps to an equal part of them."""
-    redis: str | None = field(default=None, repr=False)
-    """The URL of a Redis or Valkey server in which processes share scores, limits and budget."""
-    score_cache_turns: int = 1024
-    """The most turns whose scores are kept in memory, to be used for an equal turn."""
-    score_cache_seconds: float = 86_400.0
-    """Seconds for which scores are kept in ``redis``, to be used for an equal turn."""
-    device: str | None = None
-    """The device of a ``local/`` model, such as ``cpu``. By default, PyTorch chooses the device."""
-    batch_size: int = 32
-    """How many pairs of texts a ``local/`` model classifies at once."""
     prompts: str | None = None
     """A folder of files. Each file replaces the built-in prompt that has the name of the file."""
     prices: str | os.PathLike[str] | Mapping[str, Any] | None = None
-    """Prices of tokens: a table or a file. The default is list prices of providers."""
+    """Prices of tokens: a table or a file. By default list prices, with the extra ``prices``."""
     fusion: Fusion = "on"
     """Whether questions of several metrics about one turn may share a judge request."""
 
@@ -145,30 +105,26 @@ class Config:
     """Rates for turns by route, model, metadata or attributes: rules, or a ``.json`` file."""
     cascade: str | JudgeLike | None = None
     """The judge that scores all turns before ``judge`` scores a sample, such as ``lexical``."""
-    suspicious_rate: float | None = None
-    """In a cascade, the fraction of turns with bad first scores that are evaluated.
-
-    The default is four times the rate of other turns.
-    """
-    max_turns_per_minute: float | None = None
-    """The most turns evaluated a minute. Further turns are skipped with the reason ``budget``."""
     budget: str | None = None
-    """What judge and embedder may take: ``5 USD/day, 600 requests/minute, 2M tokens/hour``."""
-    at_budget: AtBudget | str = "drop"
-    """What happens at the budget's end: ``drop``, ``offline``, ``local/<name>`` or ``sample``."""
-    budget_redis: str | None = field(default=None, repr=False)
-    """The URL of a Redis or Valkey server in which several processes share the budget."""
+    """What scoring may take: ``5 USD/day, 600 requests/minute, 2M tokens/hour, 60 turns/minute``.
 
-    feedback_turns: int = 256
-    """The most turns, not evaluated because of sampling, that are kept until bad feedback comes."""
+    What is beyond it is not sent, and the turns are skipped with the reason ``budget``.
+    """
+    at_budget: AtBudget | str = "drop"
+    """What happens to turns at the budget's end: ``drop``, ``offline`` or ``local/<name>``."""
+    redis: str | None = field(default=None, repr=False)
+    """The URL of a Redis or Valkey server in which several processes share the budget.
+
+    Each process counts its own turns.
+    """
 
     # Limits
     hold_seconds: float = 10.0
     """Seconds that a span waits for its scores. Later scores go to events and metrics only."""
     max_held: int = 1024
     """The most spans that wait for scores. Further spans are exported with status ``overload``."""
-    max_text_chars: int = 100_000
-    """The most characters of a text to score; a turn has four times as many. The rest is cut."""
+    max_text_chars: int = MAX_TEXT_CHARS
+    """The most characters of a text; a turn has four times as many. A longer text is cut."""
     max_held_bytes: int = 64 * 1024 * 1024
     """The most bytes of text in spans that wait for scores."""
     evaluation_timeout: float = 30.0
@@ -190,9 +146,12 @@ class Config:
     span_conventions: Sequence[Convention] = ("genai", "openinference")
     """The attribute conventions of this library's spans: ``genai``, and perhaps another."""
     score_events: ScoreEvents = "log"
-    """Whether the events of scores are log records, events on the span of the turn, or both."""
-    redact: Sequence[RedactionRule] = ()
-    """Rules for private texts: ``email``, ``phone``, ``card``, ``key``, expressions, functions."""
+    """Whether the events of scores are log records, events on the span of the turn, or both.
+
+    Without a logger provider, they are on the span in any case.
+    """
+    redact: Redaction | str | None = None
+    """A function that takes private parts out of a text, or ``package.module:function``."""
     explanations: Reasons = "off"
     """Whether the judge gives reasons to export. Reasons quote user data and cost tokens."""
     vector_stores: VectorStores = "on"
@@ -229,13 +188,9 @@ class Config:
         object.__setattr__(self, "sampling_rules", rules)
         _check_cascade(self)
         check_model("embedder", self.embedder, shown=_shown("embedder"))
-        check_at_budget(self.at_budget, limits=self.limits, redis=self.budget_redis)
+        check_at_budget(self.at_budget, limits=self.limits, redis=self.redis)
         if self.prices is not None:
             load_prices(self.prices)
-        extra: object = self.extra_body
-        if extra is not None and not isinstance(extra, Mapping):
-            msg = f"extra_body must map names to values, not {extra!r}"
-            raise ConfigError(msg)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -265,7 +220,7 @@ class Config:
         found.setdefault("errors", error_mode(environ))
         chosen: dict[str, Any] = {**found, **options}
         if "embedder" not in chosen:
-            chosen["embedder"] = _embedder_for(chosen)
+            chosen["embedder"] = _embedder_for(chosen, environ)
         _refuse_unknown(chosen)
         _warn_of_unknown(environ)
         return cls(**chosen)
@@ -277,26 +232,6 @@ class ConfigOptions(TypedDict, total=False):
     metrics: Sequence[str | MetricLike]
     judge: str | JudgeLike | ChatModel
     embedder: str | Embedder | TextEmbeddings
-    judge_base_url: str | None
-    judge_api_key: str | None
-    embedder_base_url: str | None
-    embedder_api_key: str | None
-    temperature: float | None
-    seed: int | None
-    max_tokens: int | None
-    extra_body: Mapping[str, Any] | None
-    judge_timeout: float
-    judge_retries: int
-    max_requests_per_minute: int | None
-    max_tokens_per_minute: int | None
-    embedder_max_requests_per_minute: int | None
-    embedder_max_tokens_per_minute: int | None
-    workers: int
-    redis: str | None
-    score_cache_turns: int
-    score_cache_seconds: float
-    device: str | None
-    batch_size: int
     prompts: str | None
     prices: str | os.PathLike[str] | Mapping[str, Any] | None
     fusion: Fusion
@@ -307,12 +242,9 @@ class ConfigOptions(TypedDict, total=False):
     sample_rate: float
     sampling_rules: str | os.PathLike[str] | Sequence[SamplingRule | Mapping[str, Any]]
     cascade: str | JudgeLike | None
-    suspicious_rate: float | None
-    max_turns_per_minute: float | None
     budget: str | None
     at_budget: AtBudget | str
-    budget_redis: str | None
-    feedback_turns: int
+    redis: str | None
     hold_seconds: float
     max_held: int
     max_text_chars: int
@@ -326,7 +258,7 @@ class ConfigOptions(TypedDict, total=False):
     capture_content: ContentCapture
     span_conventions: Sequence[Convention]
     score_events: ScoreEvents
-    redact: Sequence[RedactionRule]
+    redact: Redaction | str | None
     explanations: Reasons
     vector_stores: VectorStores
     contexts_from_prompt: ContextsFromPrompt
@@ -361,7 +293,7 @@ def _warn_of_unknown(environ: Mapping[str, str]) -> None:
     known = [DOCTOR, *(variable(name) for name in _PARSERS)]
     for name in environ:
         if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
-            _log.warning("%s is no variable of rag_eval_otel%s", name, meant)
+            log.warning("%s is no variable of this library%s", name, meant)
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
@@ -369,14 +301,18 @@ def _meant(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _embedder_for(options: Mapping[str, Any]) -> str:
+_OPENAI = "https://api.openai.com/v1"
+
+
+def _embedder_for(options: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     """Return the default embedder: OpenAI's small model if the judge is OpenAI's, or hashing."""
     judge = options.get("judge", "lexical")
     found = parts_of(judge) if isinstance(judge, str) else None
-    elsewhere = options.get("judge_base_url") and not options.get("embedder_base_url")
     if found is None or found[0].name == "local":
         return "hashing"
-    if found[0].name == "openai" and not elsewhere:
+    address = first_set(found[0].addresses, environ) or _OPENAI
+    is_there = urlsplit(address).hostname == urlsplit(_OPENAI).hostname
+    if found[0].name == "openai" and is_there:
         return "openai/text-embedding-3-small"
     _warn_of_hashing(judge)
     return "hashing"
@@ -385,7 +321,7 @@ def _embedder_for(options: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=64)
 def _warn_of_hashing(judge: str) -> None:
     """Log once for each judge that the offline embedder is used, because no embedder is named."""
-    _log.warning(
+    log.warning(
         "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
         " with embedder=... or %s",
         judge,
@@ -411,21 +347,18 @@ _ITEMS = {
     **dict.fromkeys(("backends", "label_metrics", "metadata_keys", "span_conventions"), "names"),
 }
 _TEXTS = (
-    *("budget", "at_budget", "budget_redis", "prices", "redis"),
-    *("device", "prompts", "judge", "judge_base_url", "judge_api_key"),
-    *("embedder", "embedder_base_url", "embedder_api_key"),
+    *("budget", "at_budget", "prices", "redis"),
+    *("prompts", "judge", "embedder"),
 )
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(_ITEMS, names_in),
     **dict.fromkeys(("thresholds", "sampling_rules", "cascade"), str.strip),
-    "redact": partial(names_in, separator="\n"),
+    "redact": str.strip,
     **dict.fromkeys(NUMBERS, float),
     **dict.fromkeys(WHOLE, int),
     **dict.fromkeys((*_CHOICES, *_TEXTS), str.strip),
-    "temperature": lambda value: None if value.strip().lower() == "none" else float(value),
-    "extra_body": json.loads,
     **dict.fromkeys(("question_key", "answer_key"), str),
 }
 
@@ -474,15 +407,12 @@ def _check_conventions(names: Sequence[str]) -> None:
 def _check_cascade(config: Config) -> None:
     """Check that every turn has a chance to be chosen, so that the sample represents all turns."""
     if config.cascade is None:
-        if config.suspicious_rate is not None:
-            msg = f"{_shown('suspicious_rate')} has no effect without a cascade, such as 'lexical'"
-            raise ConfigError(msg)
         return
     check_model("judge", config.cascade, shown=_shown("cascade"))
     if config.cascade == config.judge:
         msg = f"cascade ({variable('cascade')}) and judge must differ, not both {config.judge!r}"
         raise ConfigError(msg)
     rates = (config.sample_rate, *(rule.rate for rule in config.chosen_rules))
-    if min(rates) <= 0 or config.suspicious_rate == 0:
-        msg = "with a cascade, sample_rate, suspicious_rate and the rates of rules must be above 0"
+    if min(rates) <= 0:
+        msg = "with a cascade, sample_rate and the rates of rules must be above 0"
         raise ConfigError(msg)

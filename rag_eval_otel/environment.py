@@ -15,14 +15,12 @@ from typing import Literal, cast
 from opentelemetry.util.re import parse_env_headers
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.providers import parts_of
 
 Signal = Literal["traces", "metrics", "logs"]
-KeySource = Literal["variable", "code", "none"]
 
 PREFIX = "RAG_EVAL_"
 DOCTOR = "RAG_EVAL_DOCTOR"
-"""The variable that switches on reports for ``rag-eval-otel doctor``; it is not an option."""
+"""The variable with which a process reports on itself when it ends; it is not an option."""
 
 SDK_METRICS = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
 """The variable with which the OpenTelemetry SDK reports metrics on itself."""
@@ -33,9 +31,9 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def names_in(value: str, separator: str = ",") -> tuple[str, ...]:
+def names_in(value: str) -> tuple[str, ...]:
     """Return the names in ``value``, without blanks around them and without empty names."""
-    return tuple(name.strip() for name in value.split(separator) if name.strip())
+    return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 def first_set(names: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
@@ -65,7 +63,11 @@ def _speaks_http(signal: Signal, environ: Mapping[str, str]) -> bool:
     protocol = _otlp(signal, "PROTOCOL", environ)
     if protocol:
         return protocol.startswith("http")
-    return ":4318" in _otlp(signal, "ENDPOINT", environ)
+    return _has_port(4318, _otlp(signal, "ENDPOINT", environ))
+
+
+def _has_port(port: int, url: str) -> bool:
+    return f":{port}/" in f"{url}/"
 
 
 def guessed_grpc_endpoint(signal: Signal, environ: Mapping[str, str] | None = None) -> str | None:
@@ -76,7 +78,7 @@ def guessed_grpc_endpoint(signal: Signal, environ: Mapping[str, str] | None = No
     """
     environ = os.environ if environ is None else environ
     url = _otlp(signal, "ENDPOINT", environ)
-    is_told = _otlp(signal, "PROTOCOL", environ) or ":4317" in url or ":4318" in url
+    is_told = _otlp(signal, "PROTOCOL", environ) or _has_port(4317, url) or _has_port(4318, url)
     return None if is_told or not url else url
 
 
@@ -193,35 +195,12 @@ def kafka_options(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {name.lower().replace("_", "."): value for name, value in found.items() if value}
 
 
-def doctor_notes(environ: Mapping[str, str] | None = None) -> str:
-    """Return the folder for the reports that `rag-eval-otel doctor` reads.
-
-    Return ``1`` if the report is to be printed to stderr, and ``""`` if no report is wanted.
-    """
-    environ = os.environ if environ is None else environ
-    return environ.get(DOCTOR, "").strip()
+def doctor_is_on() -> bool:
+    """Return True if the process is to print a report when it ends."""
+    return os.environ.get(DOCTOR, "").strip() not in {"", "0"}
 
 
 def sdk_metrics_enabled(environ: Mapping[str, str] | None = None) -> bool:
     """Return True if the OpenTelemetry SDK reports metrics on itself."""
     environ = os.environ if environ is None else environ
     return environ.get(SDK_METRICS, "").strip().lower() == "true"
-
-
-def key_source(
-    key: str | None,
-    judge: object = "openai/",
-    *,
-    environ: Mapping[str, str] | None = None,
-) -> KeySource:
-    """Return where the API key of ``judge`` comes from: ``code``, ``variable`` or ``none``.
-
-    ``key`` is the key that the configuration has.
-    """
-    environ = os.environ if environ is None else environ
-    found = parts_of(judge) if isinstance(judge, str) else None
-    names = found[0].keys if found else ("OPENAI_API_KEY",)
-    known = [environ.get(name) for name in (variable("judge_api_key"), *names)]
-    if key and key not in known:
-        return "code"
-    return "variable" if any(known) else "none"

@@ -9,20 +9,26 @@ RagEvalError
     ├── JudgeTimeoutError      no answer in time
     ├── JudgeTransportError    connection refused, reset, or a server error
     ├── JudgeAuthError         401 or 403: the key or its rights are wrong
-    ├── JudgeRateLimitError    429, or the limit of requests a minute, after all retries
+    ├── JudgeRateLimitError    429 after all retries, or a pause that is too long to wait
     ├── JudgeRequestError      400 or 404: the request or the model's name is wrong
     │   └── JudgeTooLongError      the texts are too long for the model
     ├── JudgeUnavailableError  the circuit breaker is open: the judge was not asked
-    │   ├── BudgetSpentError       the budget of a run is spent: the judge was not asked
-    │   └── PartBlockedError       a part has blocked the event loop, and is not called again
+    │   └── BudgetSpentError       a limit of the budget is reached: the judge was not asked
     └── UnparsableReplyError   the judge answered, but the answer does not fit the question
+        └── UnsuitableJudgeError   the judge cannot answer such a question
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rag_eval_otel.types import Reason
+
+REPOSITORY: Final = "git+https://github.com/rag-eval-otel/rag-eval-otel"
+"""From where pip installs this library, which is on no package index yet.
+
+`tests/test_docs.py` compares the documents with this address, so it is changed here first.
+"""
 
 
 class RagEvalError(Exception):
@@ -38,7 +44,9 @@ class MissingDependencyError(RagEvalError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
-            f"{package} is not installed. Install it with: pip install 'rag-eval-otel[{extra}]'"
+            f"{package} is not installed. Install the extra {extra!r} with:"
+            f' pip install "rag-eval-otel[{extra}] @ {REPOSITORY}"'
+            f' (in a checkout: pip install ".[{extra}]")'
         )
 
 
@@ -53,12 +61,14 @@ class FailedRowError(RagEvalError):
 class JudgeError(RagEvalError):
     """A judge or embedder gave no usable reply; ``reason`` becomes `Score.reason`.
 
-    ``requests`` is 0 if the request was not sent. ``retry_after`` is the number of seconds after
-    which the server allows the next request, or None if the server named no time.
+    ``requests`` is 0 if the request was not sent. ``status`` is the HTTP status, or None if there
+    was no response. ``retry_after`` is the number of seconds after which the server allows the next
+    request, or None if the server named no time.
     """
 
     reason: ClassVar[Reason] = "transport"
     requests: int = 1
+    status: int | None = None
     retry_after: float | None = None
 
 
@@ -69,12 +79,7 @@ class JudgeTimeoutError(JudgeError):
 
 
 class JudgeTransportError(JudgeError):
-    """The judge could not be reached, or answered with a server error.
-
-    ``status`` is the HTTP status, or None if there was no response.
-    """
-
-    status: int | None = None
+    """The judge could not be reached, or answered with a server error."""
 
 
 class JudgeAuthError(JudgeError):
@@ -84,7 +89,7 @@ class JudgeAuthError(JudgeError):
 
 
 class JudgeRateLimitError(JudgeError):
-    """A request was refused (429) or not sent, for a limit of requests or tokens a minute."""
+    """A request was refused (429), or not sent because the server demands too long a pause."""
 
     reason = "rate_limited"
 
@@ -92,11 +97,11 @@ class JudgeRateLimitError(JudgeError):
 class JudgeRequestError(JudgeError):
     """The judge refused the request itself (400, 404, 422): often the model's name is wrong.
 
-    ``status`` is the HTTP status, or None if there was no response.
+    ``named`` are the options of the request that the message of the server names.
     """
 
     reason: ClassVar[Reason] = "bad_request"
-    status: int | None = None
+    named: frozenset[str] = frozenset()
 
 
 class JudgeTooLongError(JudgeRequestError):
@@ -112,14 +117,8 @@ class JudgeUnavailableError(JudgeError):
     requests: int = 0
 
 
-class PartBlockedError(JudgeUnavailableError):
-    """A metric, judge, embedder or sink was not called: it has blocked the event loop before."""
-
-    reason: ClassVar[Reason] = "blocked"
-
-
 class BudgetSpentError(JudgeUnavailableError):
-    """The judge was not asked, because the budget of a run over a dataset is spent."""
+    """The judge was not asked, because a limit of the budget is reached."""
 
     reason: ClassVar[Reason] = "budget"
 
@@ -128,3 +127,7 @@ class UnparsableReplyError(JudgeError):
     """The judge replied, but its reply does not parse or does not fit the question."""
 
     reason = "unparsable"
+
+
+class UnsuitableJudgeError(UnparsableReplyError):
+    """The judge cannot answer this kind of question, but another one may; quotes no text."""

@@ -1,4 +1,4 @@
-"""Find objects by name: judges, embedders, metrics, dialects, detectors and sinks.
+"""Find objects by name: judges, embedders, metrics, conventions, backends and sinks.
 
 A *registry* has the objects of one kind. The objects of this library are listed in a registry as
 ``module:attribute``, and are imported when they are first used. Another package adds an object by
@@ -19,6 +19,19 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from rag_eval_otel.errors import ConfigError
+
+_IMPORT_ERRORS = (
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What the import of another package's module raises if the module is missing or broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +68,20 @@ class Registry:
         entry = self._entry(name)
         try:
             return entry.load()
-        except Exception as error:  # code of another package may raise any exception
-            told = str(error) or repr(error)
-            msg = f"the {self.kind} {name!r} ({entry.value}) could not be imported: {told}"
+        except _IMPORT_ERRORS as error:
+            cause = str(error) or repr(error)
+            msg = f"the {self.kind} {name!r} ({entry.value}) could not be imported: {cause}"
             raise ConfigError(msg) from error
 
-    def make(self, name: str, *arguments: object) -> Any:
-        """Call the object called ``name`` with ``arguments`` and return the result.
+    def make(self, name: str, *arguments: object, **options: object) -> Any:
+        """Call the object called ``name`` with ``arguments`` and ``options``; return the result.
 
         Raise `ConfigError` if the name is unknown, if the object cannot be imported, or if it
-        cannot be called with ``arguments``.
+        cannot be called with the arguments.
         """
-        found = self.find(name)
+        factory = self.find(name)
         try:
-            return found(*arguments)
+            return factory(*arguments, **options)
         except TypeError as error:
             msg = f"the {self.kind} {name!r} ({self._entry(name).value}) could not be made: {error}"
             raise ConfigError(msg) from error
@@ -76,9 +89,9 @@ class Registry:
     def _entry(self, name: str) -> EntryPoint:
         if name in self.built_in:
             return EntryPoint(name=name, group=self.group, value=self.built_in[name])
-        found = tuple(entry_points(group=self.group, name=name))
-        if found:
-            return found[0]
+        entries = tuple(entry_points(group=self.group, name=name))
+        if entries:
+            return entries[0]
         names = (*self.names(), *self.also)
         near = get_close_matches(name, names, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else "."

@@ -16,11 +16,8 @@ from rag_eval_otel.errors import ConfigError
 Facts: TypeAlias = Mapping[str, Sequence[object]]
 """What rules can match: names such as ``route`` or ``http.route``, each with its values."""
 
-Stage: TypeAlias = Literal["judge", "offline", "feedback"]
-"""Which judge made the scores: the judge, or the offline judge of a cascade.
-
-``feedback``: the judge, but only because of bad feedback. Such scores are in no estimate.
-"""
+Stage: TypeAlias = Literal["judge", "offline"]
+"""Which judge made the scores: the judge, or the offline judge of a cascade."""
 
 _ALWAYS: Final = ("error", "feedback")
 _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
@@ -35,20 +32,13 @@ class Sampling:
     ``probability`` is the probability, above 0, with which turns like this one were chosen.
     ``is_targeted`` is True if the turn was chosen only because turns like it are chosen more often
     than others. The turns that are not targeted are a uniform sample. ``reason`` says why the turn
-    has only offline scores, although it was chosen for the judge. ``pace``, above 0 and at most 1,
-    is the factor by which all probabilities were lowered so that the budget lasts.
+    has only offline scores, although it was chosen for the judge.
     """
 
     probability: float = 1.0
     stage: Stage = "judge"
     is_targeted: bool = False
     reason: Literal["budget"] | None = None
-    pace: float = 1.0
-
-    @property
-    def is_by_feedback(self) -> bool:
-        """Whether the turn was scored only because of bad feedback, so that it is no sample."""
-        return self.stage == "feedback"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,17 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
-
-from rag_eval_otel.checks import (
-    checked_contexts,
-    checked_grades,
-    checked_ids,
-    checked_texts,
-    require_text,
-)
-from rag_eval_otel.notebook import evaluation_html, sample_html
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +29,6 @@ Reasons = Literal["off", "on"]
 """Whether a judge is asked to give reasons beside its verdicts and ratings."""
 Form = Literal["short", "full"]
 """Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
-Embedding = Literal["keep", "drop"]
-"""Whether an evaluation has the vector of its question, if a metric embedded the question."""
 
 ErrorReason = Literal[
     "transport",
@@ -48,7 +37,6 @@ ErrorReason = Literal[
     "rate_limited",
     "bad_request",
     "circuit_open",
-    "blocked",
     "budget",
     "shutdown",
     "internal",
@@ -72,6 +60,7 @@ Reason = Literal[
     "judge_incomplete",
     "unparsable",
     ErrorReason,
+    "span_missed",  # of a scored turn: its span was exported before the turn was found
     # ok, with a remark
     "noncommittal",
     "no_logprobs",
@@ -131,7 +120,7 @@ class Passage:
     score: float | None = None
 
     def __post_init__(self) -> None:
-        require_text("Passage.text", self.text)
+        _require_text("Passage.text", self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,19 +168,17 @@ class Sample:
     def __post_init__(self) -> None:
         """Check the types of the fields and turn sequences into tuples."""
         for name in ("question", "answer"):
-            require_text(f"Sample.{name}", getattr(self, name))
+            _require_text(f"Sample.{name}", getattr(self, name))
         if self.reference is not None:
-            require_text("Sample.reference", self.reference)
-        object.__setattr__(self, "contexts", checked_contexts(self.contexts, Passage))
+            _require_text("Sample.reference", self.reference)
+        object.__setattr__(self, "contexts", _contexts(self.contexts))
         grades = (self.relevant_ids if isinstance(self.relevant_ids, Mapping) else {}).values()
         for name in ("retrieved_ids", "relevant_ids"):
-            object.__setattr__(self, name, checked_ids(f"Sample.{name}", getattr(self, name)))
-        graded = checked_grades(grades or self.grades, ids=len(self.relevant_ids))
+            object.__setattr__(self, name, _ids(f"Sample.{name}", getattr(self, name)))
+        graded = _grades(grades or self.grades, ids=len(self.relevant_ids))
         object.__setattr__(self, "grades", graded)
         for name in ("rubric", "extra"):
-            object.__setattr__(self, name, checked_texts(f"Sample.{name}", getattr(self, name)))
-
-    _repr_html_ = sample_html  # for notebooks
+            object.__setattr__(self, name, _texts(f"Sample.{name}", getattr(self, name)))
 
     @property
     def context_texts(self) -> tuple[str, ...]:
@@ -203,6 +190,67 @@ class Sample:
         """The ``retrieved_ids``, or the ids of the contexts if every context has an id."""
         ids = tuple(p.id for p in self.contexts if p.id is not None)
         return self.retrieved_ids or (ids if len(ids) == len(self.contexts) else ())
+
+
+# --- checks of the fields of a sample, with errors that name the field ----------------------------
+
+
+def _require_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        msg = f"{name} must be a str, not {type(value).__name__}; pass '' where there is none."
+        raise TypeError(msg)
+
+
+def _ids(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        msg = f"{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
+        raise TypeError(msg)
+    return tuple(str(item) for item in value)
+
+
+def _grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
+    """Return the grades of relevant documents as floats; there must be none, or ``ids``."""
+    grades = tuple(value)
+    for grade in grades:
+        is_number = isinstance(grade, int | float) and not isinstance(grade, bool)
+        if not (is_number and 0 <= grade < math.inf):
+            msg = f"a grade must be a finite number, 0 or more, not {grade!r}"
+            raise ValueError(msg)
+    if grades and len(grades) != ids:
+        msg = f"{len(grades)} grades for {ids} relevant_ids; pass one for each, or none"
+        raise ValueError(msg)
+    return tuple(float(grade) for grade in grades)
+
+
+def _texts(name: str, value: object) -> dict[Any, str]:
+    if not isinstance(value, Mapping):
+        msg = f"{name} must be a mapping to texts, not {type(value).__name__}"
+        raise TypeError(msg)
+    for key, text in value.items():
+        _require_text(f"{name}[{key!r}]", text)
+    return dict(value)
+
+
+def _contexts(contexts: object) -> tuple[Passage, ...]:
+    if isinstance(contexts, str) or not isinstance(contexts, Iterable):
+        msg = (
+            f"Sample.contexts must be a sequence of str or Passage, not {type(contexts).__name__};"
+            " pass [text] for a single context and [] for none."
+        )
+        raise TypeError(msg)
+    return tuple(map(_passage, contexts))
+
+
+def _passage(context: object) -> Passage:
+    if isinstance(context, Passage):
+        return context
+    if isinstance(context, str):
+        return Passage(text=context)
+    msg = f"A context must be a str or a Passage, not {type(context).__name__}."
+    raise TypeError(msg)
+
+
+# --- scores ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +324,18 @@ class Score:
             msg = f"Score {self.name!r} is {self.status}: it needs a reason and no value."
             raise ValueError(msg)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict that can be written as JSON, without the name of the metric.
+
+        This is the one encoding of a score. Empty fields are left out, except ``value``.
+        """
+        entries = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "name"}
+        counts = asdict(self.usage) if self.usage.tokens else {}
+        entries["usage"] = {name: count for name, count in counts.items() if count}
+        return {
+            name: v for name, v in entries.items() if v not in (None, "", {}) or name == "value"
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRef:
@@ -296,12 +356,11 @@ class Evaluation:
     - ``usage``: the requests and tokens of all scores. ``cost``: the money for these tokens, in
       ``currency``; None if no tokens were used, or if a price is not known.
     - ``span``: the evaluated span, if there is one. ``lag``: the seconds from the end of the span
-      to its scores.
+      to its scores. ``is_span_missed``: whether it was exported before its turn was found.
     - ``about``: attributes of the user and the conversation: ``session.id``, ``user.id``,
       ``gen_ai.conversation.id``, and metadata that the user of the library chose.
     - ``answer_length``: the characters of the answer, if the sample is from a live application.
     - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
-    - ``question_embedding``: the vector of the question by ``embedder``, if a metric embedded it.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
     - ``service``: the service of the span, if one process evaluates the spans of several services.
     """
@@ -321,9 +380,7 @@ class Evaluation:
     sampling: Sampling | None = None
     offline: Evaluation | None = None
     service: str | None = None
-    question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
-
-    _repr_html_ = evaluation_html  # for notebooks
+    is_span_missed: bool = False
 
     def __getitem__(self, name: str) -> Score:
         """Return the score of the metric ``name``; raise `KeyError`, which lists the scores."""
@@ -441,18 +498,16 @@ class Embedder(Protocol):
 
 
 class Sink(Protocol):
-    """Receives every finished evaluation, on the evaluator's thread.
+    """A function, or an object that can be called, which gets every finished evaluation.
 
-    Four members are optional. A method ``close()`` is called at shutdown. Before it, and at a
-    flush, a method ``flush(timeout)`` is called after the spans were exported. It returns False if
-    it could not send everything in ``timeout`` seconds. A method ``emit_feedback(feedback)`` gets
-    each `Feedback` of people, perhaps before the scores of the same turn.
-    `Evaluation.question_embedding`, which reveals much of the question, is passed only if the
-    attribute ``takes_question_embeddings`` is true.
+    It is called on the evaluator's thread. An exception is counted and logged, and not raised
+    again. An object may have three methods. ``close()`` is called at shutdown. Before it, and at a
+    flush, ``flush(timeout)`` is called after the spans were exported. It returns False if it could
+    not send everything in ``timeout`` seconds. ``emit_feedback(feedback)`` gets each `Feedback` of
+    people, perhaps before the scores of the same turn.
     """
 
-    def emit(self, evaluation: Evaluation) -> None:
-        """Record ``evaluation``. An exception is counted and logged, and not raised again."""
+    def __call__(self, evaluation: Evaluation, /) -> object: ...
 
 
 class MetricLike(Protocol):
@@ -462,8 +517,6 @@ class MetricLike(Protocol):
     def name(self) -> str: ...
     @property
     def needs(self) -> frozenset[str]: ...
-    @property
-    def asks(self) -> tuple[Any, ...]: ...
     @property
     def measure(self) -> Callable[..., Coroutine[Any, Any, Score]]: ...
 

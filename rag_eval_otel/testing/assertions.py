@@ -1,41 +1,44 @@
 """Assert the scores of answers in tests: what the pytest fixture ``rag_eval`` gives.
 
-A test passes a sample, a dataset, or the application itself. Of an application, one call is
-recorded, as live scoring records it, and the turn in it (the question and its answer) is scored.
+A test passes samples, or the application itself. Of an application, one call is recorded, as live
+scoring records it, and the turn in it is scored.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import get_tracer_provider
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.dataset.read import COLUMNS
-from rag_eval_otel.dataset.result import DatasetResult
-from rag_eval_otel.dataset.run import evaluate_dataset, run_now
-from rag_eval_otel.dataset.summary import MetricSummary, number
 from rag_eval_otel.errors import ConfigError, FailedRowError
+from rag_eval_otel.evaluation import aevaluate, run_now
 from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge
 from rag_eval_otel.live.instrument import Handle, RagEvalSpanProcessor, instrument
 from rag_eval_otel.live.recorded import passages_of
-from rag_eval_otel.metrics import MetricFunction
-from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.metrics import FunctionMetric, MetricFunction
+from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.runtime.providers import attachment_of
 from rag_eval_otel.thresholds import thresholds_of
-from rag_eval_otel.types import EmbedFn, Sample, Score
+from rag_eval_otel.types import Evaluation, Sample, Score
 
 _PAIR = 2  # an answer and its contexts
 _ROUNDING = 1e-9
 _LONG = 300  # characters of a text in a message
 _SCOPE = "rag_eval_otel.testing"  # a span of the scope of this library would not be read
-_INPUTS = (*COLUMNS["question"], "input")
+_KEYS = {
+    "question": ("question", "query", "user_input", "input"),
+    "contexts": ("contexts", "context", "retrieved_contexts"),
+    "answer": ("answer", "response"),
+}
+"""The names under which a mapping may have the texts of a turn."""
 _WAYS = (
     "Return a Sample, a mapping with answer and contexts, or (answer, contexts), or trace the"
     " application: LangChain, an OpenTelemetry instrumentation, or record_question(),"
@@ -47,8 +50,8 @@ _WAYS = (
 class RagEval:
     """Scores answers with one judge and asserts the scores.
 
-    ``judge`` and ``embedder`` are what `evaluate_dataset` takes. ``record`` is called with the name
-    and the value of each score and bound, for the report of the test.
+    ``judge`` and ``embedder`` are what `evaluate` takes. ``record`` is called with the name and the
+    value of each score and bound, for the report of the test.
     """
 
     judge: AnyJudge = None
@@ -63,85 +66,102 @@ class RagEval:
         *,
         metrics: Sequence[str | Metric | MetricFunction] = (),
         **least: float,
-    ) -> DatasetResult:
-        """Score a sample, a dataset or one call of an application; assert the lowest scores.
+    ) -> tuple[Evaluation, ...]:
+        """Score a sample, several samples or one call of an application; assert the lowest scores.
 
         ``rag_eval.assert_scores(sample, faithfulness=0.8)`` fails if the faithfulness of ``sample``
         is below 0.8. ``sample_or_app`` is one of these:
 
-        - a `Sample`, or a mapping with the columns of a dataset (question, contexts, answer);
-        - a dataset: a list of these, a data frame, or the path of a file. The mean is asserted;
+        - a `Sample`, or a mapping with ``question``, ``contexts`` and ``answer``;
+        - a list of these. The mean of each metric is asserted;
         - an application: a function, a coroutine function, or an object with ``invoke``. It is
           called with ``question``, or without an argument if there is no question. Its turn is what
           it returns (a `Sample`, a mapping with answer and contexts, or the pair of answer and
           contexts) or else what was traced.
 
         ``least`` are lowest scores by the name of the metric. ``metrics`` has metrics of your own,
-        which ``least`` then names. Returns the result, with the summary of each metric.
+        which ``least`` then names. Returns the evaluation of each sample.
 
         Raises `AssertionError` if a score is lower or undefined, `FailedRowError` if a score could
-        not be computed because the judge failed, and `ConfigError` for unknown metrics, samples
-        without the texts that a metric needs, and an application without exactly one turn.
+        not be computed because the judge failed, and `ConfigError` for unknown metrics, for what is
+        no sample, and for an application without exactly one turn.
         """
         __tracebackhide__ = True
         bounds = thresholds_of(least, where="assert_scores()")
         if not bounds:
             msg = "assert_scores() needs a lowest score, as in assert_scores(s, faithfulness=0.8)"
             raise ConfigError(msg)
+        samples = _samples(sample_or_app, question)
         own = {metric if isinstance(metric, str) else _name_of(metric) for metric in metrics}
-        result = evaluate_dataset(
-            _data(sample_or_app, question),
-            [*metrics, *(name for name in bounds if name not in own)],
-            judge=self.judge,
-            embedder=self.embedder,
-            explanations="on",
-            progress="off",
-        )
-        self._report(result, bounds)
-        if failed := [row.failed[0] for row in result.rows if row.failed]:
+        wanted = [*metrics, *(name for name in bounds if name not in own)]
+        evaluations = run_now(lambda: self._evaluate(samples, wanted))
+        self._report(evaluations, bounds)
+        failed = [s for evaluation in evaluations for s in evaluation.scores if s.status == "error"]
+        if failed:
             first = failed[0]
-            why = first.detail.get("error", first.reason)
             msg = (
-                f"{first.name} could not be measured in {len(failed)} rows ({first.reason}): {why}"
+                f"{first.name} could not be measured ({first.reason}):"
+                f" {first.detail.get('error', first.reason)}; {len(failed)} such scores"
             )
             raise FailedRowError(msg)
-        low = [text for name, bound in bounds.items() for text in _too_low(result, name, bound)]
+        pairs = list(zip(samples, evaluations, strict=True))
+        low = [text for name, bound in bounds.items() for text in _too_low(pairs, name, bound)]
         if low:
             raise AssertionError("\n".join(low))
-        return result
+        return evaluations
 
-    def _report(self, result: DatasetResult, bounds: Mapping[str, float]) -> None:
-        """Record each score and its bound, the judge, and the tokens."""
+    async def _evaluate(
+        self, samples: Sequence[Sample], metrics: Sequence[str | Metric | MetricFunction]
+    ) -> tuple[Evaluation, ...]:
+        runs = [
+            aevaluate(s, metrics, judge=self.judge, embedder=self.embedder, explanations="on")
+            for s in samples
+        ]
+        return tuple(await asyncio.gather(*runs))
+
+    def _report(self, evaluations: Sequence[Evaluation], bounds: Mapping[str, float]) -> None:
+        """Record each mean score and its bound, the judge, and the tokens."""
         for name, bound in bounds.items():
-            mean = result[name].mean
+            mean = _mean([_score(evaluation, name) for evaluation in evaluations])
             self.record(name, "no score" if mean is None else mean)
             self.record(f"{name}.at_least", bound)
-        self.record("judge", result.judge or "-")
-        self.record("tokens", result.usage.tokens)
+        judges = sorted({evaluation.judge or "-" for evaluation in evaluations})
+        self.record("judge", ", ".join(judges))
+        self.record("tokens", sum(evaluation.usage.tokens for evaluation in evaluations))
 
 
 def _name_of(metric: object) -> str:
     return str(getattr(metric, "name", None) or getattr(metric, "__name__", ""))
 
 
-def _too_low(result: DatasetResult, name: str, bound: float) -> Iterator[str]:
+def _score(evaluation: Evaluation, name: str) -> Score:
+    return next(score for score in evaluation.scores if score.name == name)
+
+
+def _mean(scores: Sequence[Score]) -> float | None:
+    values = [score.value for score in scores if score.value is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _too_low(pairs: Sequence[tuple[Sample, Evaluation]], name: str, bound: float) -> Iterator[str]:
     """Yield a message if the mean score of the metric ``name`` is below ``bound`` or undefined."""
-    found: MetricSummary = result[name]
-    if found.mean is not None and found.mean >= bound - _ROUNDING:
+    scores = [_score(evaluation, name) for _, evaluation in pairs]
+    mean = _mean(scores)
+    if mean is not None and mean >= bound - _ROUNDING:
         return
-    what = "mean of " if len(result.rows) > 1 else ""
-    reasons = ", ".join(found.reasons)
-    if found.mean is None:
-        yield f"{what}{name} has no score ({reasons or 'no rows'}), at least {bound:g} is needed"
+    what = "mean of " if len(pairs) > 1 else ""
+    if mean is None:
+        reasons = ", ".join(sorted({str(score.reason) for score in scores})) or "no samples"
+        yield f"{what}{name} has no score ({reasons}), at least {bound:g} is needed"
     else:
-        yield f"{what}{name} is {number(found.mean)}, below {bound:g}"
-    worst = min(result.rows, key=lambda row: _value(row[name]), default=None)
-    if worst is not None:
-        where = f"row {worst.index}: " if len(result.rows) > 1 else ""
-        yield f"  {where}question: {_short(worst.sample.question)}"
-        yield f"  answer: {_short(worst.sample.answer)}"
-        if worst[name].explanation:
-            yield f"  why: {_short(str(worst[name].explanation))}"
+        yield f"{what}{name} is {mean:.3f}, below {bound:g}"
+    for index in sorted(range(len(scores)), key=lambda i: _value(scores[i]))[:1]:
+        sample, score = pairs[index][0], scores[index]
+        where = f"sample {index}: " if len(pairs) > 1 else ""
+        yield f"  {where}question: {_short(sample.question)}"
+        yield f"  answer: {_short(sample.answer)}"
+        if score.explanation:
+            yield f"  why: {_short(str(score.explanation))}"
 
 
 def _value(score: Score) -> float:
@@ -155,99 +175,91 @@ def _short(text: str) -> str:
 # --- samples --------------------------------------------------------------------------------------
 
 
-def _data(given: object, question: object) -> object:
-    """Return the dataset of ``given``, which is a sample, a dataset or an application."""
-    if isinstance(given, Sample):
-        return [given]
-    if isinstance(given, Mapping):
-        is_row = not all(isinstance(cell, list | tuple) for cell in given.values())
-        return [given] if is_row else given
-    if callable(given) or hasattr(given, "invoke"):
-        return [_sample_of_call(given, question)]
-    return given
+def _samples(source: object, question: object) -> list[Sample]:
+    """Return the samples of ``source``: a sample, a list of samples, or an application."""
+    if callable(source) or hasattr(source, "invoke"):
+        return [_sample_of_call(source, question)]
+    items = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
+    return [_sample(item) for item in items]
 
 
-def _sample_of_call(app: Any, question: object) -> Sample:
-    """Call ``app`` and return its turn: the sample that it returns, or that was traced."""
-    seen: list[Sample] = []
-    with _tracing(seen):
-        call = app.invoke if hasattr(app, "invoke") else app
-        returned = call() if question is None else call(question)
-        if inspect.iscoroutine(returned):
-            coroutine = returned
-            returned = run_now(lambda: coroutine)
-    sample = _returned_sample(returned, _text_of(question))
-    if sample is not None:
-        return sample
-    if len(seen) != 1:
-        msg = (
-            f"the call of {_name_of(app) or type(app).__name__} has {len(seen)} turns with a"
-            f" question, a retrieval and an answer; one is needed. {_WAYS}"
-        )
+def _sample(item: object) -> Sample:
+    sample = _as_sample(item)
+    if sample is None:
+        msg = f"assert_scores() takes samples, mappings or an application, not {type(item)}"
         raise ConfigError(msg)
-    return seen[0]
+    return sample
+
+
+def _as_sample(value: object, question: str = "") -> Sample | None:
+    """Return ``value`` as a sample; None if it is neither a sample nor has its texts.
+
+    ``question`` is the question if ``value`` has none.
+    """
+    if isinstance(value, Sample):
+        return value if value.question else replace(value, question=question)
+    others: dict[str, Any] = {}
+    if isinstance(value, tuple) and len(value) == _PAIR:
+        answer, contexts = value
+    elif isinstance(value, Mapping):
+        answer, contexts = (_text(value, part) for part in ("answer", "contexts"))
+        question = question or _text_of(value)
+        names = {each.name for each in fields(Sample)} - _KEYS.keys()
+        others = {name: value[name] for name in names if name in value}
+    else:
+        return None
+    if not isinstance(answer, str) or contexts is None:
+        return None
+    passages = tuple(passages_of(contexts, caller="assert_scores()"))
+    return Sample(question=question, contexts=passages, answer=answer, **others)
+
+
+def _text(value: Mapping[Any, Any], part: str) -> Any:
+    return next((value[key] for key in _KEYS[part] if key in value), None)
 
 
 def _text_of(question: object) -> str:
     """Return the question in the argument of an application: a text, or a mapping with one."""
     if isinstance(question, Mapping):
-        question = next((question[name] for name in _INPUTS if name in question), None)
+        question = _text(question, "question")
     return question if isinstance(question, str) else ""
 
 
-def _returned_sample(returned: object, question: str) -> Sample | None:
-    """Return the sample that an application has returned; None if it returned something else."""
-    if isinstance(returned, Sample):
-        return returned if returned.question else replace(returned, question=question)
-    if isinstance(returned, tuple) and len(returned) == _PAIR and isinstance(returned[0], str):
-        answer, contexts = returned
-    elif isinstance(returned, Mapping):
-        answer, contexts = (
-            next((returned[name] for name in COLUMNS[part] if name in returned), None)
-            for part in ("answer", "contexts")
+def _sample_of_call(app: Any, question: object) -> Sample:
+    """Call ``app`` and return its turn: the sample that it returns, or that was traced."""
+    traced: list[Sample] = []
+    with _tracing(traced):
+        call = app.invoke if hasattr(app, "invoke") else app
+        result = call() if question is None else call(question)
+        if inspect.iscoroutine(result):
+            coroutine = result
+            result = run_now(lambda: coroutine)
+    sample = _as_sample(result, _text_of(question))
+    if sample is not None:
+        return sample
+    if len(traced) != 1:
+        msg = (
+            f"the call of {_name_of(app) or type(app).__name__} has {len(traced)} turns with a"
+            f" question, a retrieval and an answer; one is needed. {_WAYS}"
         )
-        question = question or _text_of(returned)
-    else:
-        return None
-    if not isinstance(answer, str) or contexts is None:
-        return None
-    passages = passages_of(contexts, caller="assert_scores()")
-    return Sample(question=question, contexts=tuple(passages), answer=answer)
+        raise ConfigError(msg)
+    return traced[0]
 
 
 # --- tracing --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """A metric that keeps the samples of the pipeline and asks no judge."""
-
-    samples: list[Sample]
-    name: str = "seen"
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-    asks: ClassVar[tuple[Any, ...]] = ()
-    prompts: ClassVar[tuple[str, ...]] = ()
-    requests: ClassVar[str] = "0"
-    range: ClassVar[str] = "{1}"
-
-    async def measure(self, sample: Sample, ask: object, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Keep ``sample``."""
-        self.samples.append(sample)
-        return Score(name=self.name, value=1.0)
-
-
 @contextmanager
-def _tracing(seen: list[Sample]) -> Iterator[None]:
-    """Record the turns of the application in the context, and add their samples to ``seen``.
+def _tracing(samples: list[Sample]) -> Iterator[None]:
+    """Record the turns of the application in the context, and add their samples to ``samples``.
 
     LangChain runs, spans of the global tracer provider and calls of ``record_question`` and its
-    relatives are read. No scores are computed. If the global provider has exporters, they get the
-    spans, and the span of the turn has the mark of `_Seen`. If the global provider is instrumented
-    already, its spans are not read.
+    relatives are read. No judge is asked. If the global provider has exporters, they get the spans,
+    and the span of the turn has the score ``seen``. If the global provider is instrumented already,
+    its spans are not read.
     """
     provider = _provider()
-    handle = _attached(provider, seen)
+    handle = _attached(provider, samples)
     try:
         with provider.get_tracer(_SCOPE).start_as_current_span("call"):
             handle.install_langchain_hook()
@@ -262,18 +274,27 @@ def _tracing(seen: list[Sample]) -> Iterator[None]:
 
 def _provider() -> TracerProvider:
     """Return the global tracer provider if its spans can be read, else a provider of its own."""
-    found = get_tracer_provider()
-    if isinstance(found, TracerProvider):
-        attachment = attachment_of(found)
-        ours = [one for one in attachment.others or () if isinstance(one, RagEvalSpanProcessor)]
+    provider = get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        attachment = attachment_of(provider)
+        ours = [each for each in attachment.others or () if isinstance(each, RagEvalSpanProcessor)]
         if attachment.owner is None and not ours:
-            return found
+            return provider
     return TracerProvider(shutdown_on_exit=False)
 
 
-def _attached(provider: TracerProvider, seen: list[Sample]) -> Handle:
+def _attached(provider: TracerProvider, samples: list[Sample]) -> Handle:
+    def seen(sample: Sample) -> float:
+        samples.append(sample)
+        return 1.0
+
     return instrument(
-        Config(metrics=(_Seen(samples=seen),), drift="off", on_sigterm="off", score_events="span"),
+        Config(
+            metrics=(FunctionMetric(function=seen),),
+            drift="off",
+            on_sigterm="off",
+            score_events="span",
+        ),
         tracer_provider=provider,
         meter_provider=NoOpMeterProvider(),
     )

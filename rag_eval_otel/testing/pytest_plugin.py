@@ -22,6 +22,11 @@ AT_LEAST = ".at_least"
 JUDGE, TOKENS = f"{PREFIX}judge", f"{PREFIX}tokens"
 
 
+def number(value: float | None) -> str:
+    """Return a score with three digits, or ``-`` if there is none."""
+    return "-" if value is None else f"{value:.3f}"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the plugin."""
     group = parser.getgroup("rag-eval-otel", "scores of RAG answers")
@@ -68,6 +73,10 @@ class Asserted(NamedTuple):
         """Whether the score reaches the bound, but for rounding."""
         return self.value is not None and self.value >= self.least - 1e-9
 
+    def failure(self) -> str:
+        """Return a line about a score below its bound."""
+        return f"{self.test}: {self.metric} {number(self.value)}, at least {self.least:g}"
+
 
 class SessionReport:
     """Collects the scores in the reports of tests, and prints them at the end of the session.
@@ -77,7 +86,7 @@ class SessionReport:
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, list[tuple[str, object]]] = {}
+        self._properties: dict[str, list[tuple[str, object]]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the properties of a test that has asserted scores."""
@@ -85,46 +94,44 @@ class SessionReport:
             return
         own = [(n, v) for n, v in report.user_properties if n.startswith(PREFIX)]
         if own:
-            self._found[report.nodeid] = own
+            self._properties[report.nodeid] = own
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print a table of the metrics, and the scores that were too low."""
-        if not self._found:
+        if not self._properties:
             return
-        from rag_eval_otel.dataset.summary import aligned, number  # noqa: PLC0415
         from rag_eval_otel.untrusted import visible  # noqa: PLC0415
 
-        asserted = [one for test, own in self._found.items() for one in _asserted(test, own)]
-        by_metric: dict[str, list[Asserted]] = {}
-        for one in asserted:
-            by_metric.setdefault(one.metric, []).append(one)
-        rows: list[tuple[str, ...]] = [("metric", "asserted", "failed", "mean", "lowest")]
-        for name, scores in by_metric.items():
-            values = [one.value for one in scores if one.value is not None]
-            mean = sum(values) / len(values) if values else None
-            failed = sum(not one.passed for one in scores)
-            cells = (len(scores), failed, number(mean), number(min(values, default=None)))
-            rows.append((name, *map(str, cells)))
-        judges = sorted({str(v) for own in self._found.values() for n, v in own if n == JUDGE})
-        told = [v for own in self._found.values() for n, v in own if n == TOKENS]
-        tokens = sum(v for v in told if isinstance(v, int))
+        tests = self._properties.items()
+        scores = [score for test, own in tests for score in _asserted(test, own)]
+        judges = sorted({str(v) for _, own in tests for n, v in own if n == JUDGE})
+        tokens = sum(v for _, own in tests for n, v in own if n == TOKENS and isinstance(v, int))
         terminalreporter.section(f"scores: judge {', '.join(judges) or '-'}, {tokens} tokens")
-        lines = [
-            aligned(rows),
-            *(
-                f"{one.test}: {one.metric} {number(one.value)}, at least {one.least:g}"
-                for one in asserted
-                if not one.passed
-            ),
-        ]
-        terminalreporter.write_line(visible("\n".join(lines)))
+        lines = [*_table(scores), *(score.failure() for score in scores if not score.passed)]
+        for line in lines:
+            terminalreporter.write_line(visible(line))
 
 
 def _asserted(test: str, properties: list[tuple[str, object]]) -> Iterator[Asserted]:
     """Yield the scores in ``properties``, in which each bound comes after its score."""
-    value: object = None
-    for name, found in properties:
-        if name.endswith(AT_LEAST) and isinstance(found, float):
+    score: object = None
+    for name, value in properties:
+        if name.endswith(AT_LEAST) and isinstance(value, float):
             metric = name.removeprefix(PREFIX).removesuffix(AT_LEAST)
-            yield Asserted(test, metric, value if isinstance(value, float) else None, found)
-        value = found
+            yield Asserted(test, metric, score if isinstance(score, float) else None, value)
+        score = value
+
+
+def _table(scores: list[Asserted]) -> Iterator[str]:
+    """Yield a line for each metric with its counts, mean and lowest score."""
+    by_metric: dict[str, list[Asserted]] = {}
+    for score in scores:
+        by_metric.setdefault(score.metric, []).append(score)
+    width = max(map(len, by_metric))
+    yield f"{'metric':<{width}}  asserted  failed   mean  lowest"
+    for name, asserted in by_metric.items():
+        values = [score.value for score in asserted if score.value is not None]
+        mean = number(sum(values) / len(values) if values else None)
+        failed = sum(not score.passed for score in asserted)
+        lowest = number(min(values, default=None))
+        yield f"{name:<{width}}  {len(asserted):>8}  {failed:>6}  {mean:>5}  {lowest:>6}"

@@ -1,0 +1,76 @@
+"""The logger of this library, and the form of exceptions and addresses in log lines.
+
+Log lines have no texts of users, no keys and no words of servers. The message of an exception may
+have all of these, so `cause_of` names only its class and where it was raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter  # has no type parameter in Python 3.10
+
+_CALLS: Final = 6  # innermost calls that are named: a library's own, and who called the library
+_MAX_NAME: Final = 200  # characters of a file name or a class name: an `exec` may invent long ones
+
+# As the interpreter itself reads them: a class may define attributes of these names that fail.
+_traceback_of: Final[Any] = vars(BaseException)["__traceback__"].__get__
+class_name: Final[Callable[[type], str]] = vars(type)["__name__"].__get__
+"""Return the name of a class, such as that of an exception, whatever the class defines."""
+
+
+class _Named(_Adapter):
+    """Begins each message with the name of this library."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[str, MutableMapping[str, Any]]:
+        return f"rag_eval_otel: {msg}", kwargs
+
+
+log: Final = _Named(logging.getLogger("rag_eval_otel"), {})
+"""The logger of this library. No module has another one."""
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the class of ``error`` and the calls that raised it, the innermost first.
+
+    The message of ``error`` is left out, and nothing of ``error`` is called.
+    """
+    calls = list(deque(_calls(_traceback_of(error)), maxlen=_CALLS))
+    return " < ".join([f"{_short(class_name(type(error)))} at {calls.pop()}", *reversed(calls)])
+
+
+def _calls(traceback: TracebackType | None) -> Iterator[str]:
+    if traceback is None:
+        yield "an unknown place"
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        yield f"{_short(code.co_filename)}:{traceback.tb_lineno} ({_short(code.co_name)})"
+        traceback = traceback.tb_next
+
+
+def _short(name: str) -> str:
+    """Return the end of ``name``, which may be any text, as one printable line."""
+    return "".join(one if one.isprintable() else "?" for one in name[-_MAX_NAME:])
+
+
+def address_of(url: str) -> str:
+    """Return scheme, host, port and path of ``url``: the rest may have a key or a password."""
+    try:
+        parts = urlsplit(url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "an address that is no URL"
+    return _short(f"{parts.scheme}://{host}{port}{parts.path}") if host else "an unknown address"
