@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 from rag_eval_otel import instrument
-from rag_eval_otel.demo.app import TURNS, build_app
+from rag_eval_otel.tools.demo import TURNS, build_app
 
 provider = TracerProvider()  # your own, with your processors and exporters
 provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))

@@ -1,7 +1,5 @@
 """Score one question with its contexts and answer, without tracing."""
 
-import asyncio
-
 from rag_eval_otel import HashingEmbedder, LexicalJudge, Sample, evaluate
 
 sample = Sample(
@@ -10,13 +8,11 @@ sample = Sample(
     answer="France is in western Europe and its capital is Lyon.",
 )
 
-evaluation = asyncio.run(
-    evaluate(
-        sample,
-        ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"],
-        judge=LexicalJudge(),  # or "openai/<model>", "ollama/<model>", any LangChain chat model
-        embedder=HashingEmbedder(),
-    )
+evaluation = evaluate(  # code that awaits uses `aevaluate`
+    sample,
+    ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"],
+    judge=LexicalJudge(),  # or "openai/<model>", "ollama/<model>", any LangChain chat model
+    embedder=HashingEmbedder(),
 )
 
 for score in evaluation.scores:

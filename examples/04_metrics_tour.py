@@ -1,10 +1,11 @@
 """A tour of the metrics on three rows. Runs offline: no key, no network, no model.
 
-`rag-eval-otel metrics` lists all metrics with their inputs and costs.
+`rag-eval-otel evaluate --list-metrics` lists all metrics with their inputs and costs.
 """
 
-from rag_eval_otel import HashingEmbedder, LexicalJudge, Sample, evaluate_dataset
+from rag_eval_otel import HashingEmbedder, LexicalJudge, Sample
 from rag_eval_otel.metrics import LLMMetric, Rubric
+from rag_eval_otel.tools import evaluate_dataset
 
 EUROPE, PARIS = "France is a country in western Europe.", "The capital of France is Paris."
 PLACE = "France is in western Europe."
