@@ -16,6 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Each worker and each process that a test starts compiles all modules if Python may not store them.
 COMPILED := PYTHONDONTWRITEBYTECODE=
+SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 # Installs $(1), and shows the name of each package as pip gets it.
 define install
 	@echo "Installing packages into $(VENV), once: this takes one or two minutes."
@@ -27,7 +28,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check e2e look faults bench soak worker clean
+.PHONY: help demo test check docs e2e look faults ablate bench soak worker clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,16 +39,21 @@ demo: $(VENV)/.core  ## Show scores on a trace: no key, no network, no model
 test: $(VENV)/.test  ## Run the tests, without the slow ones
 	$(COMPILED) $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
-check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, coverage
+check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, docs, coverage
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(SITE)
 	$(BIN)/coverage erase
 	$(COMPILED) $(BIN)/coverage run -m pytest -n auto --dist worksteal --hypothesis-profile=full $(PYTEST_ARGS)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+docs: $(VENV)/.dev  ## Write the reference pages anew, and build the site of the documentation
+	PYTHONPATH=tests $(BIN)/python -m reference
+	$(SITE)
 
 e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, other Pythons
 	$(BIN)/python tests/e2e/sessions.py $(PYTEST_ARGS)
@@ -55,11 +61,15 @@ e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, ot
 look: $(VENV)/.test  ## Run collector, Prometheus, Alertmanager and ten minutes of the demo
 	LOOK_MINUTES=10 $(BIN)/python -m pytest -s tests/e2e/test_look.py $(PYTEST_ARGS)
 
-faults: $(VENV)/.test  ## Run the fault matrix, and write docs/reliability.md
+faults: $(VENV)/.test  ## Run the fault matrix, and write docs/dev/reliability.md
 	@mkdir -p build
 	$(PIP) $(SERVERS)
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/faults --faults-json build/faults.json
-	$(BIN)/python tests/faults/reliability.py build/faults.json > docs/reliability.md
+	$(BIN)/python tests/faults/reliability.py build/faults.json > docs/dev/reliability.md
+
+ablate: $(VENV)/.test  ## Find rules of capture that no recorded trace needs
+	@mkdir -p build
+	nice $(BIN)/python benchmarks/ablate.py > build/ablation.tsv
 
 bench: $(VENV)/.dev  ## Measure against the peers
 	$(BIN)/nox --session bench

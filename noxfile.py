@@ -78,22 +78,21 @@ TEST_TOOLS = [name for name in TEST_REQUIREMENTS if not re.match(r"lang(chain|gr
 
 LANGCHAIN_TESTS = [
     "tests/capture/test_*.py",
-    "tests/demo",
-    "tests/demo/test_demo.py",
     "tests/live/test_exit.py",
     "tests/live/test_instrument.py",
     "tests/live/test_langchain_apps.py",
     "tests/live/test_otlp.py",
     "tests/live/test_shapes.py",
+    "tests/tools/test_demo*.py",
 ]
 MANY_CASES = [  # or of texts: the same everywhere
     "tests/capture/test_combinations.py",
     "tests/capture/test_recordings.py",
-    "tests/sinks/test_content.py",
+    "tests/export/test_content.py",
     "tests/test_docs.py",
     "tests/metrics/test_golden_edges.py",
     "tests/test_house.py",
-    "tests/metrics/test_metrics_page.py",
+    "tests/reference/test_reference.py",
 ]
 PYTHONS = ["3.10", "3.13", "3.14"]  # the oldest and the newest; other tests run on those between
 
@@ -131,7 +130,8 @@ def test_beside(session: nox.Session, *packages: str) -> None:
     session.install("--editable", ".[test]", *packages)
     for path in existing(f"tests/e2e/test_{session.name}*.py"):
         # Frameworks of the corpus, and clients of models, leave sockets to the garbage collector.
-        leaves = any(part in path for part in ("corpus", "test_judges", "backends", "mlflow"))
+        parts = ("corpus", "test_judges", "backends", "mlflow", "smolagents")
+        leaves = any(part in path for part in parts)
         loose = ["-p", "no:unraisableexception"] if leaves else []
         session.run("pytest", *loose, path, *session.posargs)
 
@@ -218,7 +218,7 @@ def gevent(session: nox.Session) -> None:
 
 @nox.session
 def haystack(session: nox.Session) -> None:
-    """Measure in a Haystack pipeline, and score one that Haystack itself traces."""
+    """Score a Haystack pipeline, traced by Haystack itself and by OpenInference."""
     test_beside(
         session,
         "haystack-ai>=3",
@@ -373,10 +373,13 @@ def pythons(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure against the peers: all benchmarks, or those named on the command line.
 
-    By default, two are left out: one takes half an hour, the other needs Java, Maven and Go.
+    By default, four are left out: one takes half an hour, one needs Java, Maven and Go, and two
+    read recordings.
     """
-    session.install("--editable", ".[aiohttp,phoenix]", *PEERS, "river")
-    left_out = ["benchmarks/soak.py", "benchmarks/scale_out.py"]
+    session.install("--editable", ".[aiohttp,phoenix,tools,worker]", *PEERS)
+    left_out = [
+        f"benchmarks/{name}.py" for name in ("ablate", "instrumentations", "scale_out", "soak")
+    ]
     scripts = but(existing("benchmarks/[!_]*.py"), left_out)
     for script in session.posargs or scripts:
         session.run("python", script)

@@ -29,9 +29,9 @@ def ours(
     """Return a function that runs our dataset evaluation."""
     import openai  # noqa: F401  # imports are not timed
 
-    from rag_eval_otel.dataset.run import evaluate_dataset
     from rag_eval_otel.embed import OpenAIEmbedder
     from rag_eval_otel.judge.openai import OpenAIJudge
+    from rag_eval_otel.tools.dataset import evaluate_dataset
 
     judge = OpenAIJudge("judge", base_url=url, api_key=KEY)
     embedder = OpenAIEmbedder("embedder", base_url=url, api_key=KEY)
@@ -58,7 +58,7 @@ class Kept:
     def __init__(self) -> None:
         self.evaluations: list[Evaluation] = []
 
-    def emit(self, evaluation: Evaluation) -> None:
+    def __call__(self, evaluation: Evaluation) -> None:
         """Keep ``evaluation``."""
         self.evaluations.append(evaluation)
 
@@ -70,17 +70,15 @@ def live(url: str, at_once: int) -> Run:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from rag_eval_otel import instrument
+    from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
 
     provider, sink = TracerProvider(), Kept()
     provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
     handle = instrument(
         tracer_provider=provider,
         metrics=TRIAD,
-        judge="openai/judge",
-        embedder="openai/embedder",
-        judge_base_url=url,
-        judge_api_key=KEY,
+        judge=OpenAIJudge("judge", base_url=url, api_key=KEY),
+        embedder=OpenAIEmbedder("embedder", base_url=url, api_key=KEY),
         concurrency=at_once,
         hold_seconds=600,
         evaluation_timeout=600,

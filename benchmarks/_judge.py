@@ -1,7 +1,7 @@
 """A judge and embedder on the loopback interface that takes little CPU time for a request.
 
-`ScriptedOpenAI` has a thread for each connection. With 64 requests at once, its threads would take
-longer than the client that is measured.
+`ScriptedOpenAI` of the tests has a thread for each connection. With 64 requests at once, its
+threads would take longer than the client that is measured.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import base64
 import json
 import random
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from _turns import embed, reply
 
-from rag_eval_otel.testing import estimate_tokens
+from openai_server import estimate_tokens
 
 Fault: TypeAlias = Literal["none", "500", "429"]
 

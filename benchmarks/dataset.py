@@ -23,7 +23,7 @@ FORMATS = ("jsonl", "csv", "parquet")
 METRICS = ("context_relevance", "statement_faithfulness", "response_groundedness")
 CHILD = """
 import resource, sys
-from rag_eval_otel.cli import main
+from rag_eval_otel.tools.cli import main
 status = main(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 sys.exit(status)

@@ -1,4 +1,4 @@
-"""Coverage and width of the intervals of `rag-eval-otel estimate`, over simulated months.
+"""Coverage and width of the intervals of the mean of all turns, over simulated months.
 
 ``python benchmarks/estimate.py [MONTHS] [--turns N] [--rate R]``
 
@@ -30,13 +30,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_eval_otel.calibration.means import Sampled, powered_mean, weighted_mean
+from rag_eval_otel.tools.stats import Sampled, estimate
 
 Numbers: TypeAlias = NDArray[np.float64]
 Bias: TypeAlias = Literal["none", "shift", "compression", "topic", "noise", "drift"]
@@ -106,7 +106,10 @@ def sample(
         probabilities[offline < np.quantile(offline, 0.25)] = min(1.0, 4 * rate)
     chosen = rng.random(len(scores)) < probabilities
     return Sampled(
-        scores=np.where(chosen, scores, np.nan), probabilities=probabilities, offline=offline
+        scores=np.where(chosen, scores, np.nan),
+        probabilities=probabilities,
+        offline=offline,
+        clusters=np.arange(len(scores)),
     )
 
 
@@ -119,10 +122,11 @@ def measured(design: Design, bias: Bias, *, months: int, turns: int, rate: float
     for _ in range(months):
         scores, offline = month(rng, turns, bias)
         correlation += float(np.corrcoef(scores, offline)[0, 1])
-        found = sample(rng, scores, offline, design=design, rate=rate)
-        judged += int(np.sum(~np.isnan(found.scores)))
-        for i, mean in enumerate((weighted_mean(found), powered_mean(found))):
-            low, high = mean.figure.interval or (0.0, 1.0)
+        sampled = sample(rng, scores, offline, design=design, rate=rate)
+        judged += int(np.sum(~np.isnan(sampled.scores)))
+        alone = replace(sampled, offline=np.full(turns, np.nan))
+        for i, mean in enumerate((estimate(alone), estimate(sampled))):
+            low, high = mean.interval or (0.0, 1.0)
             covered[i] += low <= truth <= high
             widths[i] += high - low
     return Line(

@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from _common import median, setting
 from _contestants import Run, haystack, llamaindex, ours
 from _turns import COUNT, embed, reply, turns
 
-from rag_eval_otel.testing import ScriptedOpenAI, estimate_tokens
+from openai_server import ScriptedOpenAI, estimate_tokens
 
 AT_ONCE = 16
 ROUNDS = 2

@@ -20,8 +20,8 @@ import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from rag_eval_otel.dataset.comparison import Entry, ScoredRun, pair_scores
-from rag_eval_otel.dataset.gate import LEVEL, difference_verdict, least_drop
+from rag_eval_otel.tools.compare import Entry, ScoredRun, pair_scores
+from rag_eval_otel.tools.gate import LEVEL, difference_verdict, least_drop
 
 Claims = list[bool]
 """For each claim of an answer whether the contexts support it: faithfulness is their share."""

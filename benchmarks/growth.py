@@ -22,9 +22,10 @@ from _common import NullEmbedder, setting
 from _turns import reply, turns
 from opentelemetry.sdk.trace import TracerProvider
 
-from rag_eval_otel import evaluate_dataset, instrument
+from rag_eval_otel import instrument
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import compose, read_parts
+from rag_eval_otel.tools import evaluate_dataset
 from rag_eval_otel.types import Replies, Usage
 
 ROUNDS = 3

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from rag_eval_otel.testing.replay import load, replay
+from replay import load, replay
 from verdicts import verdict
 
 PAGE = Path(__file__).parents[1] / "docs" / "instrumentations.md"

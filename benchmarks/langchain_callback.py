@@ -22,7 +22,10 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeAlias
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from _chain import Floor, chain, check_events
 from _common import NullEmbedder, NullJudge, median, setting
@@ -31,9 +34,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+from openai_server import HttpReply, LoopbackServer
 from rag_eval_otel import instrument
-from rag_eval_otel.testing import HttpReply
-from rag_eval_otel.testing.openai_server import LoopbackServer
 
 ROUNDS = 25
 TURNS = 40  # in a round, synchronous and asynchronous each

@@ -34,7 +34,7 @@ from typing import TypeAlias
 from labelled import Parts, Row, parts, rated_pairs, read
 
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.types import Evaluation, Passage, Sample
 
@@ -74,7 +74,7 @@ def sample_of(row: Row) -> Sample:
 async def measured(samples: Sequence[Sample], metrics: Sequence[str]) -> list[Evaluation]:
     """Return the offline scores of each of ``samples``."""
     judge, embedder = LexicalJudge(), HashingEmbedder()
-    return [await evaluate(sample, metrics, judge=judge, embedder=embedder) for sample in samples]
+    return [await aevaluate(sample, metrics, judge=judge, embedder=embedder) for sample in samples]
 
 
 def auroc(good: Sequence[float], bad: Sequence[float]) -> float:

@@ -15,13 +15,13 @@ from _common import setting
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer, set_span_in_context
 
-from rag_eval_otel.capture.buffer import TraceBuffer
+from rag_eval_otel.live.store import Store
 
 PASSAGE = "All about kites, and how to fly them. " * 40
 KIND = "openinference.span.kind"
 
 
-def open_trace(tracer: Tracer, watch: TraceBuffer, number: int) -> list[object]:
+def open_trace(tracer: Tracer, watch: Store, number: int) -> list[object]:
     """Make a turn whose root stays open, and give its spans to ``watch``; return the root."""
     root = tracer.start_span("chain", attributes={KIND: "CHAIN", "input.value": f"Which? {number}"})
     context = set_span_in_context(root)
@@ -41,13 +41,13 @@ def main() -> None:
     """Print the memory of the buffered traces, and the buffer's own estimate."""
     traces = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     tracer = TracerProvider().get_tracer("app")
-    watch = TraceBuffer()
+    watch = Store()
     tracemalloc.start()
     kept = [open_trace(tracer, watch, number) for number in range(traces)]
     gc.collect()
     total = tracemalloc.get_traced_memory()[0]
-    told = watch.size
-    watch.clear()
+    told = watch.collecting_size
+    watch.reset()
     gc.collect()
     without = tracemalloc.get_traced_memory()[0]
     sys.stdout.write(

@@ -35,6 +35,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
 from _chain import chain
 from _turns import embed, reply, turns
 from opentelemetry.context import Context
@@ -44,9 +46,8 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Status, StatusCode, Tracer, set_span_in_context
 
-from rag_eval_otel import RagEvalSpanProcessor
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
-from rag_eval_otel.testing.openai_server import LoopbackServer
+from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
+from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, RagEvalSpanProcessor
 
 _FAILING = 0.03
 _DRIVERS = 4
@@ -305,12 +306,8 @@ def soak(minutes: float, rate: float, seed: int) -> bool:
         processor = RagEvalSpanProcessor(
             ends,
             tracer_provider=provider,
-            judge="openai/soak",
-            judge_base_url=urls["judge"],
-            judge_api_key="none",
-            embedder="openai/soak",
-            embedder_base_url=urls["judge"],
-            embedder_api_key="none",
+            judge=OpenAIJudge("soak", base_url=urls["judge"], api_key="none"),
+            embedder=OpenAIEmbedder("soak", base_url=urls["judge"], api_key="none"),
         )
         provider.add_span_processor(processor)
         traffic, sampler = Traffic(provider, processor), Sampler(min(60.0, seconds / 6))

@@ -200,8 +200,9 @@ def _work(port: int) -> None:
     from rag_eval_otel.config import Config  # noqa: PLC0415  # not needed by the forwarder
     from rag_eval_otel.environment import OtlpTarget  # noqa: PLC0415
     from rag_eval_otel.worker.engine import Engine  # noqa: PLC0415
+    from rag_eval_otel.worker.listening import ReceiverOptions  # noqa: PLC0415
     from rag_eval_otel.worker.output import OtlpOutput  # noqa: PLC0415
-    from rag_eval_otel.worker.receiver import Receiver, ReceiverOptions  # noqa: PLC0415
+    from rag_eval_otel.worker.receiver import Receiver  # noqa: PLC0415
     from rag_eval_otel.worker.senders import open_sender  # noqa: PLC0415
 
     target = OtlpTarget(protocol="grpc", endpoint=f"http://127.0.0.1:{port}")

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from panels import WIDTH, Dashboard, Panel, Query, ask, either, of_run, zero
 
-from rag_eval_otel.alerting.rules import WINDOWS
+from rag_eval_otel.tools.rules import WINDOWS
 
 SERVICE = 'service_name=~"$service"'
 METRIC = f'gen_ai_evaluation_name=~"$metric", {SERVICE}'
 ONE = f'gen_ai_evaluation_name="$metric", {SERVICE}'
 RATE = "[$__rate_interval]"
 BY_NAME = "{{gen_ai_evaluation_name}} {{service_name}}"
-_MEANS = {"mean:1h": "1h", "mean:1d": "1d", "threshold": "passes from"}
 EVIDENCE = "max by (gen_ai_evaluation_name, service_name) (rag_evaluation:bad_log10_evalue{%s})"
 
 OVERVIEW = Dashboard(
@@ -497,7 +496,7 @@ HEALTH = Dashboard(
         ),
         Panel(
             title="Circuit breakers",
-            told="0 closed, 0.5 sends a probe, 1 open. The worst of all processes.",
+            told="0 closed, 1 open. The worst of all processes.",
             top=1,
             queries=(_now("endpoint_breaker", _BY_ENDPOINT, _ENDPOINT, how="max"),),
         ),
@@ -527,11 +526,6 @@ HEALTH = Dashboard(
             ),
         ),
         Panel(title="From answer to score", unit="s", queries=_seconds("lag")),
-        Panel(
-            title="Parts that blocked the evaluator and were disabled",
-            told="A metric, judge, embedder or sink that blocks the event loop, since the start.",
-            queries=(_now("watchdog_total", "service_name, place", "{{service_name}} {{place}}"),),
-        ),
         Panel(
             title="Scores for backends",
             told="Phoenix, MLflow and others: what was delivered and dropped.",
