@@ -24,7 +24,7 @@ Run: TypeAlias = "Callable[[Rows], int]"
 
 
 def ours(
-    url: str, at_once: int, *, explanations: str = "off", metrics: Sequence[str] = TRIAD
+    url: str, at_once: int, *, explanations: bool = False, metrics: Sequence[str] = TRIAD
 ) -> Run:
     """Return a function that runs our dataset evaluation."""
     import openai  # noqa: F401  # imports are not timed
@@ -43,7 +43,7 @@ def ours(
             judge=judge,
             embedder=embedder,
             concurrency=at_once,
-            explanations=explanations,  # type: ignore[arg-type]
+            explanations=explanations,
             progress="off",
         )
         assert result.totals.rows == len(rows)
@@ -83,7 +83,7 @@ def live(url: str, at_once: int) -> Run:
         hold_seconds=600,
         evaluation_timeout=600,
         sinks=[sink],
-        drift="off",
+        drift=False,
     )
     tracer = provider.get_tracer("bench")
 

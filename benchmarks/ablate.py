@@ -116,7 +116,7 @@ def recorded_cases(live: Path | None) -> Iterator[Case]:
         yield case("")
         if live is not None and live in recording.path.parents:
             continue
-        yield case(PROMPT, contexts_from_prompt="on")
+        yield case(PROMPT, contexts_from_prompt=True)
         if len(spans) > 1:
             for number in range(LOST_SPANS_PER_TRACE):
                 sizes = rng.randint(1, max(1, len(spans) // 3))

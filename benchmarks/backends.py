@@ -36,7 +36,7 @@ def way(name: str, *backends: str) -> tuple[Way, Handle]:
         judge=NullJudge(),
         embedder=NullEmbedder(),
         backends=backends,
-        errors="raise",
+        raise_errors=True,
         shutdown_seconds=1.0,
     )
     return Way(name, provider, exporter, record_turn), handle

@@ -32,7 +32,7 @@ ROUNDS = 2
 
 CONTESTANTS: Mapping[str, tuple[str, Callable[[str, int], Run]]] = {
     "ours": ("rag_eval_otel", ours),
-    "ours, explanations on": ("rag_eval_otel", partial(ours, explanations="on")),
+    "ours, explanations on": ("rag_eval_otel", partial(ours, explanations=True)),
     "ours, default set": ("rag_eval_otel", partial(ours, metrics=["default"])),
     "LlamaIndex": ("llama_index", llamaindex),
     "Haystack": ("haystack", haystack),

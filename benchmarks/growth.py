@@ -96,7 +96,7 @@ def with_spans(count: int) -> Callable[[], None]:
         metrics=TRIAD,
         judge=ComposingJudge(),
         embedder=NullEmbedder(),
-        drift="off",
+        drift=False,
     )
     tracer, row = provider.get_tracer("bench"), turns()[0]
 

@@ -50,7 +50,7 @@ def ours(**options: Any) -> Setup:
 
     def setup(provider: TracerProvider) -> list[Any]:
         judge = {"judge": NullJudge(), "embedder": NullEmbedder()}
-        handle = instrument(tracer_provider=provider, errors="raise", **judge, **options)
+        handle = instrument(tracer_provider=provider, raise_errors=True, **judge, **options)
         return [handle.callback]
 
     return setup
@@ -72,7 +72,7 @@ WAYS: Mapping[str, Setup] = {
     "nothing, again": lambda _: [],
     "floor": lambda provider: [Floor(provider.get_tracer("bench"))],
     "ours": ours(),
-    "ours, content on": ours(capture_content="span"),
+    "ours, content on": ours(export_content="all"),
     "ours, sample rate 0": ours(sample_rate=0.0),
     "OpenInference": theirs("openinference.instrumentation.langchain", "LangChainInstrumentor"),
     "Traceloop": theirs("opentelemetry.instrumentation.langchain", "LangchainInstrumentor"),

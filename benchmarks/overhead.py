@@ -105,7 +105,7 @@ def ours() -> tuple[TracerProvider, CountingExporter, Handle]:
     """Return an instrumented provider, its exporter and the handle."""
     provider, exporter = plain()
     handle = instrument(
-        tracer_provider=provider, judge=NullJudge(), embedder=NullEmbedder(), errors="raise"
+        tracer_provider=provider, judge=NullJudge(), embedder=NullEmbedder(), raise_errors=True
     )
     return provider, exporter, handle
 

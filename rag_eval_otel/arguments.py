@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rag_eval_otel.config import Config
+from rag_eval_otel.environment import switch
 from rag_eval_otel.thresholds import read_thresholds, thresholds_of
 
 
@@ -65,12 +66,9 @@ _SCORING: Final[Mapping[str, Mapping[str, Any]]] = {
         "help": "the embedder (default: RAG_EVAL_EMBEDDER, else that of the judge's provider)",
     },
     "--prompts": {"metavar": "FOLDER", "help": "prompt files that replace the built-in ones"},
-    "--fusion": {
-        "choices": ("on", "off"),
-        "help": "questions of one {unit} may share a judge request (default: on)",
-    },
     "--explanations": {
-        "choices": ("on", "off"),
+        "type": switch,
+        "metavar": "on|off",
         "help": "ask the judge for reasons, which cost most of its tokens (default: off)",
     },
     "--prices": {
@@ -95,7 +93,7 @@ _SCORING: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 _SETTINGS: Final = (
-    *("metrics", "label_metrics", "judge", "embedder", "prompts", "fusion"),
+    *("metrics", "label_metrics", "judge", "embedder", "prompts"),
     *("explanations", "prices", "max_text_chars", "concurrency", "evaluation_timeout"),
 )
 """The settings of `Config` among the options of scoring."""

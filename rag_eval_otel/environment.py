@@ -25,6 +25,9 @@ DOCTOR = "RAG_EVAL_DOCTOR"
 SDK_METRICS = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
 """The variable with which the OpenTelemetry SDK reports metrics on itself."""
 
+_ON = frozenset({"on", "true", "yes", "1"})
+_OFF = frozenset({"off", "false", "no", "0"})
+
 
 def variable(name: str) -> str:
     """Return the name of the variable that sets the option ``name``."""
@@ -34,6 +37,23 @@ def variable(name: str) -> str:
 def names_in(value: str) -> tuple[str, ...]:
     """Return the names in ``value``, without blanks around them and without empty names."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def switch(text: str) -> bool:
+    """Return True for ``on``, ``true``, ``yes`` and ``1``, and False for their opposites.
+
+    Raises `ValueError` for other texts. Capitals do not matter.
+    """
+    word = text.strip().lower()
+    if word not in _ON | _OFF:
+        msg = f"must be on or off, not {text!r}"
+        raise ValueError(msg)
+    return word in _ON
+
+
+def sdk_disabled() -> bool:
+    """Return True if ``OTEL_SDK_DISABLED`` is ``true``: then this library does nothing."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def first_set(names: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:

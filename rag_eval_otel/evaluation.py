@@ -54,7 +54,6 @@ from rag_eval_otel.types import (
     Embedder,
     Evaluation,
     Reason,
-    Reasons,
     Sample,
     Score,
     ScoreStatus,
@@ -85,7 +84,7 @@ class MeasurementOptions(TypedDict, total=False):
     timeout: float | None
     prompts: AnyPrompts
     label_metrics: Collection[str] | None
-    explanations: Reasons
+    explanations: bool
     prices: AnyPrices
     max_text_chars: int | None
 
@@ -122,7 +121,7 @@ def evaluate(
     - ``label_metrics``: the metrics that decide the overall pass or fail label. By default, all
       metrics decide. With a judge that has ``label_metrics``, such as the offline judge, the
       built-in metrics that it names decide, together with metrics that do not ask the judge.
-    - ``explanations``: with ``"on"``, the judge gives reasons, which are most of a reply's tokens.
+    - ``explanations``: whether the judge gives reasons, which are most of a reply's tokens.
     - ``prices``: a mapping or a file with the prices of tokens (see `load_prices`). None means the
       file in ``RAG_EVAL_PRICES``, or list prices if this variable is not set.
     - ``budget``: a limit of requests, tokens and money. A score that would need a request beyond
@@ -164,7 +163,7 @@ def measurement_of(
         timeout=options.get("timeout"),
         prompts=chosen_prompts(options.get("prompts")),
         label_metrics=None if named is None else chosen_labelling(chosen, named),
-        explanations=options.get("explanations", "off"),
+        explanations=options.get("explanations", False),
         prices=chosen_prices(options.get("prices")),
         budget=options.get("budget"),
         max_text_chars=chosen_max_text_chars(options.get("max_text_chars")),
@@ -188,7 +187,7 @@ class Measurement:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     prompts: Prompts = BUILT_IN
     label_metrics: frozenset[str] | None = None
-    explanations: Reasons = "off"
+    explanations: bool = False
     prices: Prices = Prices()  # noqa: RUF009  # frozen
     budget: Budget | None = None
     max_text_chars: int | None = None
@@ -452,9 +451,7 @@ def _revised(model: str, judge: Judge) -> str:
     return model if revision is None else f"{model}.{revision}"
 
 
-def version_of(
-    metric: Metric, *, share_requests: bool, model: str, reasons: Reasons = "off"
-) -> str:
+def version_of(metric: Metric, *, share_requests: bool, model: str, reasons: bool = False) -> str:
     """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``.
 
     The hash covers the class and the parameters of the metric (apart from the threshold, which only
@@ -463,24 +460,15 @@ def version_of(
     answer into claims, and by ``-reasons`` if the judge gave reasons. Scores of different versions
     must not be compared.
     """
-    frame = [
-        "frame",
-        "closing",
-        "schema",
-        "complaint",
-        *(["repeated"] if share_requests else []),
-        *_extra(reasons),
-    ]
+    extra = ["reasons"] if reasons else []
+    repeated = ["repeated"] if share_requests else []
+    frame = ["frame", "closing", "schema", "complaint", *repeated, *extra]
     prompts = prompt_hash(frame, kinds_of(metric))
     definition = f"{type(metric).__qualname__}{_parameters(metric)}{prompts}"
     digest = hashlib.sha256(definition.encode()).hexdigest()[:8]
     short = ["short"] if getattr(metric, "form", None) == "short" else []
-    way = "-".join(["fused" if share_requests else "single", *short, *_extra(reasons)])
+    way = "-".join(["fused" if share_requests else "single", *short, *extra])
     return f"{metric.name}/{digest}/{way}/{model}"
-
-
-def _extra(reasons: Reasons) -> list[str]:
-    return ["reasons"] if reasons == "on" else []
 
 
 def _parameters(metric: object) -> list[tuple[str, object]]:

@@ -1,25 +1,17 @@
-"""Check the numeric options, and read the option ``budget``.
-
-A budget limits turns, requests, tokens and money a minute, an hour or a day. The options
-``at_budget`` and ``redis`` are checked with it.
-"""
+"""Read the option ``budget``: limits of turns, requests, tokens and money."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final
 
-from rag_eval_otel.environment import variable
 from rag_eval_otel.errors import ConfigError
 
 MAX_TEXT_CHARS: Final = 100_000
 """The most characters of a text, without the option ``max_text_chars``: about fifty pages."""
-
-AtBudget = Literal["drop", "offline"]
-"""What happens to turns at the budget's end; the name of a ``local/`` judge is possible, too."""
 
 PERIODS: Final[Mapping[str, float]] = {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _SHORT: Final = {"min": "minute", "m": "minute", "h": "hour", "d": "day"}
@@ -110,27 +102,6 @@ def _unit(text: str) -> str | None:
     return counted or (text if _CURRENCY.fullmatch(text) else None)
 
 
-def check_at_budget(given: object, *, limits: Sequence[Limit], redis: object) -> None:
-    """Check the option ``at_budget``, and that ``at_budget`` and ``redis`` have an effect.
-
-    ``limits`` are those of the option ``budget``, and ``redis`` is the option ``redis``.
-    Raises `ConfigError`.
-    """
-    if given not in get_args(AtBudget) and not str(given).startswith("local/"):
-        allowed = ", ".join(get_args(AtBudget))
-        msg = f"{_shown('at_budget')} must be {allowed} or local/<name>, not {given!r}"
-        raise ConfigError(msg)
-    without_effect = {"at_budget": given != "drop", "redis": redis is not None}
-    for name, is_set in without_effect.items():
-        if is_set and not limits:
-            msg = f"{_shown(name)} has no effect without a budget, such as budget='5 USD/day'"
-            raise ConfigError(msg)
-
-
-def _shown(name: str) -> str:
-    return f"{name} ({variable(name)})"
-
-
 def _wrong(where: str, given: object) -> str:
     comma = re.search(r"\d,\d", str(given))
     numbers = "; write a number without a comma, such as 1000 or 1_000" if comma else ""
@@ -139,44 +110,3 @@ def _wrong(where: str, given: object) -> str:
         " turns, requests, tokens, a currency of three capitals; periods: minute, hour, day),"
         f" not {given!r}{numbers}"
     )
-
-
-# --- numeric options ------------------------------------------------------------------------------
-
-_INF: Final = float("inf")
-NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
-    "sample_rate": (0, 1),
-    "hold_seconds": (0, 3600),
-    "max_held": (1, 1_000_000),
-    "max_text_chars": (100, _INF),
-    "max_held_bytes": (1, _INF),
-    "evaluation_timeout": (0.001, _INF),
-    "concurrency": (1, 10_000),
-    "shutdown_seconds": (0, 3600),
-}
-"""The lowest and the highest value of each numeric option."""
-WHOLE: Final = frozenset(
-    {
-        "concurrency",
-        "max_held",
-        "max_text_chars",
-        "max_held_bytes",
-    }
-)
-"""The numeric options that must be whole numbers."""
-
-
-def check_number(name: str, value: object) -> None:
-    """Raise `ConfigError` if ``value`` is not an allowed value of the numeric option ``name``."""
-    low, high = NUMBERS[name]
-    number = int if name in WHOLE else (int, float)
-    if isinstance(value, bool) or not isinstance(value, number) or not low <= value <= high:
-        msg = f"{name} ({variable(name)}) must be {allowed_number(name)}, not {value!r}"
-        raise ConfigError(msg)
-
-
-def allowed_number(name: str) -> str:
-    """Return the allowed values of the numeric option ``name`` in words."""
-    low, high = NUMBERS[name]
-    kind = "a whole number" if name in WHOLE else "a number"
-    return f"{kind} at least {low:,}" if high == _INF else f"{kind} between {low:,} and {high:,}"

@@ -1,4 +1,4 @@
-"""Read the option ``sampling_rules``, and decide with which probability a turn is evaluated.
+"""Read the option ``sample_rate``, and decide with which probability a turn is evaluated.
 
 A *turn* is one question of a user and its answer.
 """
@@ -21,7 +21,6 @@ Stage: TypeAlias = Literal["judge", "offline"]
 
 _ALWAYS: Final = ("error", "feedback")
 _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
-_KEYS: Final = frozenset({"match", "rate"})
 _SUFFIX: Final = ".json"
 
 
@@ -76,18 +75,28 @@ def probability_of(facts: Facts, rules: Iterable[SamplingRule], *, otherwise: fl
     return 1.0 if special else otherwise
 
 
-def rules_of(given: object, *, where: str) -> tuple[SamplingRule, ...]:
-    """Return the sampling rules in ``given``.
+def rates_of(given: object, *, where: str) -> float | tuple[SamplingRule, ...]:
+    """Return the rate in ``given``, or the sampling rules in it.
 
-    ``given`` is a sequence of `SamplingRule` and mappings, JSON, or the path of a ``.json`` file.
-    Raises `ConfigError`, which begins with ``where`` and names the rule, for anything else.
+    ``given`` is a number from 0 to 1, a sequence of `SamplingRule` and mappings, one of these as
+    JSON, or the path of a ``.json`` file. Only the last rule may be without ``match``. Raises
+    `ConfigError`, which begins with ``where`` and names the rule, for anything else.
     """
     if isinstance(given, str | PurePath):
         given = _loaded(given, where=where)
+    if isinstance(given, int | float):
+        return _rate(given, where)
     if not isinstance(given, Sequence) or isinstance(given, str):
-        msg = f"{where} must be a list of rules such as {_EXAMPLE}, not {given!r}"
+        msg = (
+            f"{where} must be a number between 0 and 1, or a list of rules such as {_EXAMPLE},"
+            f" not {given!r}"
+        )
         raise ConfigError(msg)
-    return tuple(_rule(one, f"{where}, rule {i}") for i, one in enumerate(given, start=1))
+    rules = tuple(_rule(rule, f"{where}, rule {i}") for i, rule in enumerate(given, start=1))
+    if not all(rule.match for rule in rules[:-1]):
+        msg = f"{where}: only the last rule may have no match, as in {_EXAMPLE}"
+        raise ConfigError(msg)
+    return rules
 
 
 def _loaded(given: str | PurePath, *, where: str) -> object:
@@ -97,33 +106,39 @@ def _loaded(given: str | PurePath, *, where: str) -> object:
             text = Path(text.strip()).read_text(encoding="utf-8")
         return json.loads(text)
     except (OSError, RecursionError, ValueError) as error:
-        msg = f"{where} must be a {_SUFFIX} file or a JSON list such as [{_EXAMPLE}]: {error}"
+        msg = (
+            f"{where} must be a number between 0 and 1, or rules as a {_SUFFIX} file or a JSON list"
+            f" such as [{_EXAMPLE}], not {text[:100]!r}: {error}"
+        )
         raise ConfigError(msg) from error
+
+
+def _rate(rate: object, where: str) -> float:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+        msg = f"{where} must be a number between 0 and 1, not {rate!r}"
+        raise ConfigError(msg)
+    return float(rate)
 
 
 def _rule(given: object, where: str) -> SamplingRule:
     if isinstance(given, SamplingRule):
         given = {"match": given.match, "rate": given.rate}
-    if not isinstance(given, Mapping) or set(given) != _KEYS:
+    if not isinstance(given, Mapping) or {*given} - {"match"} != {"rate"}:
         msg = f"{where}: must have the keys match and rate, as in {_EXAMPLE}, not {given!r}"
         raise ConfigError(msg)
-    match, rate = given["match"], given["rate"]
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-        msg = f"{where}: rate must be a number from 0 to 1, not {rate!r}"
-        raise ConfigError(msg)
-    if not isinstance(match, Mapping) or not match:
+    match, rate = given.get("match", {}), _rate(given["rate"], f"{where}: rate")
+    if not isinstance(match, Mapping):
         msg = f"{where}: match must map names to values, as in {_EXAMPLE}, not {match!r}"
         raise ConfigError(msg)
     for name, wanted in match.items():
         if not isinstance(name, str) or not name:
             msg = f"{where}: match has {name!r} as a name; use a text such as route"
             raise ConfigError(msg)
-        if not _listed(wanted) or not all(
-            isinstance(one, str | bool | int | float) for one in _listed(wanted)
-        ):
+        values = _listed(wanted)
+        if not values or not all(isinstance(value, str | bool | int | float) for value in values):
             msg = f"{where}: {name} must be a text, a number, true, false or a list, not {wanted!r}"
             raise ConfigError(msg)
-    return SamplingRule(match=dict(match), rate=float(rate))
+    return SamplingRule(match=dict(match), rate=rate)
 
 
 def _listed(wanted: object) -> Sequence[object]:

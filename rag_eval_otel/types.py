@@ -24,8 +24,6 @@ ScoreStatus = Literal["ok", "undefined", "error"]
 """``ok``: the score has a number. ``undefined``: no number by definition. ``error``: it failed."""
 
 Label = Literal["pass", "fail"]
-Fusion = Literal["on", "off"]
-Reasons = Literal["off", "on"]
 """Whether a judge is asked to give reasons beside its verdicts and ratings."""
 Form = Literal["short", "full"]
 """Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
@@ -104,7 +102,6 @@ HoldStatus = Literal[
 ]
 """The values of ``rag.evaluation.status`` on the exported span of a question and its answer."""
 
-ContextsFromPrompt = Literal["off", "on"]
 """Whether contexts are read from the prompt of a chat model if a trace has no retrieval."""
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]

@@ -139,7 +139,7 @@ class App:
         return Counter((span.attributes or {}).get(STATUS) for span in self.exported())
 
     def counted(self) -> dict[tuple[Any, Any], int]:
-        """Return ``rag.evaluation.turns`` by outcome and reason."""
+        """Return ``rag.evaluation.turns`` by status and reason."""
         points = self.points("rag.evaluation.turns")
         return {_key(point.attributes): int(point.value) for point in points}
 
@@ -231,7 +231,7 @@ def attached(
     loggers.add_log_record_processor(SimpleLogRecordProcessor(events))
     # A turn is dropped if its span would leave before its scores: a busy machine is slow.
     usual = {"judge": good_judge(), "embedder": OnesEmbedder(), "hold_seconds": 60}
-    options = {**usual, "errors": "raise", **options}
+    options = {**usual, "raise_errors": True, **options}
     handle = instrument(
         tracer_provider=provider, meter_provider=meters, logger_provider=loggers, **options
     )
@@ -257,4 +257,4 @@ def attached(
 
 def _key(attributes: Mapping[str, Any] | None) -> tuple[Any, Any]:
     found = attributes or {}
-    return found["outcome"], found.get("reason")
+    return found["status"], found.get("reason")

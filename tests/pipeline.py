@@ -213,7 +213,7 @@ def running(
     """
     # A turn is dropped if its span would leave before its scores: a busy machine is slow.
     usual = {"judge": good_judge(), "embedder": OnesEmbedder(), "hold_seconds": 60}
-    options = {**usual, "errors": "raise", **options}
+    options = {**usual, "raise_errors": True, **options}
     with receiver or OtlpReceiver() as target:
         exporter: Any = HttpExporter(endpoint=f"{target.http_endpoint}/v1/traces", timeout=2)
         if protocol == "grpc":
@@ -240,9 +240,9 @@ def running(
 
 
 def turns_counted(receiver: OtlpReceiver) -> dict[tuple[str, str | None], int]:
-    """Return the newest value of ``rag.evaluation.turns`` by outcome and reason."""
+    """Return the newest value of ``rag.evaluation.turns`` by status and reason."""
     return {
-        (str(p.attributes["outcome"]), p.attributes.get("reason")): int(p.value or 0)
+        (str(p.attributes["status"]), p.attributes.get("reason")): int(p.value or 0)
         for p in receiver.metrics()
         if p.name == "rag.evaluation.turns"
     }

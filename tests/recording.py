@@ -27,7 +27,7 @@ from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree, TreeIntake
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.config import Config, ContentCapture, ErrorMode, Spans
+from rag_eval_otel.config import Config, ExportContent, Spans
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
@@ -178,8 +178,8 @@ class NotingIntake:
 def capture(
     *,
     spans: Spans = "essential",
-    content: ContentCapture = "off",
-    mode: ErrorMode = "raise",
+    content: ExportContent = "foreign",
+    raise_errors: bool = True,
     on_intake: Callable[[str], None] = lambda _: None,
     sampler: Sampler = ALWAYS_ON,
     metadata_keys: Sequence[str] = (),
@@ -193,8 +193,8 @@ def capture(
     config = config or Config(
         judge="lexical",
         spans=spans,
-        capture_content=content,
-        errors=mode,
+        export_content=content,
+        raise_errors=raise_errors,
         metadata_keys=tuple(metadata_keys),
     )
     usual = build_measurement(config)
@@ -204,7 +204,7 @@ def capture(
         measurement,
         evaluator=evaluator or InlineEvaluator(),
         instruments=instruments,
-        errors=config.errors,
+        raise_errors=config.raise_errors,
     )
     scorer.turns = []
     pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)

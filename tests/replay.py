@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
@@ -37,7 +37,7 @@ from rag_eval_otel.live.score import TurnJob
 from rag_eval_otel.runtime.background import Job
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.semconv import EVALUATION_STATUS
-from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, Sample, SkipReason
+from rag_eval_otel.types import UNTOUCHED, Ending, Sample, SkipReason
 
 if TYPE_CHECKING:
     from rag_eval_otel.live.score import TurnScorer
@@ -331,7 +331,7 @@ def replay(
     calls: Iterable[Call],
     *,
     timed: bool = True,
-    contexts_from_prompt: ContextsFromPrompt = "off",
+    contexts_from_prompt: bool = False,
 ) -> list[Outcome]:
     """Pass the recorded ``calls`` to the span processor and return the outcome of each RAG turn.
 
@@ -343,7 +343,7 @@ def replay(
     noting, clock, exported = _Noting(), _Clock(), _Exported()
     pipeline = Pipeline(
         Config(
-            errors="raise",
+            raise_errors=True,
             contexts_from_prompt=contexts_from_prompt,
             hold_seconds=_HOLD_SECONDS,
         ),
@@ -444,8 +444,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per line and file")
     parser.add_argument(
         "--contexts-from-prompt",
-        choices=get_args(ContextsFromPrompt),
-        default="off",
+        action="store_true",
         help="whether contexts are read out of prompts, by a heading",
     )
     options = parser.parse_args(arguments)

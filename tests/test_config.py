@@ -1,4 +1,4 @@
-"""The options: their sources, rejected values, and hidden keys."""
+"""The options: where they are read, values that are refused, and keys that stay hidden."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from rag_eval_otel.config import Config, ConfigOptions
-from rag_eval_otel.environment import Signal, exporter_names, otlp_endpoint
+from rag_eval_otel.environment import Signal, exporter_names, otlp_endpoint, sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
@@ -20,74 +20,53 @@ GIVEN: dict[str, tuple[str, object]] = {
     "judge": (" openai/gpt-x ", "openai/gpt-x"),
     "embedder": ("openai/small", "openai/small"),
     "prompts": ("mine", "mine"),
-    "redis": (" redis://there/0 ", "redis://there/0"),
     "prices": (f" {PRICES} ", PRICES),
-    "fusion": ("off", "off"),
+    "explanations": ("on", True),
     "thresholds": ("faithfulness=0.8, mrr = .5", {"faithfulness": 0.8, "mrr": 0.5}),
     "label_metrics": ("faithfulness, mrr", ("faithfulness", "mrr")),
-    "drift": ("off", "off"),
+    "drift": ("off", False),
     "backends": ("phoenix, acme", ("phoenix", "acme")),
-    "sample_rate": ("0.25", 0.25),
-    "sampling_rules": (
+    "sample_rate": (
         ' [{"match": {"route": "/chat"}, "rate": 0.5}] ',
         (SamplingRule(match={"route": "/chat"}, rate=0.5),),
     ),
     "cascade": (" local/nli ", "local/nli"),
     "budget": (" 5 USD/day ", "5 USD/day"),
-    "at_budget": ("offline", "offline"),
+    "redis": (" redis://there/0 ", "redis://there/0"),
     "hold_seconds": ("0", 0.0),
     "max_held": ("7", 7),
     "max_text_chars": ("1000", 1000),
-    "max_held_bytes": ("1000", 1000),
     "evaluation_timeout": ("5", 5.0),
     "concurrency": ("2", 2),
     "shutdown_seconds": ("1", 1.0),
-    "on_sigterm": ("off", "off"),
+    "host_hooks": ("FALSE", False),
     "spans": ("all", "all"),
-    "content": ("strip", "strip"),
-    "capture_content": ("span", "span"),
-    "span_conventions": ("genai", ("genai",)),
+    "export_content": ("none", "none"),
+    "contexts_from_prompt": ("1", True),
     "score_events": ("span", "span"),
     "redact": (" textwrap:dedent ", "textwrap:dedent"),
-    "explanations": ("on", "on"),
-    "vector_stores": ("off", "off"),
-    "contexts_from_prompt": ("on", "on"),
-    "question_key": ("frage", "frage"),
-    "answer_key": ("antwort", "antwort"),
     "metadata_keys": ("tenant, tier", ("tenant", "tier")),
-    "errors": ("raise", "raise"),
+    "raise_errors": ("yes", True),
 }
 """For each option a value of its variable, and the parsed value."""
 
-NEEDED = {
-    "at_budget": {"RAG_EVAL_BUDGET": "5 requests/day"},
-    "redis": {"RAG_EVAL_BUDGET": "5 requests/day"},
-}
-"""The variables without which an option has no effect and is refused."""
-
-CHOICES = {
-    "fusion": "on, off",
-    "spans": "essential, all, none",
-    "content": "keep, strip",
-    "capture_content": "off, span",
-    "explanations": "off, on",
-    "score_events": "log, span, both",
-    "contexts_from_prompt": "off, on",
-    "vector_stores": "on, off",
-    "drift": "on, off",
-    "errors": "swallow, raise",
-}
-
-RANGES = {
-    "sample_rate": ("1.5", "a number between 0 and 1"),
+REFUSED = {
+    "spans": ("some", "one of essential, all, none"),
+    "export_content": ("keep", "one of foreign, all, none"),
+    "score_events": ("some", "one of log, span, both"),
     "hold_seconds": ("3601", "a number between 0 and 3,600"),
     "max_held": ("0", "a whole number between 1 and 1,000,000"),
     "max_text_chars": ("0", "a whole number at least 100"),
-    "max_held_bytes": ("0", "a whole number at least 1"),
     "evaluation_timeout": ("nan", "a number at least 0.001"),
     "concurrency": ("0", "a whole number between 1 and 10,000"),
     "shutdown_seconds": ("-0.1", "a number between 0 and 3,600"),
+    "sample_rate": ("1.5", "a number between 0 and 1"),
 }
+NUMBERS = [name for name, (_, allowed) in REFUSED.items() if "number" in allowed]
+SWITCHES = ("explanations", "drift", "host_hooks", "contexts_from_prompt", "raise_errors")
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+OTLP = "OTEL_EXPORTER_OTLP"
+GRPC, HTTP = ("otlp_proto_grpc",), ("otlp_proto_http",)
 
 
 def variable(option: str) -> str:
@@ -95,48 +74,26 @@ def variable(option: str) -> str:
     return f"RAG_EVAL_{option.upper()}"
 
 
-@pytest.mark.parametrize("given", ["openinference", "genai, traceloop", ","])
-def test_the_conventions_of_our_spans_include_genai(given: str) -> None:
-    """Dashboards and readers need the GenAI names; another convention is written beside them."""
-    told = (
-        r"span_conventions \(RAG_EVAL_SPAN_CONVENTIONS\) must be genai, or genai and openinference"
-    )
-    with pytest.raises(ConfigError, match=told):
-        Config.from_env({"RAG_EVAL_SPAN_CONVENTIONS": given})
-
-
-def test_every_option_has_a_variable() -> None:
-    """No option can be set in code alone; the SDK's own switch is the one standard variable."""
-    options = {field.name for field in fields(Config)}
-    assert options - {"sdk_disabled"} == set(GIVEN)
+def test_every_option_has_a_variable_and_a_type() -> None:
+    """`ConfigOptions` has the names and the types of the fields of `Config`, none required."""
+    types = get_type_hints(Config)
+    assert set(GIVEN) == {option.name for option in fields(Config)}
+    assert get_type_hints(ConfigOptions) == {name: types[name] for name in GIVEN}
+    assert not ConfigOptions.__required_keys__
 
 
 @pytest.mark.parametrize("option", GIVEN)
-def test_an_option_is_read_from_its_variable(option: str) -> None:
-    """The variable is the option's name in capitals, after RAG_EVAL_."""
+def test_an_option_is_read_from_its_variable_or_from_code(option: str) -> None:
+    """Code takes precedence, and as everywhere in OpenTelemetry an empty text is the default."""
     text, value = GIVEN[option]
-    environ = {variable(option): text, **NEEDED.get(option, {})}
-    found = getattr(Config.from_env(environ), option)
-    assert (found, type(found)) == (value, type(value))
-
-
-def test_an_empty_environment_gives_the_defaults() -> None:
-    """Without any variable the configuration is the one that is documented on the fields."""
-    assert Config.from_env({}) == Config()
-
-
-@pytest.mark.parametrize("option", GIVEN)
-def test_an_empty_variable_is_not_set(option: str) -> None:
-    """As everywhere in OpenTelemetry, the empty string means the default."""
-    assert Config.from_env({variable(option): ""}) == Config()
-
-
-@pytest.mark.parametrize("option", GIVEN)
-def test_what_is_given_in_code_wins(option: str) -> None:
-    """An option in code takes precedence over its variable."""
+    environ = {variable(option): text} | (
+        {"RAG_EVAL_BUDGET": "5 requests/day"} if option == "redis" else {}
+    )
+    read = getattr(Config.from_env(environ), option)
+    assert (read, type(read)) == (value, type(value))
     default = getattr(Config(), option)
-    config = Config.from_env({variable(option): GIVEN[option][0]}, **{option: default})
-    assert getattr(config, option) == default
+    assert getattr(Config.from_env(environ, **{option: default}), option) == default
+    assert Config.from_env({variable(option): ""}) == Config.from_env({}) == Config()
 
 
 def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,59 +105,41 @@ def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_tests_see_our_errors() -> None:
     """Under pytest our own failures are raised, unless it says otherwise."""
     pytest_runs = {"PYTEST_CURRENT_TEST": "tests/test_app.py::test_it (call)"}
-    assert Config.from_env(pytest_runs).errors == "raise"
-    assert Config.from_env({**pytest_runs, "RAG_EVAL_ERRORS": "swallow"}).errors == "swallow"
-    assert Config.from_env(pytest_runs, errors="swallow").errors == "swallow"
+    assert Config.from_env(pytest_runs).raise_errors
+    assert not Config.from_env({**pytest_runs, "RAG_EVAL_RAISE_ERRORS": "off"}).raise_errors
+    assert not Config.from_env(pytest_runs, raise_errors=False).raise_errors
 
 
-@pytest.mark.parametrize("option", CHOICES)
-def test_a_wrong_choice_is_answered_by_the_right_ones(option: str) -> None:
-    """The message names the option, its variable, the value, and every value allowed."""
-    with pytest.raises(ConfigError) as refusal:
-        Config.from_env({variable(option): "maybe"})
-    told = f"{option} ({variable(option)}) must be one of {CHOICES[option]}, not 'maybe'"
-    assert str(refusal.value) == told
-
-
-@pytest.mark.parametrize("option", RANGES)
-def test_a_number_out_of_range_is_answered_by_the_range(option: str) -> None:
-    """The message names the option, its variable, the value, and the range."""
-    value, allowed = RANGES[option]
+@pytest.mark.parametrize("option", REFUSED)
+def test_a_wrong_value_is_answered_by_the_right_ones(option: str) -> None:
+    """The message names the option, its variable, the value, and the values allowed."""
+    value, allowed = REFUSED[option]
     with pytest.raises(ConfigError) as refusal:
         Config.from_env({variable(option): value})
     assert str(refusal.value).startswith(f"{option} ({variable(option)}) must be {allowed}, not ")
 
 
-@pytest.mark.parametrize("option", RANGES)
+@pytest.mark.parametrize("option", [*NUMBERS, *SWITCHES])
 @pytest.mark.parametrize("value", ["many", "1e", "1,5"])
-def test_what_is_no_number_is_answered_by_the_range(option: str, value: str) -> None:
-    """A variable that is no number names itself, its value and the numbers allowed."""
-    with pytest.raises(ConfigError) as refusal:
+def test_a_text_that_cannot_be_read_is_refused(option: str, value: str) -> None:
+    """A variable that is no number, or no switch, names itself, its value and what is allowed."""
+    allowed = REFUSED.get(option, ("", "on or off"))[1]
+    with pytest.raises(ConfigError, match=rf"{variable(option)}\)? must be {allowed}.* '{value}'"):
         Config.from_env({variable(option): value})
-    assert str(refusal.value) == f"{variable(option)} must be {RANGES[option][1]}, not {value!r}"
 
 
-@pytest.mark.parametrize("option", RANGES)
-@pytest.mark.parametrize("value", [True, "1", float("nan")])
-def test_a_number_in_code_must_be_one(option: str, value: object) -> None:
-    """A switch, a string or NaN is no number, also where it is given in code."""
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *((option, value) for option in NUMBERS for value in (True, "x", float("nan"), None)),
+        *((option, value) for option in SWITCHES for value in ("on", 1, None)),
+        *((option, 2.5) for option in ("max_held", "concurrency", "max_text_chars")),
+    ],
+)
+def test_a_value_of_another_type_is_refused(option: str, value: Any) -> None:
+    """A switch or a text is no number, NaN and half a span neither, also in code."""
     with pytest.raises(ConfigError, match=rf"{option} .* must be"):
         Config(**{option: value})
-
-
-@pytest.mark.parametrize("option", ["max_held", "max_held_bytes", "concurrency"])
-@pytest.mark.parametrize("value", [2.5, "2.5"])
-def test_a_count_is_whole(option: str, value: Any) -> None:
-    """Half a request or half a span is refused, in code and in the environment."""
-    given = {"environ": {variable(option): value}} if isinstance(value, str) else {option: value}
-    with pytest.raises(ConfigError, match="a whole number"):
-        Config.from_env(**{"environ": {}, **given})
-
-
-def test_no_ceiling_is_the_default() -> None:
-    """Only the ceiling on turns may be absent."""
-    with pytest.raises(ConfigError, match="sample_rate"):
-        Config(sample_rate=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -209,25 +148,40 @@ def test_no_ceiling_is_the_default() -> None:
         ({"cascade": "lexical"}, "must differ"),
         ({"cascade": "lexcal", "judge": "openai/x"}, r"cascade \(RAG_EVAL_CASCADE\) .*'lexical'\?"),
         ({"cascade": FakeJudge(lambda _: None), "sample_rate": 0.0}, "above 0"),
+        ({"cascade": FakeJudge(lambda _: None), "sample_rate": [{"rate": 0}]}, "above 0"),
         (
             {
                 "cascade": FakeJudge(lambda _: None),
-                "sampling_rules": [{"match": {"route": "/"}, "rate": 0}],
+                "sample_rate": [{"match": {"route": "/"}, "rate": 0}],
             },
             "above 0",
         ),
+        ({"metrics": "default"}, "metrics must be a sequence of names, not 'default'"),
+        ({"budget": "5 dollars"}, r"^budget \(RAG_EVAL_BUDGET\) must be limits such as '5 USD/day"),
+        ({"redis": "redis://there"}, r"^redis \(RAG_EVAL_REDIS\) has no effect without a budget"),
+        *(
+            ({"prices": prices}, r"^prices \(RAG_EVAL_PRICES\): the price table .*must be")
+            for prices in ("nofile", 5, {"models": {"m": {"in": 1}}}, {})
+        ),
     ],
 )
-def test_in_a_cascade_every_turn_can_be_chosen(options: Any, told: str) -> None:
-    """A cascade needs a second judge, and rates above 0: else the sample leaves out a part."""
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], told: str) -> None:
+    """The error has the option, its variable and the allowed form."""
     with pytest.raises(ConfigError, match=told):
         Config(**options)
 
 
-def test_metrics_are_a_sequence() -> None:
-    """A single name is refused, since it would be read letter by letter."""
-    with pytest.raises(ConfigError, match=r"metrics must be a sequence .* not 'default'"):
-        Config(metrics="default")  # type: ignore[arg-type]
+def test_a_rate_or_rules() -> None:
+    """A rule without a match is the rate of all other turns; without it, all are evaluated."""
+    rule = SamplingRule(match={"route": "/chat"}, rate=0.5)
+    assert (Config(sample_rate=0.1).base_rate, Config(sample_rate=0.1).sampling_rules) == (0.1, ())
+    assert (Config(sample_rate=[rule]).base_rate, Config(sample_rate=[rule]).sampling_rules) == (
+        1.0,
+        (rule,),
+    )
+    both = Config(sample_rate=[rule, {"rate": 0.2}])
+    assert (both.base_rate, both.sampling_rules) == (0.2, (rule,))
+    assert replace(both, concurrency=1).base_rate == 0.2
 
 
 @pytest.mark.parametrize("option", ["judge", "embedder"])
@@ -277,109 +231,81 @@ def test_a_key_is_never_shown() -> None:
     assert "sk-secret" not in repr(replace(config, concurrency=1)) + str(config)
 
 
-@pytest.mark.parametrize("value", ["true", "TRUE", "SPAN_ONLY", "span_and_event"])
-def test_the_standard_variable_turns_content_on(value: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "exported"),
+    [
+        *((value, "all") for value in ("true", "TRUE", "SPAN_ONLY", "span_and_event")),
+        *((value, "foreign") for value in ("", "false", "EVENT_ONLY", "NO_CONTENT")),
+    ],
+)
+def test_the_standard_variable_turns_content_on(value: str, exported: str) -> None:
     """The GenAI conventions' variable puts texts on our spans where it asks for that."""
-    name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-    assert Config.from_env({name: value}).capture_content == "span"
-    found = Config.from_env({name: value, "RAG_EVAL_CAPTURE_CONTENT": "off"})
-    assert found.capture_content == "off"
-
-
-@pytest.mark.parametrize("value", ["", "false", "EVENT_ONLY", "NO_CONTENT"])
-def test_other_values_leave_content_off(value: str) -> None:
-    """Content is on spans only where that was asked for."""
-    name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-    assert Config.from_env({name: value}).capture_content == "off"
+    assert Config.from_env({CONTENT: value}).export_content == exported
+    assert Config.from_env({CONTENT: value, "RAG_EVAL_EXPORT_CONTENT": "none"}).export_content == (
+        "none"
+    )
 
 
 @pytest.mark.parametrize(("value", "off"), [("true", True), ("True", True), ("1", False)])
-def test_the_sdk_can_be_disabled(value: str, *, off: bool) -> None:
+def test_the_sdk_can_be_disabled(value: str, *, off: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """OTEL_SDK_DISABLED is read as the SDK reads it: only ``true`` disables."""
-    assert Config.from_env({"OTEL_SDK_DISABLED": value}).sdk_disabled is off
+    monkeypatch.setenv("OTEL_SDK_DISABLED", value)
+    assert sdk_disabled() is off
 
 
 @pytest.mark.parametrize(
     ("signal", "environ", "names"),
     [
-        ("traces", {}, ("otlp_proto_grpc",)),
+        ("traces", {}, GRPC),
         ("traces", {"OTEL_TRACES_EXPORTER": "none"}, ()),
-        ("traces", {"OTEL_TRACES_EXPORTER": ""}, ("otlp_proto_grpc",)),
-        ("logs", {"OTEL_TRACES_EXPORTER": "none"}, ("otlp_proto_grpc",)),
-        ("metrics", {"OTEL_METRICS_EXPORTER": "console, otlp"}, ("console", "otlp_proto_grpc")),
-        ("traces", {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, ("otlp_proto_http",)),
-        (
-            "traces",
-            {
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318",
-            },
-            ("otlp_proto_grpc",),
-        ),
-        ("traces", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, ("otlp_proto_http",)),
-        ("traces", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317"}, ("otlp_proto_grpc",)),
+        ("traces", {"OTEL_TRACES_EXPORTER": ""}, GRPC),
+        ("logs", {"OTEL_TRACES_EXPORTER": "none"}, GRPC),
+        ("metrics", {"OTEL_METRICS_EXPORTER": "console, otlp"}, ("console", *GRPC)),
+        ("traces", {f"{OTLP}_PROTOCOL": "http/protobuf"}, HTTP),
+        ("traces", {f"{OTLP}_PROTOCOL": "grpc", f"{OTLP}_ENDPOINT": "http://localhost:4318"}, GRPC),
+        ("traces", {f"{OTLP}_ENDPOINT": "http://c:4318"}, HTTP),
+        ("traces", {f"{OTLP}_ENDPOINT": "http://c:4317"}, GRPC),
         (
             "logs",
-            {
-                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317",
-                "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://c:4318/v1/logs",
-            },
-            ("otlp_proto_http",),
+            {f"{OTLP}_ENDPOINT": "http://c:4317", f"{OTLP}_LOGS_ENDPOINT": "http://c:4318/v1/logs"},
+            HTTP,
         ),
-        (
-            "logs",
-            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json", "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": ""},
-            ("otlp_proto_http",),
-        ),
+        ("logs", {f"{OTLP}_PROTOCOL": "http/json", f"{OTLP}_LOGS_PROTOCOL": ""}, HTTP),
         (
             "metrics",
-            {
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-                "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc",
-            },
-            ("otlp_proto_grpc",),
+            {f"{OTLP}_PROTOCOL": "http/protobuf", f"{OTLP}_METRICS_PROTOCOL": "grpc"},
+            GRPC,
         ),
     ],
 )
 def test_exporters_are_chosen_by_the_standard_variables(
-    signal: Signal, environ: dict[str, str], names: tuple[str, ...]
+    signal: Signal,
+    environ: dict[str, str],
+    names: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A variable of the signal takes precedence, then the protocol, then the port."""
     assert exporter_names(signal, environ) == names
-
-
-def test_exporters_are_read_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a mapping of its own, exporter_names reads the environment of the process."""
-    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "console")
-    assert exporter_names("logs") == ("console",)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert exporter_names(signal) == names
 
 
 @pytest.mark.parametrize(
-    ("special", "general", "endpoint"),
+    ("environ", "endpoint"),
     [
-        (None, None, None),
-        ("", "", None),
-        (None, "http://all", "http://all"),
-        ("", "http://all", "http://all"),
-        ("http://traces", "http://all", "http://traces"),
+        ({}, None),
+        ({f"{OTLP}_TRACES_ENDPOINT": "", f"{OTLP}_ENDPOINT": ""}, None),
+        ({f"{OTLP}_ENDPOINT": "http://all"}, "http://all"),
+        ({f"{OTLP}_TRACES_ENDPOINT": "", f"{OTLP}_ENDPOINT": "http://all"}, "http://all"),
+        ({f"{OTLP}_TRACES_ENDPOINT": "http://t", f"{OTLP}_ENDPOINT": "http://all"}, "http://t"),
     ],
 )
 def test_the_endpoint_of_spans_is_the_most_special(
-    special: str | None, general: str | None, endpoint: str | None
+    environ: dict[str, str], endpoint: str | None
 ) -> None:
     """An empty variable counts as none, so that the general one holds."""
-    given = {
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": special,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": general,
-    }
-    environ = {name: value for name, value in given.items() if value is not None}
     assert otlp_endpoint(environ) == endpoint
-
-
-def test_the_endpoint_is_read_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a mapping of its own, otlp_endpoint reads the environment of the process."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://here")
-    assert otlp_endpoint() == "http://here"
 
 
 def test_unknown_option_is_refused_with_what_was_meant() -> None:
@@ -394,42 +320,3 @@ def test_misspelt_variable_is_warned_about(caplog: pytest.LogCaptureFixture) -> 
     assert [record.getMessage() for record in caplog.records] == [
         "rag_eval_otel: RAG_EVAL_JUGDE is no variable of this library; did you mean RAG_EVAL_JUDGE?"
     ]
-
-
-def test_options_are_the_fields_of_config() -> None:
-    """`ConfigOptions` has the names and the types of the fields of `Config`, none required."""
-    types = get_type_hints(Config)
-    assert get_type_hints(ConfigOptions) == {one.name: types[one.name] for one in fields(Config)}
-    assert not ConfigOptions.__required_keys__
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"budget": "5 dollars"}, r"^budget \(RAG_EVAL_BUDGET\) must be limits such as '5 USD/day"),
-        ({"at_budget": "stop"}, r"must be drop, offline or local/<name>, not 'stop'"),
-    ],
-)
-def test_a_wrong_budget_names_the_option(options: dict[str, Any], told: str) -> None:
-    """The error has the option, its variable and the allowed form."""
-    with pytest.raises(ConfigError, match=told):
-        Config(**options)
-    assert Config(budget="5 USD/day", at_budget="local/nli").at_budget == "local/nli"
-
-
-@pytest.mark.parametrize("option", NEEDED)
-def test_an_option_without_effect_is_refused(option: str) -> None:
-    """An option of the budget needs a budget, and one of the cascade a cascade."""
-    text, _ = GIVEN[option]
-    told = rf"^{option} \({variable(option)}\) has no effect without a (budget|cascade), such as"
-    with pytest.raises(ConfigError, match=told):
-        Config.from_env({variable(option): text})
-
-
-@pytest.mark.parametrize("prices", ["nofile", 5, {"models": {"m": {"in": 1}}}, {}])
-def test_wrong_prices_are_refused(prices: Any) -> None:
-    """A table that cannot be read is an error at once, as every other option is."""
-    with pytest.raises(
-        ConfigError, match=r"^prices \(RAG_EVAL_PRICES\): the price table .*must be"
-    ):
-        Config(prices=prices)

@@ -58,7 +58,7 @@ def test_there_is_one_logger() -> None:
 
 
 def test_no_line_has_a_traceback() -> None:
-    """Only `LimitedLog` passes an exception to the logger, for ``errors="raise"``."""
+    """Only `LimitedLog` passes an exception to the logger, for ``raise_errors=True``."""
     found = {
         (path.name, name)
         for path in PACKAGE.rglob("*.py")
@@ -222,7 +222,7 @@ def test_a_judge_fails_anyhow(
     """Live, each turn has an outcome and its span; no line quotes the exception."""
     with (
         caplog.at_level(logging.DEBUG, "rag_eval_otel"),
-        attached(judge=OwnJudge(fault), metrics=["faithfulness"], errors="swallow") as app,
+        attached(judge=OwnJudge(fault), metrics=["faithfulness"], raise_errors=False) as app,
     ):
         app.turn()
         assert app.handle.flush()
@@ -243,7 +243,7 @@ def test_a_sink_fails_anyhow(fault: Callable[[], object], caplog: pytest.LogCapt
 
     with (
         caplog.at_level(logging.DEBUG, "rag_eval_otel"),
-        attached(sinks=[Broken()], errors="swallow") as app,
+        attached(sinks=[Broken()], raise_errors=False) as app,
     ):
         app.turn()
         assert app.handle.flush()
@@ -258,7 +258,7 @@ def test_a_function_that_redacts_fails(caplog: pytest.LogCaptureFixture) -> None
     def hide(text: str) -> str:
         raise ValueError(text)
 
-    with attached(redact=hide, errors="swallow") as app:
+    with attached(redact=hide, raise_errors=False) as app:
         app.turn()
         assert app.handle.flush()
         assert app.counted() == {("skipped", "redaction_error"): 1}
@@ -273,7 +273,7 @@ def test_an_exception_is_logged_with_its_place_once_a_minute(
     judge = OwnJudge(lambda: thrown(ValueError(SECRET)))
     line = thrown.__code__.co_firstlineno + 2
     metrics = ["faithfulness", "context_relevance", failing(lambda: thrown(KeyError(SECRET)))]
-    with attached(judge=judge, metrics=metrics, errors="swallow") as app:
+    with attached(judge=judge, metrics=metrics, raise_errors=False) as app:
         for number in range(4):
             app.turn(number)
             assert app.handle.flush()
@@ -287,9 +287,9 @@ def test_an_exception_is_logged_with_its_place_once_a_minute(
 
 
 def test_errors_that_are_raised_are_shown_whole(caplog: pytest.LogCaptureFixture) -> None:
-    """With ``errors="raise"``, the log has the message of the exception of a metric."""
+    """With ``raise_errors=True``, the log has the message of the exception of a metric."""
     metric = failing(lambda: thrown(ValueError(SECRET)))
-    with attached(metrics=[metric], errors="raise") as app:
+    with attached(metrics=[metric], raise_errors=True) as app:
         app.turn()
         assert app.handle.flush()
     assert f"ValueError: {SECRET}" in caplog.text
@@ -360,7 +360,7 @@ def test_lines_about_a_judge_name_it_and_its_address_alone(
 def test_the_message_of_a_judge_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A judge of a user may raise our errors with texts of its own."""
     judge = OwnJudge(lambda: thrown(JudgeTimeoutError(SECRET)))
-    with attached(judge=judge, metrics=["faithfulness"], errors="swallow") as app:
+    with attached(judge=judge, metrics=["faithfulness"], raise_errors=False) as app:
         app.turn()
         assert app.handle.flush()
     assert "scores are failing (timeout): judge own, " in caplog.text

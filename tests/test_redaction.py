@@ -149,7 +149,7 @@ def quoting(task: Task[Any]) -> object:
 def test_nobody_sees_what_is_redacted() -> None:
     """Judge, embedder and sinks see the texts without it, and so does who reads explanations."""
     judge, embedder, sink = FakeJudge(quoting), NotingEmbedder(), NotingSink()
-    options = {"judge": judge, "embedder": embedder, "sinks": [sink], "explanations": "on"}
+    options = {"judge": judge, "embedder": embedder, "sinks": [sink], "explanations": True}
     with running(redact=hide(CARD, "Ada"), **options) as app:
         with app.tracer.start_as_current_span("ask"):
             record_question(f"Question: {SAID}")

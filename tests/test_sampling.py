@@ -1,4 +1,4 @@
-"""The option `sampling_rules`: rates of turns by route, model, metadata, errors and feedback."""
+"""The option `sample_rate`: rates of turns by route, model, metadata, errors and feedback."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.sampling import SamplingRule, probability_of, rules_of
+from rag_eval_otel.sampling import SamplingRule, probability_of, rates_of
 
-RULES = rules_of(
+RULES = rates_of(
     [
         {"match": {"route": "/health*"}, "rate": 0},
         {"match": {"route": "/chat/*", "model": ["gpt-*", "o3"]}, "rate": 0.2},
         {"match": {"metadata.tier": 1, "beta": True}, "rate": 0.5},
         {"match": {"feedback": "bad", "route": "/spam"}, "rate": 0.1},
     ],
-    where="sampling_rules",
+    where="sample_rate",
 )
 
 
@@ -73,23 +73,23 @@ def test_rules_come_from_a_file_or_json(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     expected = (SamplingRule(match={"route": "/chat"}, rate=0.5),)
     for one in (text, path, str(path), [{"match": {"route": "/chat"}, "rate": 0.5}], expected):
-        assert rules_of(one, where="x") == expected
+        assert rates_of(one, where="x") == expected
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("nowhere.json", r"sampling_rules must be a .json file or a JSON list"),
-        ("{", "must be a .json file or a JSON list"),
-        ("[" * 100_000, "must be a .json file or a JSON list"),
-        ({"rate": 1}, "must be a list of rules"),
-        ("3", "must be a list of rules"),
+        ("nowhere.json", r"sample_rate must be a number between 0 and 1, or rules as a .json"),
+        ("{", "or rules as a .json file or a JSON list"),
+        ("[" * 100_000, "or rules as a .json file or a JSON list"),
+        ({"rate": 1}, "or a list of rules"),
+        ("3", "must be a number between 0 and 1, not 3"),
         ([3], "rule 1: must have the keys match and rate"),
-        ([{"match": {"a": 1}, "rate": 1}, {"rate": 1}], "rule 2: must have the keys"),
-        ([{"match": {"a": 1}, "rate": 2}], "rate must be a number from 0 to 1, not 2"),
+        ([{"rate": 1}, {"match": {"a": 1}, "rate": 1}], "only the last rule may have no match"),
+        ([{"match": {"a": 1}, "rate": 2}], "rate must be a number between 0 and 1, not 2"),
         ([{"match": {"a": 1}, "rate": True}], "rate must be a number"),
         ([{"match": {"a": 1}, "rate": float("nan")}], "rate must be a number"),
-        ([{"match": {}, "rate": 1}], "match must map names to values"),
+        ([{"match": [], "rate": 1}], "match must map names to values"),
         ([{"match": {3: 1}, "rate": 1}], "match has 3 as a name"),
         ([{"match": {"a": None}, "rate": 1}], "a must be a text, a number"),
         ([{"match": {"a": []}, "rate": 1}], "a must be a text, a number"),
@@ -98,5 +98,5 @@ def test_rules_come_from_a_file_or_json(tmp_path: Path) -> None:
 def test_a_rule_that_cannot_be_used_is_named(given: Any, told: str) -> None:
     """The message says which rule is wrong, and what it must look like."""
     with pytest.raises(ConfigError, match=told) as refusal:
-        rules_of(given, where="sampling_rules")
-    assert str(refusal.value).startswith("sampling_rules")
+        rates_of(given, where="sample_rate")
+    assert str(refusal.value).startswith("sample_rate")

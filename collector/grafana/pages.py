@@ -60,8 +60,8 @@ OVERVIEW = Dashboard(
             unit="reqps",
             queries=(
                 ask(
-                    f"sum by (outcome) (rate(rag_evaluation_turns_total{{{SERVICE}}}{RATE}))",
-                    "{{outcome}}",
+                    f"sum by (status) (rate(rag_evaluation_turns_total{{{SERVICE}}}{RATE}))",
+                    "{{status}}",
                 ),
                 ask(
                     "sum by (rag_evaluation_status)"
@@ -278,10 +278,10 @@ COST = Dashboard(
             queries=(
                 ask(
                     zero(
-                        "sum by (outcome, reason)"
-                        f' (rate(rag_evaluation_turns_total{{outcome!="scored", {SERVICE}}}{RATE}))'
+                        "sum by (status, reason)"
+                        f' (rate(rag_evaluation_turns_total{{status!="scored", {SERVICE}}}{RATE}))'
                     ),
-                    "{{outcome}} {{reason}}",
+                    "{{status}} {{reason}}",
                 ),
             ),
         ),
@@ -307,13 +307,13 @@ COST = Dashboard(
                 ask(
                     f"sum(rate(rag_evaluation_judge_calls_total{{{SERVICE}}}{RATE}))"
                     " / sum(rate(rag_evaluation_turns_total"
-                    f'{{outcome="scored", {SERVICE}}}{RATE}))',
+                    f'{{status="scored", {SERVICE}}}{RATE}))',
                     "requests",
                 ),
                 ask(
                     f"sum(rate(rag_evaluation_judge_tokens_total{{{SERVICE}}}{RATE}))"
                     " / sum(rate(rag_evaluation_turns_total"
-                    f'{{outcome="scored", {SERVICE}}}{RATE}))',
+                    f'{{status="scored", {SERVICE}}}{RATE}))',
                     "tokens",
                 ),
             ),
@@ -361,10 +361,10 @@ COST = Dashboard(
             queries=(
                 ask(
                     zero(
-                        "sum by (service_name, outcome)"
+                        "sum by (service_name, status)"
                         f' (rate(rag_evaluation_turns_total{{reason="budget", {SERVICE}}}{RATE}))'
                     ),
-                    "{{service_name}} {{outcome}}",
+                    "{{service_name}} {{status}}",
                 ),
             ),
         ),
@@ -428,7 +428,7 @@ HEALTH = Dashboard(
             unit="reqps",
             queries=(
                 _per_second("captured_total", "service_name", "{{service_name}} found"),
-                _per_second("turns_total", "outcome", "{{outcome}}"),
+                _per_second("turns_total", "status", "{{status}}"),
             ),
         ),
         Panel(
@@ -444,7 +444,7 @@ HEALTH = Dashboard(
                     "turns_total",
                     "service_name, reason",
                     "{{service_name}} {{reason}}",
-                    'outcome="dropped"',
+                    'status="dropped"',
                 ),
             ),
         ),

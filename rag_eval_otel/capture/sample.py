@@ -23,7 +23,7 @@ from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import USUAL, answer_of, is_in, is_same, json_in, normalised, place
 from rag_eval_otel.capture.tree import StepTree
 from rag_eval_otel.capture.turns import ANSWER_LENGTH, Turn, find_turns, is_short, may_grade
-from rag_eval_otel.types import ContextsFromPrompt, Passage, Sample, SkipReason
+from rag_eval_otel.types import Passage, Sample, SkipReason
 
 _MIN_LLM_NS = 5_000_000  # no LLM can answer within this time
 _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
@@ -351,7 +351,7 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
     return "partial" if tree.orphans else "no_answer"
 
 
-def turns_in(steps: Sequence[Step], *, contexts_from_prompt: ContextsFromPrompt) -> list[Turn]:
+def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]:
     """Return the RAG turns in ``steps``, the steps of one trace, of which some may be missing.
 
     A turn has a doubt, so that it is not scored, if its span has not ended or if it has more than

@@ -100,13 +100,6 @@ class Keys:
         "value",
     )
 
-    def after(self, *, question: Iterable[str] = (), answer: Iterable[str] = ()) -> Keys:
-        """Return these keys, preceded by the keys ``question`` and ``answer`` of one application.
-
-        If a dict has one of the application's keys, that key takes precedence.
-        """
-        return Keys((*question, *self.question), (*answer, *self.answer))
-
 
 USUAL: Final = Keys()
 _USER_ROLES = frozenset({"human", "user"})

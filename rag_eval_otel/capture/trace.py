@@ -36,7 +36,7 @@ from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Part
-from rag_eval_otel.types import ContextsFromPrompt, Ending
+from rag_eval_otel.types import Ending
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -317,7 +317,7 @@ def may_be_anchor(
     kind: Kind,
     *,
     spans: OpenSpans,
-    contexts_from_prompt: ContextsFromPrompt = "off",
+    contexts_from_prompt: bool = False,
 ) -> Anchoring:
     """Return whether the span ``view`` may get scores.
 
@@ -325,7 +325,7 @@ def may_be_anchor(
     retrieval is below it. It is likely to get them if a later LLM call is below it, too, and below
     none of its children. A streamed answer may still be written when the span has ended. So a span
     is also likely to get scores if a retrieval, or a span that started after a retrieval, is open
-    below it. With ``contexts_from_prompt="on"``, every LLM call may get scores.
+    below it. With ``contexts_from_prompt``, every LLM call may get scores.
     """
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
@@ -336,7 +336,7 @@ def may_be_anchor(
     is_likely = is_possible = False
     if kind in RETRIEVALS:
         up = Subtree(searched=view.start)
-    elif kind == "llm" and contexts_from_prompt == "on":
+    elif kind == "llm" and contexts_from_prompt:
         up, is_likely = Subtree(view.start, view.start), True
     elif kind == "llm":
         up = Subtree(own.searched, max(view.start, own.searched or 0))

@@ -36,7 +36,7 @@ from rag_eval_otel.capture.tree import (
     is_passed_on,
     lacks_retrieval,
 )
-from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
+from rag_eval_otel.types import ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
@@ -108,7 +108,7 @@ def find_turns(
     steps: Sequence[Step],
     *,
     loss: Loss = "none",
-    contexts_from_prompt: ContextsFromPrompt = "off",
+    contexts_from_prompt: bool = False,
 ) -> list[Turn]:
     """Return the RAG turns (question, contexts and answer) in the ``steps`` of one trace.
 
@@ -118,7 +118,7 @@ def find_turns(
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
     groups = group_calls(tree, retrievals)
-    if contexts_from_prompt == "on":
+    if contexts_from_prompt:
         grouped = {call.id for calls in groups.values() for call in calls}
         others = (call for call in tree.generators if call.id not in grouped)
         guessed = [one for one in map(retrieval_in, others) if one is not None]

@@ -21,7 +21,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import Owner, convention_of, native, openinference, owner_of
 from rag_eval_otel.capture.span import SdkSpan, attributes_of
 from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.config import Content, ContentCapture, Convention
+from rag_eval_otel.config import ExportContent
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.types import Ending, Feedback, Score, SpanRef, Usage
@@ -48,12 +48,10 @@ T = TypeVar("T")
 MAX_EXPLANATION = 1024  # characters
 
 
-def score_attributes(
-    ending: Ending, *, explanations: Literal["off", "on"] = "off"
-) -> dict[str, AttributeValue]:
+def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str, AttributeValue]:
     """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn.
 
-    ``ending`` says what became of the evaluation of the turn. If ``explanations`` is "on", the
+    ``ending`` says what became of the evaluation of the turn. If ``explanations``, the
     explanations of the scores are included, each cut to 1,024 characters. The attributes of scores
     by the offline judge of a cascade are called ``rag.evaluation.offline.<metric>.score`` etc.
     """
@@ -82,7 +80,7 @@ def score_attributes(
             found.update(_leaves(replace(score, name=f"{semconv.OFFLINE}.{score.name}")))
         for score in () if is_offline else evaluation.scores:
             found.update(_leaves(score))
-            if explanations == "on" and score.explanation:
+            if explanations and score.explanation:
                 key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
                 found[key] = score.explanation[:MAX_EXPLANATION]
     return exportable_attributes((k, value) for k, value in found.items() if value is not None)
@@ -209,19 +207,16 @@ Handling: TypeAlias = Literal["keep", "drop", "redact"]
 class ContentFilter:
     """Remove or redact texts in the attributes of spans and of their events before export.
 
-    The name of an attribute decides whether it contains a text, and who wrote it. ``foreign`` says
-    what happens to texts from other instrumentations: "keep" or "strip". ``own`` says what happens
-    to texts from the ``record_...()`` functions of this library. If ``own`` is "off", these texts
-    are removed. Otherwise ``redactor`` replaces what should not be exported. Spans that this
-    library created are not changed, because they were written according to the same options. A span
-    with texts from the ``record_...()`` functions, which no other instrumentation describes, is
-    also described in each of the ``conventions`` that has a kind of span.
+    The name of an attribute decides whether it contains a text, and who wrote it. ``exported`` says
+    whose texts stay: those of other instrumentations, all, or none. All include those of the
+    ``record_...()`` functions, in which ``redactor`` replaces what should not be exported. Spans
+    that this library created are not changed, because they were written according to the same
+    options. A span with texts from the ``record_...()`` functions, which no other instrumentation
+    describes, is also described in OpenInference.
     """
 
-    foreign: Content = "keep"
-    own: ContentCapture = "off"
+    exported: ExportContent = "foreign"
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    conventions: Sequence[Convention] = ("genai",)
 
     def shown(self, span: ReadableSpan) -> ReadableSpan:
         """Return a copy of ``span`` without the texts that must not be exported.
@@ -234,7 +229,7 @@ class ContentFilter:
         names = attributes_of(span)
         # A span limit may have dropped the attribute that says that events have texts of ours.
         may_have_own = span.dropped_attributes or not native.PARTS.keys().isdisjoint(names)
-        if self.foreign == "keep" and not may_have_own:
+        if self.exported != "none" and not may_have_own:
             return span
         events = [self._event(event) for event in span.events]
         attributes = self._filtered(span.attributes or {}) if any(map(owner_of, names)) else None
@@ -255,7 +250,7 @@ class ContentFilter:
         instrumentation describes the span.
         """
         names = native.PARTS.keys() & attributes_of(span).keys()
-        if "openinference" not in self.conventions or not names:
+        if not names:
             return {}
         if convention_of(SdkSpan(span)) != "native":
             return {}
@@ -307,5 +302,5 @@ class ContentFilter:
     def _handling(self, owner: Owner | None) -> Handling:
         if owner == "own":
             kept: Handling = "redact" if self.redactor else "keep"
-            return "drop" if self.own == "off" else kept
-        return "drop" if owner == "foreign" and self.foreign == "strip" else "keep"
+            return kept if self.exported == "all" else "drop"
+        return "drop" if owner == "foreign" and self.exported == "none" else "keep"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from opentelemetry import _logs
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -44,7 +44,7 @@ class EventSink:
         self,
         logger_provider: _logs.LoggerProvider | None = None,
         *,
-        explanations: Literal["off", "on"] = "off",
+        explanations: bool = False,
     ) -> None:
         provider = logger_provider or _logs.get_logger_provider()
         self._logger = provider.get_logger(
@@ -87,7 +87,7 @@ def _of_feedback(feedback: Feedback) -> Iterator[tuple[str, AttributeValue]]:
 
 
 def _attributes(
-    score: Score, evaluation: Evaluation, *, explanations: Literal["off", "on"]
+    score: Score, evaluation: Evaluation, *, explanations: bool
 ) -> Iterator[tuple[str, AttributeValue]]:
     yield from evaluation.about.items()
     yield semconv.GEN_AI_EVALUATION_NAME, score.name
@@ -109,7 +109,7 @@ def _attributes(
         probability = float(evaluation.sampling.probability)
         yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
     yield from spent(score.usage, score.cost, currency=evaluation.currency).items()
-    if explanations == "on" and score.explanation:
+    if explanations and score.explanation:
         yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
 
 
@@ -123,7 +123,7 @@ class SpanScores:
     whether the judge's reasons are included. ``clock`` returns the time of the events in ns.
     """
 
-    explanations: Literal["off", "on"] = "off"
+    explanations: bool = False
     events: ScoreEvents = "log"
     has_logs: Callable[[], bool] = lambda: True
     clock: Callable[[], int] = time.time_ns

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.drift.monitor import DriftOptions
+from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.backends.delivery import BackendSink
 from rag_eval_otel.export.drift import DriftSink, DriftTelemetry
@@ -108,12 +109,12 @@ def build_sinks(
     """
     if config.score_events != "span":
         yield EventSink(logs, explanations=config.explanations)
-    if config.backends and not config.sdk_disabled:
+    if config.backends and not sdk_disabled():
         yield build_backends(config, meters)
-    if config.drift == "off" or config.sdk_disabled:
+    if config.drift is False or sdk_disabled():
         return
     yield DriftSink(
-        DriftOptions() if config.drift == "on" else cast("DriftOptions", config.drift),
+        DriftOptions() if config.drift is True else cast("DriftOptions", config.drift),
         DriftTelemetry(meter_provider=meters, logger_provider=logs),
         service=service_name(provider),
     )

@@ -383,7 +383,7 @@ class InstrumentSink:
 
     Values in the histograms can have exemplars, which refer to the evaluated spans. The counter
     ``rag.evaluation.turns`` counts every turn exactly once, with or without scores. It has the
-    attribute ``outcome`` and, if there is a reason, the attribute ``reason``. ``services`` are
+    attribute ``status`` and, if there is a reason, the attribute ``reason``. ``services`` are
     always told apart in metrics, however many other services there are.
     """
 
@@ -444,10 +444,8 @@ class InstrumentSink:
         self.tally.add("captured", "turn", number=turns)
         self._meters.record(semconv.CAPTURED, turns)
 
-    def turn(
-        self, outcome: Outcome, reason: Reason | SkipReason | DropReason | None = None
-    ) -> None:
-        attributes: dict[str, str] = {semconv.OUTCOME: outcome}
+    def turn(self, status: Outcome, reason: Reason | SkipReason | DropReason | None = None) -> None:
+        attributes: dict[str, str] = {semconv.STATUS: status}
         if reason is not None:
             attributes[semconv.REASON] = reason
         self._meters.record(semconv.TURNS, 1, attributes)

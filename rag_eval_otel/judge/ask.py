@@ -27,7 +27,7 @@ from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.shortening import with_fewer_contexts
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.judge.usage import Ledger, Meter
-from rag_eval_otel.types import Reasons, Usage
+from rag_eval_otel.types import Usage
 
 R = TypeVar("R", bound=Reply)
 
@@ -41,7 +41,7 @@ class Ask:
     - ``repairs``: how often a task is sent again if the reply to the task does not parse.
     - ``patience``: the most seconds that a task waits to share a request, for the end of requests
       under way. A reply may lead to further tasks, and all of them can then share a request.
-    - ``reasons``: with ``"on"``, the judge gives a reason with each verdict and rating.
+    - ``reasons``: whether the judge gives a reason with each verdict and rating.
     - ``budget``: limits requests, tokens and money. A request beyond it raises `BudgetSpentError`.
 
     After the replies, ``usage`` has the numbers of requests and tokens, ``ledger`` divides them
@@ -56,7 +56,7 @@ class Ask:
         share_requests: bool = True,
         repairs: int = 1,
         patience: float = 5.0,
-        reasons: Reasons = "off",
+        reasons: bool = False,
         budget: Budget | None = None,
     ) -> None:
         self.usage = Usage()
@@ -68,7 +68,7 @@ class Ask:
         self._shares = share_requests
         self._repairs = repairs
         self._patience = patience
-        self._reasons: Reasons = reasons
+        self._reasons = reasons
         self.errors: list[BaseException] = []  # of requests that have failed
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []

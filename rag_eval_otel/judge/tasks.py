@@ -37,7 +37,7 @@ from rag_eval_otel.judge.replies import (
     Useful,
     Verdicts,
 )
-from rag_eval_otel.types import Reasons, Replies
+from rag_eval_otel.types import Replies
 
 R = TypeVar("R", bound=Reply)
 Input: TypeAlias = "tuple[str, str | tuple[str, ...]]"
@@ -144,7 +144,7 @@ class Task(Generic[R]):
     rated: Rated = "integer"
     examples: tuple[Example, ...] = ()
     complaint: str = ""
-    reasons: Reasons = "off"
+    reasons: bool = False
 
     def text(self, name: str) -> str:
         """Return the text of the input ``name``; a list of texts is joined by line breaks."""
@@ -188,7 +188,7 @@ def _most_tokens(task: Task[Any]) -> int:
     copied = sum(len(text.encode("utf-8", "replace")) for text in repeated)
     entries = len(task.texts(task.kind.each)) if task.kind.each else 0
     plain = _REPLY_TOKENS + _ENTRY_TOKENS * entries + copied
-    return plain * _WITH_REASONS if task.reasons == "on" else plain
+    return plain * _WITH_REASONS if task.reasons else plain
 
 
 def may_share(one: Task[Reply], other: Task[Reply]) -> bool:

@@ -30,7 +30,6 @@ from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.shortening import CutText
 from rag_eval_otel.judge.tasks import Example, Kind, Task
-from rag_eval_otel.types import Reasons
 from rag_eval_otel.untrusted import harmless
 
 Schema: TypeAlias = "dict[str, Any]"
@@ -86,7 +85,7 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
     """
     groups = _groups(tasks)
     schema = _reply_schema(groups)
-    reasons = [prompt_text("reasons")] if _reasons(tasks) == "on" else []
+    reasons = [prompt_text("reasons")] if any(task.reasons for task in tasks) else []
     fixed = [_section(group, tasks) for group in groups.values()]
     user = "\n\n".join([*fixed, f"Reply: {_form(schema)}", _materials(tasks, code)])
     return Request(
@@ -112,10 +111,6 @@ def _groups(tasks: Tasks) -> dict[str, list[Task[Any]]]:
     return groups
 
 
-def _reasons(tasks: Tasks) -> Reasons:
-    return "on" if any(task.reasons == "on" for task in tasks) else "off"
-
-
 def _section(group: Tasks, tasks: Tasks) -> str:
     first = group[0]
     lines = [f"# {first.prompt}", _instructions(first.kind)]
@@ -138,7 +133,7 @@ def _are_drawings(group: Tasks) -> bool:
 def _example(example: Example, task: Task[Any]) -> str:
     shown = (f"<{name}>\n{_listed(value)}\n</{name}>" for name, value in example.inputs)
     outputs = json.loads(example.outputs)
-    short = _shortened(outputs, reply_schema(task.reply, task.reasons))
+    short = _shortened(outputs, reply_schema(task.reply, reasons=task.reasons))
     reply = json.dumps(
         short if isinstance(short, dict) else {task.prompt: short}, ensure_ascii=False
     )
@@ -225,32 +220,32 @@ def _all_contexts(tasks: Tasks) -> dict[str, None]:
 # --- the form of the reply ------------------------------------------------------------------------
 
 
-def reply_schema(reply: type[Reply], reasons: Reasons) -> Schema:
+def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
     """Return a short JSON Schema of ``reply`` that the strict mode of providers accepts.
 
-    Numbers of entries are left out, and reasons too, unless ``reasons`` is ``"on"``. If an object
+    Numbers of entries are left out, and reasons too, unless ``reasons``. If an object
     would have only one member, the schema of the member takes its place.
     """
-    return _reply_schema_of(reply, reasons)
+    return _reply_schema_of(reply, reasons=reasons)
 
 
 @lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
-def _reply_schema_of(reply: type[Reply], reasons: Reasons) -> Schema:
+def _reply_schema_of(reply: type[Reply], *, reasons: bool) -> Schema:
     schema, defs = _full_schema(reply)
-    return _short(schema, defs, reasons)
+    return _short(schema, defs, reasons=reasons)
 
 
-def _short(schema: Schema, defs: Schema, reasons: Reasons) -> Schema:
+def _short(schema: Schema, defs: Schema, *, reasons: bool) -> Schema:
     if "$ref" in schema:
         schema = defs[schema["$ref"].rpartition("/")[2]]
     if "items" in schema:
-        return {"type": "array", "items": _short(schema["items"], defs, reasons)}
+        return {"type": "array", "items": _short(schema["items"], defs, reasons=reasons)}
     if "properties" not in schema:
         return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
     members = {
-        name: _short(member, defs, reasons)
+        name: _short(member, defs, reasons=reasons)
         for name, member in schema["properties"].items()
-        if name in _essential(schema) or (reasons == "on" and "position" not in member)
+        if name in _essential(schema) or (reasons and "position" not in member)
     }
     return _object(members) if len(members) > 1 else next(iter(members.values()))
 
@@ -280,7 +275,7 @@ def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
 
 
 def _part_schema(group: Tasks) -> Schema:
-    one = reply_schema(group[0].reply, group[0].reasons)
+    one = reply_schema(group[0].reply, reasons=group[0].reasons)
     if len(group) == 1:
         return one
     if _are_drawings(group) and "properties" in one:

@@ -73,8 +73,8 @@ class Admission:
     @classmethod
     def of(cls, config: Config) -> Admission:
         return cls(
-            sample_rate=config.sample_rate,
-            rules=config.chosen_rules,
+            sample_rate=config.base_rate,
+            rules=config.sampling_rules,
             limits=[limit for limit in config.limits if limit.unit == TURNS],
             has_cascade=config.cascade is not None,
         )

@@ -63,7 +63,7 @@ class _Report(SpanProcessor):
         if attachment is not None and attachment.receives_spans:
             provider.add_span_processor(self)  # type: ignore[attr-defined]
         config = pipeline.config
-        call_at_end(self, seconds=config.shutdown_seconds, on_sigterm=config.on_sigterm)
+        call_at_end(self, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks)
 
     def _reset(self) -> None:
         self._spans: Counter[str] = Counter()

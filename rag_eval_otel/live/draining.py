@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import get_meter_provider
 
+from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.store import CHUNK
 from rag_eval_otel.runtime.providers import logger_provider_or_global
@@ -190,7 +191,7 @@ class Draining:
     def _within(self, call: Callable[[], bool], *, timeout: float) -> bool:
         """Return ``call()``, made on a thread of its own, or False after ``timeout`` seconds."""
         pipeline = self.pipeline
-        if pipeline.is_own_thread() or pipeline.config.sdk_disabled:
+        if pipeline.is_own_thread() or sdk_disabled():
             return call()
         return pipeline.flushes.call(call, timeout)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
+from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.factory import find_sinks
 from rag_eval_otel.live.instrument import Handle, instrument, pipeline_of, recorder_of
@@ -47,9 +48,9 @@ class RagEvalCallbackHandler(LangChainCapture):
         self._attached: Handle | None = None
         self._recorder_of_handle: RunRecorder | None = None
         self._has_failed = False
-        edge = Edge("callback", on_error=self._count_error, mode=self._config.errors)
+        edge = Edge("callback", on_error=self._count_error, raise_errors=self._config.raise_errors)
         super().__init__(self._connect, edge=edge)
-        self.enabled = not self._config.sdk_disabled
+        self.enabled = not sdk_disabled()
 
     @property
     def handle(self) -> Handle:

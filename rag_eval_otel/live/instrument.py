@@ -23,6 +23,7 @@ from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.capture.trace import is_own
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.drift.canary import Canary, CanaryMonitor
+from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.factory import (
@@ -95,7 +96,7 @@ class Handle:
             self._log_tap.open(self._log_listener)
         self._draining = Draining(pipeline, logs=logger_provider, meters=meter_provider)
         self._at_end = call_at_end(
-            self._draining, seconds=config.shutdown_seconds, on_sigterm=config.on_sigterm
+            self._draining, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
         )
         pipeline.instruments.watch(pipeline.store, pipeline.scorer.measurements)
 
@@ -110,7 +111,7 @@ class Handle:
         self._record_searches()
         pipeline = self._pipeline
         callback = LangChainCapture(lambda: pipeline.recorder, edge=pipeline.edge("callback"))
-        callback.enabled = not self.config.sdk_disabled
+        callback.enabled = not sdk_disabled()
         return callback
 
     @cached_property
@@ -120,8 +121,8 @@ class Handle:
         return VectorStoreSearches()
 
     def _record_searches(self) -> None:
-        """If the option ``vector_stores`` is on, record searches of LangChain vector stores."""
-        if self.config.vector_stores == "on":
+        """If the option ``host_hooks`` is on, record searches of LangChain vector stores."""
+        if self.config.host_hooks:
             self._searches.install()
 
     @cached_property
@@ -216,7 +217,7 @@ class Handle:
 def recorder_of(handle: Handle) -> RunRecorder:
     """Return the object that records LangChain runs for the pipeline of ``handle``.
 
-    If the option ``vector_stores`` is on, searches of vector stores are recorded from now on.
+    If the option ``host_hooks`` is on, searches of vector stores are recorded from now on.
     """
     handle._record_searches()  # noqa: SLF001
     return handle._pipeline.recorder  # noqa: SLF001
@@ -296,7 +297,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._start_next = next_processor.on_start
         self._own_threads = pipeline.evaluator.threads
         self._pass_on = pipeline.export
-        if pipeline.config.content == "keep":
+        if pipeline.config.export_content != "none":
             self._pass_on = next_processor.on_end
         self._bind()
         pipeline.attach(next_processor)
@@ -408,7 +409,7 @@ def instrument(
     if wrap is not None:
         check_processor(wrap)
     with _ATTACHING:
-        made = wrap is not None or config.sdk_disabled
+        made = wrap is not None or sdk_disabled()
         find = get_tracer_provider if made else global_or_new_tracer_provider
         provider = tracer_provider or find()
         attachment = attachment_of(provider) if wrap is None else None
@@ -459,15 +460,9 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
         msg = f"config must be a Config, not {given!r}; pass options by name"
         raise ConfigError(msg)
     check_targets(config)
-    if not config.sdk_disabled:
+    if not sdk_disabled():
         return config
-    return replace(
-        config,
-        sample_rate=0.0,
-        sampling_rules=(),
-        cascade=None,
-        spans="none",
-    )
+    return replace(config, sample_rate=0.0, cascade=None, spans="none")
 
 
 def _handle_on(attachment: Attachment | None) -> Handle | None:
@@ -495,7 +490,7 @@ def _build_pipeline(
     needed = _needed_providers(config, meter_provider, logger_provider)
     return Pipeline(
         config,
-        provider=NoOpTracerProvider() if config.sdk_disabled else provider,
+        provider=NoOpTracerProvider() if sdk_disabled() else provider,
         instruments=instruments,
         sinks=(partial(warn_of_missing_providers, needed), *sinks, *built_in),
         has_logs=partial(has_logger_provider, logger_provider),
@@ -525,7 +520,7 @@ def _attach(
     """
     if wrap is not None:
         return RagEvalSpanProcessor.of_pipeline(wrap, pipeline)
-    if pipeline.config.sdk_disabled:
+    if sdk_disabled():
         return None
     if attachment is not None and attachment.receives_spans:
         original = OriginalProcessor(attachment.target)
@@ -534,8 +529,8 @@ def _attach(
         return processor
     log.warning(
         "%s is not the OpenTelemetry SDK's: the spans of other instrumentations are not scored,"
-        " and content=%r has no effect",
+        " and export_content=%r has no effect",
         type(provider).__name__,
-        pipeline.config.content,
+        pipeline.config.export_content,
     )
     return None

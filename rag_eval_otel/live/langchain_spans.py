@@ -31,7 +31,7 @@ from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.capture.values import messages_in, plain
-from rag_eval_otel.config import ContentCapture, Convention, Spans
+from rag_eval_otel.config import Spans
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import Edge
@@ -91,14 +91,12 @@ class RunSpans:
 class SpanWriter:
     """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``.
 
-    ``conventions`` names the attribute conventions, of which GenAI is always one. Texts are written
-    on the spans only if ``content`` is ``span``.
+    The spans have the attributes of OpenInference, too, and texts only if ``has_texts``.
     """
 
     tracer: Tracer
     spans: Spans = "essential"
-    content: ContentCapture = "off"
-    conventions: Sequence[Convention] = ("genai",)
+    has_texts: bool = False
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     metadata_keys: Sequence[str] = ()
 
@@ -162,12 +160,11 @@ class SpanWriter:
         self, run: Run, step: Step | None, *, operation: str | None
     ) -> dict[str, AttributeValue]:
         found: dict[str, AttributeValue | None] = {}
-        if self.content == "span" and step is not None:
+        if self.has_texts and step is not None:
             with suppress(RedactionError):  # then no text of the run is exported
-                found.update(_content(run, step, clean=self.redactor, by=self.conventions))
+                found.update(_content(run, step, clean=self.redactor))
         # After the texts: at a limit of attributes, the SDK drops the first ones.
-        if "openinference" in self.conventions:
-            found.update(_by_openinference(run, operation))
+        found.update(_by_openinference(run, operation))
         found[semconv.GEN_AI_OPERATION_NAME] = operation
         found.update(_described(run, operation))
         if run is run.tree.root:
@@ -260,10 +257,8 @@ def _by_openinference(run: Run, operation: str | None) -> Attributes:
     )
 
 
-def _content(
-    run: Run, step: Step, *, clean: Redactor, by: Sequence[Convention]
-) -> dict[str, AttributeValue | None]:
-    """Return the attributes with the texts of ``run``, in the conventions ``by``."""
+def _content(run: Run, step: Step, *, clean: Redactor) -> dict[str, AttributeValue | None]:
+    """Return the attributes with the texts of ``run``."""
     asked = None if step.input is None else clean.text(step.input)
     told = None if step.output is None else clean.text(step.output)
     documents: list[Passage] = []
@@ -290,8 +285,6 @@ def _content(
             ),
             semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
         }
-    if "openinference" not in by:
-        return found
     same = openinference.texts(asked=asked, told=told, documents=documents, messages=messages)
     return {**same, **found}
 

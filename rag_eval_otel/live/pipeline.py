@@ -101,10 +101,8 @@ class Pipeline:
         self.now = now
         self._next: NextProcessor | None = None
         self.content = ContentFilter(
-            foreign=config.content,
-            own=config.capture_content,
+            exported=config.export_content,
             redactor=redactor(config.redact),
-            conventions=config.span_conventions,
         )
         self.scorer = scorer or build_scorer(config, instruments=instruments, sinks=sinks)
         self.evaluator = self.scorer.evaluator
@@ -130,10 +128,6 @@ class Pipeline:
             explanations=config.explanations, events=config.score_events, has_logs=has_logs
         )
         self._writer = self._make_writer(provider)
-        self._keys = USUAL.after(
-            question=(config.question_key,) if config.question_key else (),
-            answer=(config.answer_key,) if config.answer_key else (),
-        )
         self._tree_edge = self.edge("callback")
         self._end_edge = self.edge("on_end")
         self._read_edge = self.edge("reading")
@@ -149,7 +143,8 @@ class Pipeline:
 
         ``place`` names the part of this library in which an error is counted.
         """
-        return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
+        on_error = self.instruments.internal_error
+        return Edge(place, on_error=on_error, raise_errors=self.config.raise_errors)
 
     def _make_writer(self, provider: TracerProvider) -> SpanWriter:
         config = self.config
@@ -158,8 +153,7 @@ class Pipeline:
                 semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
             ),
             spans=config.spans,
-            content=config.capture_content,
-            conventions=config.span_conventions,
+            has_texts=config.export_content == "all",
             redactor=redactor(config.redact),
             metadata_keys=config.metadata_keys,
         )
@@ -394,7 +388,7 @@ class Pipeline:
 
     def _read_tree(self, item: EndedTree) -> TreeReading:
         tree = item.tree
-        steps = tree.steps(self._keys, most=self.config.max_text_chars)
+        steps = tree.steps(USUAL, most=self.config.max_text_chars)
         by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
         if item.use != "read":
             return TreeReading(by_id)
@@ -486,9 +480,9 @@ class Pipeline:
         if trace.is_doubled:
             return []
         most = self.config.max_text_chars
-        steps = [read(view, self._keys, most=most) for view in trace.spans.values()]
+        steps = [read(view, most=most) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
-            steps += tree.steps(self._keys, parent=span_id, most=most)
+            steps += tree.steps(USUAL, parent=span_id, most=most)
         return steps
 
     def _turns_in(self, steps: Sequence[Step]) -> list[Turn]:

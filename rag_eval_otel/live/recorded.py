@@ -27,7 +27,7 @@ from rag_eval_otel.capture.documents import passage_of
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Part
 from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.config import ErrorMode, error_mode
+from rag_eval_otel.config import raises_errors
 from rag_eval_otel.export.attributes import feedback_attributes
 from rag_eval_otel.export.events import EventSink
 from rag_eval_otel.export.metrics import InstrumentSink
@@ -57,7 +57,7 @@ def record_question(text: str) -> None:
     warning is logged. A span that is not sampled records nothing.
 
     If ``text`` is not a str, a `TypeError` is raised under pytest and with
-    ``RAG_EVAL_ERRORS=raise``. Otherwise the error is logged and counted, and the application
+    ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted, and the application
     continues.
     """
     _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
@@ -87,7 +87,7 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     count, in the order of the calls. A repeated text counts once. Errors are handled as in
     `record_question`.
     """
-    with _edge(error_mode()):
+    with _edge(raise_errors=raises_errors()):
         asked = _text("record_retrieval", query)
         passages = passages_of(documents)
         run = _active_run()
@@ -130,9 +130,9 @@ def record_feedback(
     ended, the turn is evaluated, unless ``sample_rate`` is 0 or a sampling rule says otherwise.
 
     The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
-    ``RAG_EVAL_ERRORS=raise``. Otherwise the error is logged and counted.
+    ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted.
     """
-    with _feedback_edge(error_mode()):
+    with _feedback_edge(raise_errors=raises_errors()):
         given = _checked(score, name, comment=comment)
         trace, span, origin = _ids(trace_id, span_id)
         if trace == 0:
@@ -149,7 +149,7 @@ def record_feedback(
 
 
 def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
-    with _edge(error_mode()):
+    with _edge(raise_errors=raises_errors()):
         checked = _text(caller, text)
         run = _active_run()
         if run is not None:
@@ -189,9 +189,9 @@ def _warnings() -> LimitedLog:
 
 
 @cache
-def _edge(mode: ErrorMode) -> Edge:
+def _edge(*, raise_errors: bool) -> Edge:
     """Return the error handler of the ``record_...()`` functions."""
-    return Edge("record", on_error=_count, mode=mode)
+    return Edge("record", on_error=_count, raise_errors=raise_errors)
 
 
 def _count(place: str) -> None:
@@ -400,10 +400,10 @@ def _warn_alone() -> None:
 
 
 @cache
-def _feedback_edge(mode: ErrorMode) -> Edge:
+def _feedback_edge(*, raise_errors: bool) -> Edge:
     """Return the error handler of `record_feedback`."""
-    log = LimitedLog(errors="raise")  # the message says which argument is wrong
-    return Edge("feedback", on_error=_count_refused, mode=mode, log=log)
+    log = LimitedLog(raise_errors=True)  # the message says which argument is wrong
+    return Edge("feedback", on_error=_count_refused, raise_errors=raise_errors, log=log)
 
 
 def _count_refused(place: str) -> None:

@@ -100,7 +100,7 @@ class SharedEvaluations:
         if not self._max_kept or not all(map(is_final, evaluation.scores)):
             return
         kept = _unpaid(evaluation)
-        if self._measurement.explanations == "off":
+        if not self._measurement.explanations:
             kept = replace(kept, scores=tuple(map(_without_texts, kept.scores)))
         with self._lock:
             self._kept[key] = kept

@@ -17,7 +17,7 @@ from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.trace import Held
 from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.config import Config, ErrorMode
+from rag_eval_otel.config import Config
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, failed_evaluation
 from rag_eval_otel.export.metrics import Agreement, DropReason, InstrumentSink
@@ -63,7 +63,7 @@ class TurnScorer:
     A turn is one question of a user and its answer. Each turn is counted once, with its outcome.
     In a cascade, ``offline`` measures all turns, and ``measurement`` a sample of them.
     ``metadata_keys`` names the metadata of a turn that goes to the sinks together with the scores.
-    ``errors`` says whether an error of a sink is logged or raised. ``redactor`` redacts
+    ``raise_errors`` says whether an error of a sink is logged or raised. ``redactor`` redacts
     comments of people.
     """
 
@@ -77,7 +77,7 @@ class TurnScorer:
         sinks: Sequence[Sink] = (),
         admission: Admission | None = None,
         metadata_keys: Sequence[str] = (),
-        errors: ErrorMode,
+        raise_errors: bool,
         spending: Spending | None = None,
         redactor: Redactor = Redactor(),  # noqa: B008  # frozen
     ) -> None:
@@ -98,10 +98,9 @@ class TurnScorer:
         self._metadata_keys = metadata_keys
         self._recent = RecentTurns()
         self._shared = None if offline is None else SharedEvaluations(offline)
-        self._edge = Edge("evaluation", on_error=instruments.internal_error, mode=errors)
-        self._edge_of = cache(
-            lambda sink: Edge("sink", on_error=instruments.internal_error, mode=errors, part=sink)
-        )
+        edge = partial(Edge, on_error=instruments.internal_error, raise_errors=raise_errors)
+        self._edge = edge("evaluation")
+        self._edge_of = cache(lambda sink: edge("sink", part=sink))
         self._log = LimitedLog()
         self._is_closed = False
         # A worker sets both: its spans are of several services, and may be taken from it.
@@ -453,7 +452,7 @@ def build_scorer(
         sinks=sinks,
         admission=Admission.of(config),
         metadata_keys=config.metadata_keys,
-        errors=config.errors,
+        raise_errors=config.raise_errors,
         spending=spending,
         redactor=redactor(config.redact),
     )

@@ -20,7 +20,7 @@ from rag_eval_otel.judge.budget import NANO, Budget, whole
 from rag_eval_otel.judge.models import build_judge, build_live_embedder, is_offline
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.judge.redis_counts import RedisCounts
-from rag_eval_otel.limits import TURNS, AtBudget
+from rag_eval_otel.limits import TURNS
 from rag_eval_otel.live.repeats import SharedEvaluations
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
@@ -51,8 +51,7 @@ class Spending:
     """Measures turns within a budget.
 
     ``measurement`` asks the judge, and each of its requests passes ``budget``. When the budget is
-    spent, ``offline`` measures the turns; if it is None, they are skipped with the reason
-    ``budget``. ``at_budget`` is the name of this choice in metrics. The scores of ``max_kept``
+    spent, turns are skipped with the reason ``budget``. The scores of ``max_kept``
     turns are kept for equal turns, and are used even when the budget is spent. ``on_unused`` is
     called with an evaluation that took requests before the budget refused the rest of them, and
     that is not returned. ``count`` is that of `SharedEvaluations`.
@@ -63,16 +62,12 @@ class Spending:
         measurement: Measurement,
         *,
         budget: Budget | None,
-        at_budget: AtBudget | str = "drop",
-        offline: Measurement | None = None,
         max_kept: int = 0,
         count: Callable[[str], None] = lambda _: None,
         on_unused: Callable[[Evaluation], None] = lambda _: None,
     ) -> None:
         """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
         self._budget = budget
-        self._at_budget = at_budget
-        self._offline = offline
         self._on_unused = on_unused
         if budget is not None:
             measurement = replace(measurement, budget=budget)
@@ -101,10 +96,6 @@ class Spending:
             refused = evaluation
         elif (known := self._evaluations.known(sample)) is not None:
             return replace(known, sampling=sampling)
-        if otherwise is None and self._offline is not None:
-            offline = await self._offline.of(sample)
-            sampling = replace(sampling, stage="offline", reason="budget")
-            otherwise = replace(offline, sampling=sampling)
         if otherwise is None:
             if refused is not None:
                 self._on_unused(refused)
@@ -119,7 +110,7 @@ class Spending:
         return [
             Observation(
                 amount / max(whole(limit) / (NANO if limit.is_money else 1), math.ulp(1.0)),
-                {semconv.LIMIT: str(limit), semconv.AT_BUDGET: self._at_budget},
+                {semconv.LIMIT: str(limit)},
             )
             for limit, amount in left
         ]
@@ -153,7 +144,6 @@ def build_measurement(config: Config) -> Measurement:
         metrics=metrics,
         judge=build_judge(config),
         embedder=build_live_embedder(config),
-        share_requests=config.fusion == "on",
         explanations=config.explanations,
         timeout=config.evaluation_timeout,
         redactor=redactor(config.redact),
@@ -161,34 +151,27 @@ def build_measurement(config: Config) -> Measurement:
         label_metrics=chosen_labelling(metrics, config.label_metrics),
         prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
         prices=load_prices(config.prices),
-        log=LimitedLog(errors=config.errors),
+        log=LimitedLog(raise_errors=config.raise_errors),
     )
 
 
 def build_offline(config: Config, judge: str | JudgeLike) -> Measurement:
     """Return a `Measurement` with the offline embedder and ``judge``, which is not that of config.
 
-    It is the first judge of a cascade, or scores turns when the budget is spent.
+    It is the first judge of a cascade.
     """
     return build_measurement(
-        replace(config, judge=judge, embedder="hashing", cascade=None, drift="off")
+        replace(config, judge=judge, embedder="hashing", cascade=None, drift=False)
     )
 
 
 def build_spending(
     config: Config, measurement: Measurement, *, instruments: InstrumentSink
 ) -> Spending:
-    """Return the `Spending` of ``config``; in a cascade, it has no offline judge of its own."""
-    on_error = partial(instruments.internal_error, "redis")
-    budget, at_budget = build_budget(config, on_error), config.at_budget
-    offline = None
-    if budget is not None and config.cascade is None and at_budget != "drop":
-        offline = build_offline(config, "lexical" if at_budget == "offline" else at_budget)
+    """Return the `Spending` of ``config``."""
     return Spending(
         measurement,
-        budget=budget,
-        at_budget=at_budget,
-        offline=offline,
+        budget=build_budget(config, partial(instruments.internal_error, "redis")),
         max_kept=0 if is_offline(measurement.judge) else _KEPT,
         count=instruments.cache_lookup,
         on_unused=instruments.count_cost,

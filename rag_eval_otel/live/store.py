@@ -50,7 +50,7 @@ from rag_eval_otel.capture.trace import (
     trace_of,
 )
 from rag_eval_otel.config import Config
-from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending
+from rag_eval_otel.types import UNTOUCHED, Ending
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -116,12 +116,12 @@ class Store:
         *,
         hold: HoldLimits | None = None,
         limits: TraceLimits | None = None,
-        contexts_from_prompt: ContextsFromPrompt = "off",
+        contexts_from_prompt: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hold = hold or HoldLimits()
         self._limits = limits or TraceLimits()
-        self._contexts_from_prompt: ContextsFromPrompt = contexts_from_prompt
+        self._contexts_from_prompt = contexts_from_prompt
         self._clock = clock
         self.is_open = True
         self.is_fed = False

@@ -32,7 +32,6 @@ from functools import cache, partial, wraps
 from types import FrameType
 from typing import Any, Final, Protocol
 
-from rag_eval_otel.config import OnSigterm
 from rag_eval_otel.runtime.fork import call_in_child
 
 _REPEATED: Final = 1.0  # seconds in which supervisors send SIGTERM twice, to process and group
@@ -58,20 +57,20 @@ class Registration:
 
     work: LastWork
     seconds: float
-    on_sigterm: OnSigterm
+    at_sigterm: bool
 
     def cancel(self) -> None:
         """Do not call the work any more."""
         _process().remove(self)
 
 
-def call_at_end(work: LastWork, *, seconds: float, on_sigterm: OnSigterm) -> Registration:
+def call_at_end(work: LastWork, *, seconds: float, at_sigterm: bool) -> Registration:
     """Call ``work`` before the process ends.
 
-    ``seconds`` limits the time, except at the end of the interpreter. If ``on_sigterm`` is ``off``,
+    ``seconds`` limits the time, except at the end of the interpreter. Without ``at_sigterm``,
     nothing is done at SIGTERM.
     """
-    registration = Registration(work=work, seconds=seconds, on_sigterm=on_sigterm)
+    registration = Registration(work=work, seconds=seconds, at_sigterm=at_sigterm)
     _process().add(registration)
     return registration
 
@@ -95,7 +94,7 @@ class _Process:
     def add(self, registration: Registration) -> None:
         self._registered = (*self._registered, registration)
         atexit.register(registration.work.drain)  # before meter and logger providers that are older
-        if registration.on_sigterm == "drain":
+        if registration.at_sigterm:
             self._handle_sigterm()
         self._follow_servers()
         process = sys.modules.get("multiprocessing.process")
@@ -111,7 +110,7 @@ class _Process:
 
     @property
     def _at_sigterm(self) -> tuple[Registration, ...]:
-        return tuple(each for each in self._last_first if each.on_sigterm == "drain")
+        return tuple(each for each in self._last_first if each.at_sigterm)
 
     @property
     def _last_first(self) -> tuple[Registration, ...]:

@@ -12,7 +12,6 @@ from types import TracebackType
 
 from opentelemetry import context as otel_context
 
-from rag_eval_otel.config import ErrorMode
 from rag_eval_otel.runtime.limited_log import LimitedLog
 
 # The OpenTelemetry API creates these keys in each process and gives them no public name. Older
@@ -44,28 +43,28 @@ class Edge:
     For each exception, ``on_error(place)`` is called, where ``place`` names a part of this library.
     ``part`` is its name in the log, by default ``place``. An exception is logged once in a minute
     as a warning, otherwise at debug level: its class, and the calls that raised it. Its message may
-    quote texts of users, and is logged only with ``mode="raise"``, for tests, or if ``log`` does.
-    With this mode, exceptions are raised, too. Exceptions that are not subclasses of `Exception`
+    quote texts of users, and is logged only with ``raise_errors``, for tests, or if ``log`` does.
+    Then exceptions are raised, too. Exceptions that are not subclasses of `Exception`
     (KeyboardInterrupt, cancellation) are always raised, and not logged. Any number of threads may
     enter one instance at once.
     """
 
-    __slots__ = ("_log", "_mode", "_on_error", "_part", "_place")
+    __slots__ = ("_log", "_on_error", "_part", "_place", "_raises")
 
     def __init__(
         self,
         place: str,
         *,
         on_error: Callable[[str], None],
-        mode: ErrorMode = "swallow",
+        raise_errors: bool = False,
         part: str = "",
         log: LimitedLog | None = None,
     ) -> None:
         self._place = place
         self._part = part or place
         self._on_error = on_error
-        self._mode = mode
-        self._log = log or LimitedLog(errors=mode)
+        self._raises = raise_errors
+        self._log = log or LimitedLog(raise_errors=raise_errors)
 
     def __enter__(self) -> None:
         """Do nothing, because all work is done when the ``with`` block ends."""
@@ -76,10 +75,10 @@ class Edge:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> bool:
-        """Count and log an `Exception`, and do not raise it, unless the mode is ``raise``."""
+        """Count and log an `Exception`, and do not raise it, unless ``raise_errors``."""
         if not isinstance(error, Exception):
             return False
         with suppress(Exception):  # the application's meter may raise an exception
             self._on_error(self._place)
         self._log.write_error(self._part, error, kind=self._place)
-        return self._mode == "swallow"
+        return not self._raises

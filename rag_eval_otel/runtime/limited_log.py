@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from rag_eval_otel.config import ErrorMode
 from rag_eval_otel.log import cause_of, log
 
 _MAX_KINDS = 256  # kinds of warnings whose last time is remembered
@@ -17,7 +16,7 @@ class LimitedLog:
     """Writes at most one warning of each kind within ``seconds``, and counts the warnings left out.
 
     The next warning of the same kind says how many were left out, so that a second outage is seen
-    in the log. ``clock`` returns the time in seconds. With ``errors="raise"``, for tests, errors
+    in the log. ``clock`` returns the time in seconds. With ``raise_errors=True``, for tests, errors
     are logged with their messages. Any number of threads may use one instance.
     """
 
@@ -26,11 +25,11 @@ class LimitedLog:
         *,
         seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
-        errors: ErrorMode = "swallow",
+        raise_errors: bool = False,
     ) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._errors = errors
+        self._raises = raise_errors
         # kind to time of the last warning and number of warnings left out since then
         self._kinds: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
@@ -57,11 +56,11 @@ class LimitedLog:
     def write_error(self, part: str, error: BaseException, *, kind: str = "") -> None:
         """Log that ``part`` has raised ``error``: its class, and the calls that raised it.
 
-        The message of ``error`` may quote texts of users; only ``errors="raise"`` shows it. The
+        The message of ``error`` may quote texts of users; only ``raise_errors=True`` shows it. The
         default of ``kind`` is ``part`` together with class and calls.
         """
         with suppress(Exception):  # the application's log filters may raise an exception
             told = cause_of(error)
-            shown = error if self._errors == "raise" else None
+            shown = error if self._raises else None
             message = "failed in %s; the application is unaffected: %s"
             self.write(kind or f"{part} {told}", message, part, told, error=shown)

@@ -114,7 +114,7 @@ class RagEval:
         self, samples: Sequence[Sample], metrics: Sequence[str | Metric | MetricFunction]
     ) -> tuple[Evaluation, ...]:
         runs = [
-            aevaluate(s, metrics, judge=self.judge, embedder=self.embedder, explanations="on")
+            aevaluate(s, metrics, judge=self.judge, embedder=self.embedder, explanations=True)
             for s in samples
         ]
         return tuple(await asyncio.gather(*runs))
@@ -291,8 +291,8 @@ def _attached(provider: TracerProvider, samples: list[Sample]) -> Handle:
     return instrument(
         Config(
             metrics=(FunctionMetric(function=seen),),
-            drift="off",
-            on_sigterm="off",
+            drift=False,
+            host_hooks=False,
             score_events="span",
         ),
         tracer_provider=provider,

@@ -25,12 +25,11 @@ from rag_eval_otel.capture.otlp import (
 )
 from rag_eval_otel.capture.otlp_files import LONGEST, VALUES, Message, values_in
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
-from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.limits import MAX_TEXT_CHARS
-from rag_eval_otel.types import ContextsFromPrompt, Passage, Sample
+from rag_eval_otel.types import Passage, Sample
 
 _DENOMINATOR: Final = 2**64
 
@@ -44,8 +43,8 @@ class Selection:
     choice depends on nothing else, and so that the traces of a smaller share are also in a larger
     one. If ``label`` is "fail", only turns whose span has the overall label fail are collected.
 
-    ``contexts_from_prompt``, ``question_key``, ``answer_key`` and ``max_text_chars`` are the
-    options of these names of the application (see `Config`). ``value_limit`` is the
+    ``contexts_from_prompt`` and ``max_text_chars`` are the options of these names of the
+    application (see `Config`). ``value_limit`` is the
     ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT`` of the application: turns with a text of this length are
     skipped as ``truncated``.
     """
@@ -53,9 +52,7 @@ class Selection:
     share: float = 1.0
     seed: int = 0
     label: Literal["any", "fail"] = "any"
-    contexts_from_prompt: ContextsFromPrompt = "off"
-    question_key: str | None = None
-    answer_key: str | None = None
+    contexts_from_prompt: bool = False
     max_text_chars: int = MAX_TEXT_CHARS
     value_limit: int | None = None
 
@@ -69,8 +66,6 @@ class Selection:
         """Return a selection with the reading options of ``config``."""
         return cls(
             contexts_from_prompt=config.contexts_from_prompt,
-            question_key=config.question_key,
-            answer_key=config.answer_key,
             max_text_chars=config.max_text_chars,
             **chosen,
         )
@@ -227,12 +222,8 @@ def read_trace(spans: Sequence[ExportedSpan], selection: Selection) -> list[Outc
     spans = _without_repeats(spans)
     if len({span.span_id for span in spans}) < len(spans):
         return [Outcome(result="ambiguous")]
-    keys = USUAL.after(
-        question=(selection.question_key,) if selection.question_key else (),
-        answer=(selection.answer_key,) if selection.answer_key else (),
-    )
     spans = sorted(spans, key=lambda span: span.end or 0)
-    steps = [read(span, keys, most=selection.max_text_chars) for span in spans]
+    steps = [read(span, most=selection.max_text_chars) for span in spans]
     turns = turns_in(steps, contexts_from_prompt=selection.contexts_from_prompt)
     if not turns:
         reason = why_none(steps)

@@ -569,7 +569,7 @@ def from_config(config: Config) -> Iterator[Finding]:
     """Yield the problems that the settings in ``config`` show."""
     if config.judge == "lexical":
         yield finding("judge-lexical", "the judge is lexical")
-    if config.sample_rate == 0 and not config.chosen_rules:
+    if config.base_rate == 0 and not config.sampling_rules:
         yield finding("turns-sample-rate", "sample_rate is 0: nothing is scored", level="problem")
 
 

@@ -173,7 +173,7 @@ class Targets:
     output: Path | None = None
     texts: Literal["off", "on"] = "off"
     otlp: Literal["off", "on"] = "off"
-    explanations: Literal["off", "on"] = "off"
+    explanations: bool = False
     score_events: ScoreEvents = "log"
     backends: Sequence[str] = ()
     check: GateCheck | None = None

@@ -103,7 +103,7 @@ class Engine:
         self._lock = threading.RLock()
         self._is_open = True
         self._taken = TakenSpans(clock)
-        self._strips = config.content == "strip"
+        self._strips = config.export_content == "none"
         instruments = InstrumentSink(meter_provider, services=services)
         self._store = WireStore(
             hold=HoldLimits.of(config),

@@ -34,7 +34,7 @@ from rag_eval_otel.capture.trace import (
     size_of_log,
 )
 from rag_eval_otel.live.store import HoldLimits, Store
-from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, SpanRef
+from rag_eval_otel.types import UNTOUCHED, Ending, SpanRef
 from rag_eval_otel.worker.wire import Origin, Receipt, WireGroup, WireSpan, parent_is_remote
 
 LIMITS: Final = TraceLimits(root_quiet=0.5, max_traces=16_384)
@@ -208,7 +208,7 @@ class WireStore(Store):
         hold: HoldLimits | None = None,
         max_bytes: int = LIMITS.max_bytes,
         logs_quiet: float = LOGS_QUIET,
-        contexts_from_prompt: ContextsFromPrompt = "off",
+        contexts_from_prompt: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._refused = float("-inf")

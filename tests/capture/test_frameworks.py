@@ -15,7 +15,7 @@ from rag_eval_otel.export.attributes import ContentFilter
 from replay import ReplayedSpan, replay
 from verdicts import verdict
 
-STRIP = ContentFilter(foreign="strip")
+STRIP = ContentFilter(exported="none")
 ENOUGH_EXACT = 0.9  # of the traces that hold question, contexts and answer at all
 
 pytestmark = pytest.mark.skipif(not PATHS, reason="the shared traces are not here")

@@ -186,7 +186,7 @@ def test_events_of_a_tool() -> None:
     """Its arguments are text, and its result is text, or a message with some."""
     outputs = ("two", ToolMessage("two", tool_call_id="1"), {"content": "two"})
     for output in (*outputs, (), ("x", "two"), 2, None, object()):
-        events = Events(capture(content="span"))
+        events = Events(capture(content="all"))
         events.handler.on_tool_start(None, "{'a': 1}", run_id=events.call)
         run = events.run(events.call)
         events.handler.on_tool_end(output, run_id=events.call)
@@ -245,7 +245,7 @@ def test_a_run_ends_though_its_end_cannot_be_read(
     name: str, send: Callable[[Events], None]
 ) -> None:
     """What resists is counted; the tree has not to wait for an end that has been."""
-    events = Events(capture(mode="swallow", grace=5.0))
+    events = Events(capture(raise_errors=False, grace=5.0))
     events.start()
     events.look_up()
     events.ask()
@@ -293,7 +293,7 @@ def test_an_intake_that_fails_does_not_fail_the_application() -> None:
     def fail(name: str) -> None:
         raise RuntimeError(name)
 
-    captured = capture(mode="swallow", on_intake=fail)
+    captured = capture(raise_errors=False, on_intake=fail)
     assert rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
     assert captured.errors == ["callback"]
     assert len(captured.recorder) == 0
@@ -583,7 +583,7 @@ def test_a_hook_that_was_removed_is_silent() -> None:
 
 def test_documents_of_another_kind() -> None:
     """A retriever of one's own may number its documents by what is no text."""
-    events = Events(capture(content="span"))
+    events = Events(capture(content="all"))
     events.start()
     events.look_up()
     numbered = SimpleNamespace(page_content="text", id=UUID(int=7))

@@ -427,7 +427,7 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError
 
-    with attached(errors="swallow") as app:
+    with attached(raise_errors=False) as app:
         monkeypatch.setattr("rag_eval_otel.live.store.kind_of", fail)
         app.turn(1)
         monkeypatch.undo()
@@ -447,7 +447,7 @@ def test_a_span_of_another_make() -> None:
     class Odd:
         context = instrumentation_scope = None
 
-    with attached(errors="swallow") as app:
+    with attached(raise_errors=False) as app:
         passed: list[object] = []
         app.pipeline.export = passed.append  # type: ignore[assignment,method-assign]
         odd = Odd()
@@ -461,7 +461,7 @@ def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail(*_: Any) -> None:
         raise RuntimeError
 
-    with attached(errors="swallow") as app:
+    with attached(raise_errors=False) as app:
         app.store._limits = TraceLimits(max_bytes=100_000)  # noqa: SLF001
         monkeypatch.setattr(app.pipeline, "_follow_up", fail)
         chains = []

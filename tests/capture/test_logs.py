@@ -173,7 +173,7 @@ def test_a_failure_does_not_reach_whoever_logs(monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: Any) -> None:
         raise RuntimeError
 
-    with attached(errors="swallow") as app:
+    with attached(raise_errors=False) as app:
         monkeypatch.setattr(app.store._logs, "add", fail)  # noqa: SLF001
         turn(app, 1, older)
         assert app.handle.flush()
@@ -187,7 +187,10 @@ def test_loggers_know_what_we_read() -> None:
     if not hasattr(logger, "enabled"):
         pytest.skip("this SDK's loggers do not tell whether they are enabled")
     handle = instrument(
-        tracer_provider=TracerProvider(), logger_provider=loggers, judge="lexical", errors="raise"
+        tracer_provider=TracerProvider(),
+        logger_provider=loggers,
+        judge="lexical",
+        raise_errors=True,
     )
     assert logger.enabled(event_name="gen_ai.choice")
     assert not logger.enabled(event_name="something")
@@ -202,7 +205,7 @@ def test_after_shutdown_nothing_is_heard_and_again_once_after_a_new_start() -> N
     processors = []
     for _ in range(3):
         handle = instrument(
-            tracer_provider=provider, logger_provider=loggers, judge="lexical", errors="raise"
+            tracer_provider=provider, logger_provider=loggers, judge="lexical", raise_errors=True
         )
         assert handle.processor is not None
         logger, span = loggers.get_logger("app"), provider.get_tracer("app").start_span("s")

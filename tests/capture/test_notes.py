@@ -280,9 +280,9 @@ def test_texts_of_10_mb() -> None:
 
 @pytest.mark.slow
 def test_more_than_may_be_held() -> None:
-    """Texts over ``max_held_bytes`` are not held: the span says so, and leaves at once."""
+    """A text for which ``max_held`` has no room is not held: the span says so, and leaves."""
     sent = Sent()
-    sent.captured = capture(config=Config(judge="lexical", max_held_bytes=1_000_000))
+    sent.captured = capture(config=Config(judge="lexical", max_held=16))
     sent.handler = sent.captured.handler
     sent.start(BIG)
     sent.found([Document(BIG)])
@@ -320,7 +320,7 @@ def test_a_10_mb_text_is_not_copied() -> None:
 def test_documents_of_every_kind(documents: Any) -> None:
     """Documents without a text, or things that are none, are no reason to fail or to guess."""
     sent = Sent()
-    sent.captured = capture(mode="swallow")
+    sent.captured = capture(raise_errors=False)
     sent.handler = sent.captured.handler
     sent.start()
     sent.found(documents)
@@ -335,7 +335,7 @@ def test_documents_of_every_kind(documents: Any) -> None:
 def test_values_that_resist_cost_their_event() -> None:
     """A value that raises when it is looked at is counted; its run ends all the same."""
     sent = Sent()
-    sent.captured = capture(mode="swallow")
+    sent.captured = capture(raise_errors=False)
     sent.handler = sent.captured.handler
     sent.start({"question": QUESTION, "odd": Spiteful()})
     sent.found()

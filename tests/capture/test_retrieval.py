@@ -10,7 +10,7 @@ from rag_eval_otel.capture.retrieval import block_in, parts_of
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Result, Step
 from rag_eval_otel.capture.turns import Turn, find_turns
-from rag_eval_otel.types import ContextsFromPrompt, Passage, Sample
+from rag_eval_otel.types import Passage, Sample
 from steps import chain, llm, retriever, tool
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
@@ -18,7 +18,7 @@ PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
 DOCUMENTS = (Passage(text=PAGE), Passage(text=OTHER))
 
 
-def only(*steps: Step, contexts_from_prompt: ContextsFromPrompt = "off") -> tuple[Turn, Sample]:
+def only(*steps: Step, contexts_from_prompt: bool = False) -> tuple[Turn, Sample]:
     """Return the only turn in ``steps``, and its sample."""
     found = find_turns(steps, loss="possible", contexts_from_prompt=contexts_from_prompt)
     (turn,) = found
@@ -222,7 +222,7 @@ def test_contexts_out_of_a_prompt_have_to_be_asked_for() -> None:
     """Without any retrieval they are a guess, and the turn says so."""
     call = write(f"Context:\n{PAGE}\n\n{OTHER}", under=None)
     assert find_turns([call], loss="possible") == []
-    turn, sample = only(call, contexts_from_prompt="on")
+    turn, sample = only(call, contexts_from_prompt=True)
     assert (sample.question, sample.context_texts, sample.answer) == (ASKED, (PAGE, OTHER), TOLD)
     assert turn.contexts_source == "prompt"
 
@@ -231,7 +231,7 @@ def test_contexts_out_of_a_prompt_have_to_be_asked_for() -> None:
 def test_a_verdict_on_contexts_in_a_prompt_is_no_turn(said: str) -> None:
     """It answers nobody."""
     call = write(f"Context:\n{PAGE}", said=said, under=None)
-    assert find_turns([call], loss="possible", contexts_from_prompt="on") == []
+    assert find_turns([call], loss="possible", contexts_from_prompt=True) == []
 
 
 @pytest.mark.parametrize(("count", "expected"), [(None, 2), (2, 2), (3, None)])

@@ -372,7 +372,7 @@ def test_an_intake_that_fails_is_counted(method: str) -> None:
         if name == method:
             raise RuntimeError(name)
 
-    captured = capture(on_intake=fails, mode="swallow", max_trees=1)
+    captured = capture(on_intake=fails, raise_errors=False, max_trees=1)
     if method == "finished":
         run_turn(captured)
     else:
@@ -390,7 +390,7 @@ def test_spans_are_written_though_a_refusal_is_not_counted(
     def fails(*_: object) -> None:
         raise RuntimeError
 
-    captured = capture(mode="swallow", max_trees=1)
+    captured = capture(raise_errors=False, max_trees=1)
     monkeypatch.setattr(captured.pipeline.instruments, "turn", fails)
     root = begin(captured, "chain", 1)
     finish(captured, begin(captured, "llm", 2, under=1), root)

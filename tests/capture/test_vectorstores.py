@@ -111,7 +111,7 @@ def test_a_search_is_a_retrieval(search: Callable[[InMemoryVectorStore], list[Do
 
 def test_scores_are_kept() -> None:
     """Pairs of a document and its score are documents with a score."""
-    captured, pages = capture(content="span"), store()
+    captured, pages = capture(content="all"), store()
     ask(captured, lambda: documents_of(pages.similarity_search_with_score(QUESTION, k=2)))
     (sample,) = captured.samples
     assert all(isinstance(passage.score, float) for passage in sample.contexts)
@@ -316,11 +316,11 @@ def test_two_handles() -> None:
 
 
 def test_the_recording_can_be_switched_off(searches: VectorStoreSearches) -> None:
-    """With ``vector_stores="off"`` no class is touched."""
+    """With ``host_hooks=False`` no class is touched."""
     searches.remove()
     before = state()
     provider = TracerProvider()
-    handle = instrument(tracer_provider=provider, judge=good_judge(), vector_stores="off")
+    handle = instrument(tracer_provider=provider, judge=good_judge(), host_hooks=False)
     assert handle.callback
     assert state() == before
     handle.shutdown()

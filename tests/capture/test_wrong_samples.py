@@ -180,7 +180,7 @@ def conversation(operation: str, documents: Sequence[Mapping[str, Any]], **root:
         span(found, span_id=2, start=SECOND, end=2 * SECOND, **inner),
         span(call, span_id=3, start=3 * SECOND, end=4 * SECOND, **inner),
     ]
-    (turn,) = turns_in([read(one) for one in spans], contexts_from_prompt="off")
+    (turn,) = turns_in([read(one) for one in spans], contexts_from_prompt=False)
     return Outcome(result=extract(turn)).result
 
 
@@ -286,14 +286,14 @@ def test_a_draft_for_each_context(under: str | None) -> None:
     """Which of several answers to one question was chosen is not to be seen."""
     root = span({}, name="ask", span_id="root", end=100)
     drafts = [draft(number, page, under) for number, page in enumerate(PAGES, 1)]
-    found = turns_in([*([read(root)] if under else []), *drafts], contexts_from_prompt="on")
+    found = turns_in([*([read(root)] if under else []), *drafts], contexts_from_prompt=True)
     assert {extract(turn) for turn in found} == {"ambiguous"}
 
 
 def test_one_context_below_the_span_of_the_application() -> None:
     """There is no other draft, so the only answer is the answer."""
     root = span({}, name="ask", span_id="root", end=100)
-    (turn,) = turns_in([read(root), draft(1, PAGES[0], "root")], contexts_from_prompt="on")
+    (turn,) = turns_in([read(root), draft(1, PAGES[0], "root")], contexts_from_prompt=True)
     assert isinstance(extract(turn), Sample)
 
 

@@ -128,7 +128,9 @@ def runs_of(app: App) -> Retold:
     """Run ``app`` under our callback and record its runs."""
     trees = _Trees()
     recorder = RunRecorder(trees, grace=0.0)
-    capture = LangChainCapture(lambda: recorder, edge=Edge("test", on_error=_refuse, mode="raise"))
+    capture = LangChainCapture(
+        lambda: recorder, edge=Edge("test", on_error=_refuse, raise_errors=True)
+    )
     searches = VectorStoreSearches()
     searches.install()
     try:

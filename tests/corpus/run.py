@@ -226,9 +226,7 @@ def _outcomes(reader: InMemoryMetricReader) -> Counter[str]:
 
 
 def _points(points: Sequence[Any]) -> Mapping[str, int]:
-    return {
-        str(p.attributes.get("reason") or p.attributes["outcome"]): int(p.value) for p in points
-    }
+    return {str(p.attributes.get("reason") or p.attributes["status"]): int(p.value) for p in points}
 
 
 @contextmanager

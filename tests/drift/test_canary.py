@@ -84,7 +84,7 @@ def test_a_shutdown_ends_the_rounds() -> None:
 
 def test_an_exception_in_a_round_is_counted() -> None:
     """An internal error is counted and does not reach the application."""
-    with running(errors="swallow") as app:
+    with running(raise_errors=False) as app:
         canary = app.handle.watch_canary(ROWS[:2], minutes=1000)
         canary._measure = lambda _: None  # type: ignore[assignment,return-value]  # noqa: SLF001
         canary.run_once()
@@ -100,7 +100,7 @@ def test_an_exception_in_a_round_is_counted() -> None:
     [
         ([], {}, "a canary set has 1 to 64 samples, not 0"),
         (ROWS * 10, {}, "not 120"),
-        (ROWS, {"drift": "off"}, "needs drift='on'"),
+        (ROWS, {"drift": False}, "needs drift='on'"),
     ],
 )
 def test_an_invalid_canary_set_is_refused(data: Any, options: dict[str, Any], told: str) -> None:

@@ -72,7 +72,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         agent = stack.enter_context(
             collector(folder / "agent", "agent.yaml", RAG_GATEWAY=gateway.grpc)
         )
-        app = stack.enter_context(fickle(agent, SERVICE, capture_content="span"))
+        app = stack.enter_context(fickle(agent, SERVICE, export_content="all"))
         app.ask(GOOD_TURNS)
         app.ask(BAD_TURNS, BAD)
         noted(app)

@@ -27,14 +27,14 @@ pytestmark = [
 def test_200_turns_are_200_samples(
     mlflow: MLflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In two conventions, with question, contexts and answer; by label, too."""
+    """With question, contexts and answer; by label, too."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.http)
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     headers = {"x-mlflow-experiment-id": mlflow.create_experiment("orders")}
-    for conventions in (["genai"], ["genai", "openinference"]):
+    for _ in range(2):
         otlp = OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers, timeout=120)
-        options: dict[str, Any] = {"signals": "traces", "traces": [otlp], "capture_content": "span"}
-        with fickle(mlflow, "shop", span_conventions=conventions, **options) as app:
+        options: dict[str, Any] = {"signals": "traces", "traces": [otlp], "export_content": "all"}
+        with fickle(mlflow, "shop", **options) as app:
             app.run((TURNS - BAD_TURNS) // 2, GOOD)
             app.run(BAD_TURNS // 2, BAD)
             assert app.handle.flush(PATIENCE)

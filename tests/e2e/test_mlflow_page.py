@@ -48,7 +48,7 @@ def scored(mlflow: MLflow, experiment: str) -> list[Mapping[str, Any]]:
     memory = InMemorySpanExporter()
     headers = {"x-mlflow-experiment-id": experiment}
     otlp = OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers, timeout=120)
-    options: dict[str, Any] = {"capture_content": "span", "backends": ["mlflow"]}
+    options: dict[str, Any] = {"export_content": "all", "backends": ["mlflow"]}
     with fickle(mlflow, "shop", signals="traces", traces=[otlp, memory], **options) as app:
         app.run(TURNS - 1, GOOD)
         app.run(1, BAD)

@@ -81,7 +81,7 @@ def content(phoenix: Phoenix) -> list[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"openinference.project.name={WITH_TEXTS}")
         patch.setenv("PHOENIX_ENDPOINT", phoenix.http)
-        options: dict[str, Any] = {"capture_content": "span", "backends": ["phoenix"]}
+        options: dict[str, Any] = {"export_content": "all", "backends": ["phoenix"]}
         with fickle(phoenix, WITH_TEXTS, signals="traces", **options) as app:
             for count, answer in ((TURNS - 1, GOOD), (1, BAD)):
                 app.run(count, answer)

@@ -29,7 +29,7 @@ def test_200_turns_are_200_samples(
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "openinference.project.name=shop")
     kept = InMemorySpanExporter()
     exporters = [OTLPSpanExporter(endpoint=phoenix.grpc, insecure=True), kept]
-    options: dict[str, Any] = {"traces": exporters, "capture_content": "span"}
+    options: dict[str, Any] = {"traces": exporters, "export_content": "all"}
     with fickle(phoenix, "shop", signals="traces", **options) as app:
         app.run(TURNS - BAD_TURNS, GOOD)
         app.run(BAD_TURNS, BAD)

@@ -89,7 +89,7 @@ def all_counted(found: Stage, turns: int) -> Counter[Any]:
     outcomes: Counter[Any] = Counter()
     for point in found.receiver.metrics():
         if point.name == "rag.evaluation.turns":
-            outcome = (point.attributes["outcome"], point.attributes.get("reason"))
+            outcome = (point.attributes["status"], point.attributes.get("reason"))
             outcomes[outcome] += int(point.value or 0)
     assert sum(outcomes.values()) == turns
     assert set(outcomes) <= {("scored", None), ("skipped", "budget"), ("error", "budget")}

@@ -171,9 +171,9 @@ def watched() -> Iterator[Watched]:
             judge=judge,
             embedder=OnesEmbedder(),
             metrics=(Told(), Faithfulness()),
-            explanations="on",
+            explanations=True,
             hold_seconds=PATIENCE,
-            errors="raise",
+            raise_errors=True,
         )
         app = Watched(handle=handle, providers=providers, receiver=receiver, judge=judge)
         for one in (app.started, app.passed_on):

@@ -74,7 +74,7 @@ def test_tokens_and_money_are_attributes_of_turn_and_metric() -> None:
 @given(st.lists(SCORES, max_size=4))
 def test_attributes_are_leaves_and_finite(scores: list[Score]) -> None:
     """No attribute is a namespace of another, none is an array, every score is a finite float."""
-    found = score_attributes(ending_of(Evaluation(scores=tuple(scores))), explanations="on")
+    found = score_attributes(ending_of(Evaluation(scores=tuple(scores))), explanations=True)
     for key, value in found.items():
         assert isinstance(value, str | float)
         assert not any(other.startswith(f"{key}.") for other in found)
@@ -88,7 +88,7 @@ def test_explanations_are_opt_in_and_limited() -> None:
     evaluation = Evaluation(scores=(OK,))
     key = "rag.evaluation.faithfulness.explanation"
     assert key not in score_attributes(ending_of(evaluation))
-    assert score_attributes(ending_of(evaluation), explanations="on")[key] == "x" * MAX_EXPLANATION
+    assert score_attributes(ending_of(evaluation), explanations=True)[key] == "x" * MAX_EXPLANATION
 
 
 def test_without_an_evaluation_only_the_status_is_set() -> None:

@@ -166,7 +166,7 @@ def test_an_exception_of_on_drift_is_counted() -> None:
         raise RuntimeError
 
     judge = good_judge()
-    with running(judge=judge, drift=DriftOptions(on_drift=fail), errors="swallow") as app:
+    with running(judge=judge, drift=DriftOptions(on_drift=fail), raise_errors=False) as app:
         app.run_turns(1)
         assert app.handle.flush()
         judge.model = "another"

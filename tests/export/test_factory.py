@@ -71,5 +71,5 @@ def test_an_invalid_sink_is_refused(sink: Any, told: str) -> None:
 
 def test_without_drift_there_is_no_drift_sink() -> None:
     """Events are always emitted."""
-    (sink,) = build_sinks(Config(drift="off"), provider=None)
+    (sink,) = build_sinks(Config(drift=False), provider=None)
     assert isinstance(sink, EventSink)

@@ -124,7 +124,7 @@ def test_fault_29_a_flush_that_fails_is_reported(
     provider = TracerProvider()
     provider.add_span_processor(processor)
     wrap = processor if way == "wrapped" else None
-    handle = instrument(tracer_provider=provider, wrap=wrap, judge=good_judge(), errors="swallow")
+    handle = instrument(tracer_provider=provider, wrap=wrap, judge=good_judge(), raise_errors=False)
     try:
         flushed = handle.flush(60)
     finally:

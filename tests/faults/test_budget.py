@@ -177,7 +177,7 @@ def turns_of(app: App, count: int) -> None:
 def live(server: ScriptedOpenAI, **options: Any) -> Any:
     """Attach a pipeline with a judge behind ``server``."""
     judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0)
-    return attached(judge=judge, embedder=OnesEmbedder(), metrics=[METRIC], drift="off", **options)
+    return attached(judge=judge, embedder=OnesEmbedder(), metrics=[METRIC], drift=False, **options)
 
 
 @pytest.mark.fault(38, expected="drop: turns beyond the budget are skipped, the judge not asked")
@@ -200,7 +200,9 @@ def test_fault_38_turns_beyond_the_budget_are_dropped(
     assert sent == 3
 
 
-@pytest.mark.fault(38, expected="offline: the lexical judge scores turns beyond the budget")
+@pytest.mark.fault(
+    38, expected="cascade: beyond the budget, turns have the scores of the lexical judge"
+)
 def test_fault_38_turns_beyond_the_budget_are_scored_offline(
     check_invariants: Callable[..., None],
 ) -> None:
@@ -212,7 +214,7 @@ def test_fault_38_turns_beyond_the_budget_are_scored_offline(
             embedder=OnesEmbedder(),
             metrics=["response_groundedness"],
             budget="1 requests/day",
-            at_budget="offline",
+            cascade="lexical",
         ) as app,
     ):
         turns_of(app, 3)

@@ -58,7 +58,7 @@ def test_fault_27_a_redaction_function_raises(
 ) -> None:
     """No text is judged, exported by us or logged, and each turn is counted with the reason."""
     judge = FakeJudge(good_answers)
-    with attached(judge=judge, redact=broken, content="strip") as app:
+    with attached(judge=judge, redact=broken, export_content="none") as app:
         spans = [app.turn(number) for number in range(TURNS)]
         assert app.handle.flush()
         check_invariants(app, turns=TURNS, spans=3 * TURNS, secrets=["founded company", "Ada the"])
@@ -178,7 +178,7 @@ def test_fault_35_a_server_quotes_key_and_text(
         written = ["--output", str(output), "--with-texts", "off"]
         main(["evaluate", str(data), *written, *options, *metrics])
         judge = OpenAIJudge("m", base_url=server.base_url, api_key=KEY, retries=0)
-        with attached(judge=judge, content="strip") as app:
+        with attached(judge=judge, export_content="none") as app:
             for number in range(3, 6):
                 app.turn(number)
             app.handle.flush()
@@ -275,7 +275,7 @@ def test_fault_15_a_context_of_10_megabytes(
     measured: Measured, check_invariants: Invariants
 ) -> None:
     """Huge texts with lone surrogates and NULs are cut where they enter; the span says so."""
-    with attached(content="strip") as app:
+    with attached(export_content="none") as app:
         text = "It is so. \ud800\x00" * 420_000  # 10 MB in memory
         told = {"rag.question": "Who?", "rag.answer": "Ada \x00 did.", "rag.contexts": [text]}
         app.provider.get_tracer("app").start_span("turn", attributes=told).end()

@@ -194,7 +194,7 @@ os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)
         limit = {"RAG_EVAL_SHUTDOWN_SECONDS": "1"}
         assert found.run(TURNS + hung, **limit)[0] == -signal.SIGTERM
         off = "made(5)\n" + KILLED
-        assert found.run(TURNS + off, RAG_EVAL_ON_SIGTERM="off")[0] == -signal.SIGTERM
+        assert found.run(TURNS + off, RAG_EVAL_HOST_HOOKS="off")[0] == -signal.SIGTERM
     measured("exporter that hangs, shutdown_seconds=1", "ended")
 
 

@@ -324,7 +324,7 @@ def test_fault_06_server_errors(
         fails = draw.random() < percent / 100
         return HttpReply(status=draw.choice((500, 503))) if fails else good_parts(body)
 
-    options = {"metrics": ["faithfulness", "context_relevance"], "fusion": "off", "sinks": [Kept()]}
+    options = {"metrics": ["faithfulness", "context_relevance"], "sinks": [Kept()]}
     with scoring(reply, hold_seconds=120.0, **options) as (app, judge, server):
         for first in range(0, 300, 50):
             run_turns(app, 50, first=first)

@@ -82,7 +82,7 @@ def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
 ) -> None:
     """Each turn has the score of the metric beside the bad one, and no text is in the log."""
     metric = FunctionMetric(function=bad, timeout=0.5)
-    options = {"evaluation_timeout": 600.0, "errors": "swallow"}
+    options = {"evaluation_timeout": 600.0, "raise_errors": False}
     with attached(metrics=["context_relevance", metric], **options) as app:
         for number in range(8):
             app.turn(number)
@@ -107,7 +107,7 @@ class Raising:
 @pytest.mark.fault(26, expected="a sink that raises: spans, events and metrics have the scores")
 def test_fault_26_a_sink_raises(measured: Measured, check_invariants: Invariants) -> None:
     """Its errors are counted, and the other sinks get every evaluation."""
-    with attached(sinks=[Raising()], errors="swallow") as app:
+    with attached(sinks=[Raising()], raise_errors=False) as app:
         for number in range(8):
             app.turn(number)
         drain(app)

@@ -45,7 +45,7 @@ provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(Numbers()))
 tracer = provider.get_tracer("app")
 handle = instrument(
-    tracer_provider=provider, judge="lexical", embedder="hashing", errors="raise", drift="off"
+    tracer_provider=provider, judge="lexical", embedder="hashing", raise_errors=True, drift=False
 )
 def turn(number):
     told = {"rag.question": f"Who founded company number {number}?",

@@ -169,7 +169,7 @@ def test_fault_the_redis_of_a_worker_is_away(measured: Measured) -> None:
     pytest.importorskip("redis")
     turns = 5
     shared = {"redis": "redis://127.0.0.1:9/0", "budget": "1000 requests/minute"}
-    with worker(**shared, errors="swallow") as app:
+    with worker(**shared, raise_errors=False) as app:
         for number in range(1, turns + 1):
             app.accept(*turn_spans(number))
         app.wait(1)

@@ -57,7 +57,9 @@ def test_a_prompt_is_short_and_names_its_members(kind: Kind[Any]) -> None:
 def test_what_a_judge_has_to_decide_is_named(kind: Kind[Any]) -> None:
     """Each number of a reply with several members is named in the prompt, with its meaning."""
     text = prompt_text(kind.prompt)
-    assert [name for name in numbers_in(reply_schema(kind.reply, "off")) if name not in text] == []
+    assert [
+        name for name in numbers_in(reply_schema(kind.reply, reasons=False)) if name not in text
+    ] == []
 
 
 def numbers_in(schema: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.judge.tasks import CONTEXT_RELEVANCE
 from rag_eval_otel.metrics import Correctness, Rubric, metric
 from rag_eval_otel.metrics.base import Metric
-from rag_eval_otel.types import Reasons, Sample, Score
+from rag_eval_otel.types import Sample, Score
 from support import names_asked
 
 SAMPLE = Sample(
@@ -86,7 +86,7 @@ def in_form(schema: Mapping[str, Any], rating: int) -> object:
 
 
 def measured(
-    metric: Metric, answer: Any, *, explanations: Reasons = "off"
+    metric: Metric, answer: Any, *, explanations: bool = False
 ) -> tuple[Score, list[Mapping[str, Any]]]:
     """Return the score, and the requests that the server saw."""
     with ScriptedOpenAI(answer) as server:
@@ -103,7 +103,7 @@ def measured(
         return evaluation.scores[0], [request.body for request in server.requests]
 
 
-@pytest.mark.parametrize("explanations", ["off", "on"])
+@pytest.mark.parametrize("explanations", [False, True])
 @pytest.mark.parametrize(
     ("metric", "rating", "at_rating", "value"),
     [
@@ -131,7 +131,7 @@ def measured(
     ids=lambda value: getattr(value, "name", None),
 )
 def test_the_mean_under_the_judges_probabilities(
-    metric: Metric, rating: int, at_rating: Probabilities, value: float, explanations: Reasons
+    metric: Metric, rating: int, at_rating: Probabilities, value: float, *, explanations: bool
 ) -> None:
     """What the judge might have said counts by its probability; what is off the scale does not."""
     score, requests = measured(metric, answering(rating, at_rating), explanations=explanations)

@@ -13,7 +13,7 @@ from openai_server import ScriptedOpenAI, estimate_tokens
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.types import Evaluation, Reasons, Sample
+from rag_eval_otel.types import Evaluation, Sample
 
 TRIAD = ("answer_relevancy", "context_relevance", "faithfulness")
 
@@ -28,7 +28,7 @@ def benchmark(name: str) -> ModuleType:
     return module
 
 
-def scored(metrics: Sequence[str], *, explanations: Reasons = "off") -> Evaluation:
+def scored(metrics: Sequence[str], *, explanations: bool = False) -> Evaluation:
     """Score a turn of the benchmark: 4 contexts of 120 words and more, an answer of 60."""
     turns: Any = benchmark("_turns")
     sample = Sample(**turns.turns()[7])
@@ -60,7 +60,7 @@ def test_the_triad_takes_few_prompt_tokens() -> None:
 
 def test_reasons_are_what_costs() -> None:
     """With explanations on, the judge writes more, and they are there."""
-    plain, explained = scored(("default",)), scored(("default",), explanations="on")
+    plain, explained = scored(("default",)), scored(("default",), explanations=True)
     assert explained.usage.completion_tokens > 1.2 * plain.usage.completion_tokens
     assert "another year" in (explained["faithfulness"].explanation or "")
     assert "another year" not in str([score.explanation for score in plain.scores])

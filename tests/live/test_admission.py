@@ -192,10 +192,13 @@ def test_every_evaluated_turn_carries_its_probability(source: Source) -> None:
         assert {event.attributes[PROBABILITY] for event in events} == {0.5}
 
 
-def test_a_disabled_sdk_disables_the_cascade_and_the_rules() -> None:
+def test_a_disabled_sdk_disables_the_cascade_and_the_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """`OTEL_SDK_DISABLED` wins over options that ask for evaluations."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     rules = [{"match": {"route": "*"}, "rate": 1}]
-    with running(sdk_disabled=True, cascade=LexicalJudge(), sampling_rules=rules) as app:
+    with running(cascade=LexicalJudge(), sample_rate=rules) as app:
         assert app.handle.flush()
         assert app.handle.stats.turns == {}
 
@@ -215,9 +218,10 @@ def test_rules_see_the_route_of_the_request() -> None:
         {"match": {"route": "/chat"}, "rate": 1},
         {"match": {"model": "gpt-*"}, "rate": 1},
         {"match": {"tier": "free"}, "rate": 0},
+        {"rate": 0},
     ]
     told = {"/chat": "scored", "/other": "skipped"}
-    with running(sample_rate=0.0, sampling_rules=rules) as app:
+    with running(sample_rate=rules) as app:
         for route in told:
             request = app.tracer.start_span("GET", attributes={"http.route": route})
             app.start_turn(f"turn {route}", context=set_span_in_context(request)).end()
@@ -285,8 +289,8 @@ def test_the_budget_of_a_cascade_limits_the_judge_alone() -> None:
 
 def test_weighted_sums_give_the_mean_of_all_turns() -> None:
     """The histogram has a uniform sample, the weighted sums all scored turns in proportion."""
-    rules = [{"match": {"tier": "gold"}, "rate": 1}]
-    with running(sample_rate=0.5, sampling_rules=rules) as app:
+    rules = [{"match": {"tier": "gold"}, "rate": 1}, {"rate": 0.5}]
+    with running(sample_rate=rules) as app:
         for number in range(60):
             tier = "gold" if number % 2 else "free"
             app.start_turn(f"turn {number}", attributes={"tier": tier}).end()

@@ -100,6 +100,7 @@ class Faults:
 
 def chosen_options(rng: random.Random) -> dict[str, Any]:
     """Return random options that fit together."""
+    rules: list[Any] = [{"match": {"route": "/ask"}, "rate": 0.4}]
     some: dict[str, Sequence[Any]] = {
         "metrics": (("default",), ("default",), ("dual",), ("faithfulness",)),
         "cascade": (None, None, "lexical"),
@@ -108,26 +109,22 @@ def chosen_options(rng: random.Random) -> dict[str, Any]:
             *("2 turns/minute", "1 turns/hour, 5 requests/minute"),
             *("2000 tokens/day", "2 USD/day", "60 requests/day"),
         ),
-        "sample_rate": (1.0, 1.0, 1.0, 0.5, 0.0),
-        "sampling_rules": ((), (), [{"match": {"route": "/ask"}, "rate": 0.4}]),
+        "sample_rate": (
+            *(1.0, 1.0, 1.0, 0.5, 0.0),
+            *(rules, [*rules, {"rate": 0.5}]),
+        ),
         "max_held": (*[1024] * 8, 1, 3),
-        "max_held_bytes": (*[64 * 1024 * 1024] * 8, 4000),
         "concurrency": (16, 4, 1),
         "hold_seconds": (60, 60, 0.5, 0.02, 0),
         "max_text_chars": (100_000, 100),
         "evaluation_timeout": (0.5, 0.5, 0.05),
-        "content": ("keep", "strip"),
-        "fusion": ("on", "off"),
+        "export_content": ("foreign", "none", "all"),
         "redact": (None, None, str.upper, failing_redaction),
         "shutdown_seconds": (5.0, 0.3, 0.0),
-        "capture_content": ("off", "span"),
-        "explanations": ("off", "on"),
-        "drift": ("on", "off"),
+        "explanations": (False, True),
+        "drift": (True, False),
     }
     options = {name: rng.choice(values) for name, values in some.items()}
-    if options["budget"] is not None:
-        ends = ["drop", "offline"]
-        options["at_budget"] = rng.choice(ends)
     if options["cascade"] is not None:
         options["sample_rate"] = options["sample_rate"] or 0.1
     return options
@@ -171,7 +168,7 @@ class Application:
             ),
             "embedder": OpenAIEmbedder("e", base_url=server.base_url, api_key="k"),
             "prices": PRICES,
-            "errors": "swallow",
+            "raise_errors": False,
         }
         self.handle: Handle = instrument(
             tracer_provider=self.provider,

@@ -29,10 +29,9 @@ def by_hand(app: App) -> None:
     [
         ({}, {KIND: "CHAIN"}),
         (
-            {"capture_content": "span"},
+            {"export_content": "all"},
             {KIND: "CHAIN", "input.value": asked(1), "output.value": said(1)},
         ),
-        ({"capture_content": "span", "span_conventions": ["genai"]}, {}),
     ],
 )
 def test_a_turn_recorded_by_hand_is_shown_by_openinference(
@@ -61,7 +60,7 @@ def test_scores_are_log_records_or_events_of_the_span(form: str, logs: int) -> N
 
 def test_an_exported_turn_recorded_by_hand_is_read_again() -> None:
     """A span that left with both conventions gives the same turn in another pipeline."""
-    with attached(capture_content="span") as app:
+    with attached(export_content="all") as app:
         by_hand(app)
         (span,) = app.exported()
     with attached() as second:

@@ -125,12 +125,12 @@ def in_the_prompt(app: App, around: Span | None) -> None:
 def test_documents_in_the_prompt() -> None:
     """If only the model's client is traced, the option reads documents from the prompt."""
     assert outcome(in_the_prompt) == {("skipped", "no_retrieval"): 1}
-    assert outcome(in_the_prompt, contexts_from_prompt="on") == {("scored", None): 1}
+    assert outcome(in_the_prompt, contexts_from_prompt=True) == {("scored", None): 1}
 
 
 def test_the_span_names_the_source_of_the_documents() -> None:
     """The span of such a turn says that its contexts are from the prompt."""
-    with attached(contexts_from_prompt="on") as app:
+    with attached(contexts_from_prompt=True) as app:
         in_the_prompt(app, None)
         app.handle.flush()
         sources = {(one.attributes or {}).get(SOURCE) for one in app.exported()}

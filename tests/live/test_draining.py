@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -31,7 +30,6 @@ class HangingPipeline:
     delivers: bool = False
     is_idle_child: bool = False
     is_forked: bool = False
-    config: Any = field(default_factory=lambda: SimpleNamespace(sdk_disabled=False))
     release_edge: Edge = field(default_factory=lambda: Edge("test", on_error=lambda *_: None))
 
     def __post_init__(self) -> None:

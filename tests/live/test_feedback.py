@@ -302,7 +302,7 @@ def test_wrong_arguments_do_not_stop_an_application(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In production they are logged and counted."""
-    monkeypatch.setenv("RAG_EVAL_ERRORS", "swallow")
+    monkeypatch.setenv("RAG_EVAL_RAISE_ERRORS", "off")
     recorded._feedback_edge.cache_clear()  # noqa: SLF001
     with attached() as app:
         record_feedback(5, trace_id=TRACE)
@@ -355,7 +355,7 @@ def test_a_sink_that_fails_stops_no_other() -> None:
         def emit_feedback(self, feedback: Feedback) -> None:
             raise RuntimeError
 
-    with attached(sinks=[Failing()], errors="swallow") as app:
+    with attached(sinks=[Failing()], raise_errors=False) as app:
         record_feedback(1, trace_id=TRACE)
         assert app.handle.flush()
         assert len(events(app)) == 1
@@ -452,7 +452,7 @@ def failing(text: str) -> str:
 
 def test_a_comment_that_cannot_be_redacted_is_left_out() -> None:
     """The feedback itself stays."""
-    with attached(redact=failing, errors="swallow") as app:
+    with attached(redact=failing, raise_errors=False) as app:
         record_feedback(0, trace_id=TRACE, comment="Write to ada@example.com")
         assert app.handle.flush()
         (event,) = events(app)

@@ -92,7 +92,7 @@ def test_a_judge_that_raises_an_exception_that_ends_programs(make: Any) -> None:
     def fail(_: Task[Any]) -> object:
         raise SystemExit
 
-    with attached(judge=FakeJudge(fail), errors="swallow") as app:
+    with attached(judge=FakeJudge(fail), raise_errors=False) as app:
         make(app, 1)
         app.handle.flush(60)
         assert conserved(app) == (1, 0)
@@ -104,7 +104,7 @@ def test_a_judge_that_raises_an_exception_that_ends_programs(make: Any) -> None:
 @SOURCES
 def test_threads_that_end_turns_during_a_shutdown(make: Any) -> None:
     """However the turns of 64 threads and a shutdown meet, each captured turn has one outcome."""
-    with attached(errors="swallow") as app, ThreadPoolExecutor(64) as pool:
+    with attached(raise_errors=False) as app, ThreadPoolExecutor(64) as pool:
         made = [pool.submit(make, app, number) for number in range(256)]
         made[64].result()
         app.handle.shutdown()

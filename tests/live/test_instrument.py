@@ -32,7 +32,7 @@ QUESTION = "When was Borealis Kites founded?"
 
 def options(**more: Any) -> dict[str, Any]:
     """Return the options of a pipeline that is content with everything."""
-    return {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **more}
+    return {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **more}
 
 
 def provider_with(exporter: InMemorySpanExporter, **provider: Any) -> TracerProvider:
@@ -135,12 +135,13 @@ def test_wrapped_processor() -> None:
     provider.shutdown()
 
 
-def test_sdk_disabled() -> None:
+def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``OTEL_SDK_DISABLED`` nothing is attached, scored, or started."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     exporter = InMemorySpanExporter()
     provider = provider_with(exporter)
     before = set(threading.enumerate())
-    handle = instrument(tracer_provider=provider, **options(sdk_disabled=True))
+    handle = instrument(tracer_provider=provider, **options())
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     assert handle.flush()
     assert not exporter.get_finished_spans()
@@ -225,7 +226,7 @@ def test_a_failing_sink_disturbs_nobody() -> None:
             raise ValueError(str(len(evaluation.scores)))
 
     sink = Collected()
-    with running(sinks=[Broken(), sink], errors="swallow") as app:
+    with running(sinks=[Broken(), sink], raise_errors=False) as app:
         app.run_turns(1)
         assert app.handle.flush()
         app.stop()
@@ -345,7 +346,7 @@ def test_a_broken_pipeline_never_reaches_the_application(
 ) -> None:
     """Our own failures are logged; the chain answers and each of its spans leaves once."""
     exporter = InMemorySpanExporter()
-    handle = instrument(tracer_provider=provider_with(exporter), **options(errors="swallow"))
+    handle = instrument(tracer_provider=provider_with(exporter), **options(raise_errors=False))
     if broken == "read":
         monkeypatch.setattr("rag_eval_otel.live.pipeline.find_turns", None)
     else:
@@ -415,11 +416,15 @@ def test_scores_without_spans_come_before_the_end() -> None:
     handle.shutdown()
 
 
-def test_a_wrapped_processor_passes_all_on_where_the_sdk_is_disabled() -> None:
+def test_a_wrapped_processor_passes_all_on_where_the_sdk_is_disabled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """There is a processor to add, which passes all spans on."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     exporter = InMemorySpanExporter()
-    handle = instrument(wrap=SimpleSpanProcessor(exporter), **options(sdk_disabled=True))
+    handle = instrument(wrap=SimpleSpanProcessor(exporter), **options())
     assert handle.processor is not None
+    monkeypatch.delenv("OTEL_SDK_DISABLED")  # read by the SDK, too
     provider = TracerProvider()
     provider.add_span_processor(handle.processor)
     provider.get_tracer("app").start_span("s").end()
@@ -468,7 +473,7 @@ def test_a_processor_that_cannot_flush_costs_no_span() -> None:
     provider.add_span_processor(Broken(exporter))
     instrument(
         tracer_provider=provider,
-        **options(judge=GatedJudge(), errors="swallow", shutdown_seconds=0.01),
+        **options(judge=GatedJudge(), raise_errors=False, shutdown_seconds=0.01),
     )
     for _ in range(CHUNK + 1):
         provider.get_tracer("app").start_span("turn", attributes=RECORDED).end()
@@ -516,7 +521,7 @@ def test_attaching_that_fails_is_not_tried_at_every_event(
         raise ConfigError(msg)
 
     monkeypatch.setattr("rag_eval_otel.live.instrument.global_or_new_tracer_provider", broken)
-    handler = RagEvalCallbackHandler(**options(errors="swallow"))
+    handler = RagEvalCallbackHandler(**options(raise_errors=False))
     for _ in range(2):
         assert rag().invoke(QUESTION, config={"callbacks": [handler]})
     assert made == ["provider"]

@@ -45,7 +45,7 @@ def instrument(instrumentor: RagEvalInstrumentor, exporter: Any, **options: Any)
     """Instrument a provider that exports to ``exporter``."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    options = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **options}
+    options = {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **options}
     instrumentor.instrument(tracer_provider=provider, skip_dep_check=True, **options)
 
 
@@ -138,7 +138,7 @@ def test_the_hook_of_a_handle(exporter: InMemorySpanExporter) -> None:
     """It is installed and removed at will; in graphs and in tasks each turn is scored once."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    options: Any = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise"}
+    options: Any = {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True}
     handle = attach(tracer_provider=provider, **options)
     handle.remove_langchain_hook()
     for _ in range(2):

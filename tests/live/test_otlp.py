@@ -246,9 +246,12 @@ def test_overload_releases_at_once(source: Source) -> None:
 
 
 @SOURCES
-def test_text_over_the_byte_limit_is_not_held(source: Source) -> None:
+def test_text_over_the_byte_limit_is_not_held(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The texts of waiting turns are bounded in bytes, too."""
-    with running(max_held_bytes=10, source=source) as app:
+    monkeypatch.setattr("rag_eval_otel.config.HELD_BYTES", 10)
+    with running(max_held=1, source=source) as app:
         names = app.run_turns(1)
         app.stop()
         (span,) = app.arrived(names)
@@ -340,7 +343,7 @@ def test_a_judge_that_is_of_no_use_is_seen(
 @SOURCES
 def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     """Each score is also an event parented to the span, and a histogram point with an exemplar."""
-    with running(explanations="on", source=source) as app:
+    with running(explanations=True, source=source) as app:
         names = app.run_turns(1)
         app.handle.flush()
         app.stop()
@@ -387,7 +390,7 @@ def test_lone_surrogates_cost_no_span() -> None:
     """Text that cannot be encoded as it is arrives all the same, on spans and events."""
     reply = {"rating": 1, "reason": "\ud800 half"}
     judge = FakeJudge(lambda task: reply if task.kind.voice else None)
-    with running(judge=judge, metrics=["context_relevance"], explanations="on") as app:
+    with running(judge=judge, metrics=["context_relevance"], explanations=True) as app:
         app.run_turns(1)
         app.handle.flush()
         app.stop()
@@ -527,7 +530,7 @@ def test_what_a_sink_throws_past_every_edge_costs_no_span(
             if errors:
                 raise errors.pop()
 
-    with running(sinks=[Broken()], errors="raise", hold_seconds=3600, source=source) as app:
+    with running(sinks=[Broken()], raise_errors=True, hold_seconds=3600, source=source) as app:
         names = list[str]()
         for _ in range(2):
             names += app.run_turns(1)

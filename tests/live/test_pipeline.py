@@ -137,7 +137,7 @@ def test_the_message_of_an_exception_in_a_sink_is_not_logged(
         def __call__(self, evaluation: Evaluation) -> None:
             raise ValueError(evaluation.scores[0].name)
 
-    with attached(sinks=[Failing()], errors="swallow") as app:
+    with attached(sinks=[Failing()], raise_errors=False) as app:
         app.turn()
         with caplog.at_level(logging.DEBUG, "rag_eval_otel"):
             assert app.handle.flush()
@@ -158,7 +158,7 @@ def test_taken_off_and_put_on_again_in_the_middle_of_a_turn() -> None:
             logger_provider=app.logger_provider,
             judge=good_judge(),
             embedder=OnesEmbedder(),
-            errors="raise",
+            raise_errors=True,
         )
         assert again is not app.handle
         app.generate(1, chain)
@@ -294,7 +294,7 @@ def test_a_trace_that_is_given_up_while_it_is_read(monkeypatch: pytest.MonkeyPat
 
 def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure with one turn of a trace costs that turn; the span leaves at its deadline."""
-    with attached(errors="swallow") as app:
+    with attached(raise_errors=False) as app:
         session = app.plain("session")
         chains = [app.turn(number, session) for number in range(2)]
         submit, left_to_fail = app.pipeline.scorer.submit, [RuntimeError("once")]

@@ -129,7 +129,7 @@ def test_what_cannot_be_recorded(
     with app.tracer.start_as_current_span("ask"):
         with pytest.raises(TypeError, match=told):
             call()
-        monkeypatch.setenv("RAG_EVAL_ERRORS", "swallow")
+        monkeypatch.setenv("RAG_EVAL_RAISE_ERRORS", "off")
         call()
     assert not app.spans[0].attributes
     assert not app.spans[0].events
@@ -139,7 +139,7 @@ def test_a_wrong_call_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every request may make the same mistake; one warning is enough."""
-    monkeypatch.setenv("RAG_EVAL_ERRORS", "swallow")
+    monkeypatch.setenv("RAG_EVAL_RAISE_ERRORS", "off")
     caplog.set_level(logging.DEBUG, "rag_eval_otel")
     app = App()
     with app.tracer.start_as_current_span("ask"):
@@ -409,8 +409,8 @@ def test_a_turn_is_scored_on_the_span_it_was_said_on() -> None:
 
 
 def test_texts_are_exported_where_that_is_asked_for() -> None:
-    """With ``capture_content="span"`` what was said is on the spans, but for what is redacted."""
-    with running(capture_content="span", redact=hide("1987", "Bor.alis")) as app:
+    """With ``export_content="all"`` what was said is on the spans, but for what is redacted."""
+    with running(export_content="all", redact=hide("1987", "Bor.alis")) as app:
         with app.tracer.start_as_current_span("ask"):
             say_all()
         app.stop()

@@ -214,7 +214,7 @@ def test_a_run_that_nobody_notes() -> None:
 
 def test_after_the_run_the_span_is_said() -> None:
     """A run that has ended takes nothing any more."""
-    captured = capture(content="span")
+    captured = capture(content="all")
     with captured.within("request"):
         invoke(captured, rag(KeywordRetriever()))
         record_question("On the span?")

@@ -42,7 +42,7 @@ def verdicts(*first: object) -> FakeJudge:
 
 def config(judge: FakeJudge, **options: Any) -> Config:
     """Return the options of a pipeline with ``judge`` and two metrics, each with its request."""
-    defaults = {"metrics": METRICS, "embedder": FakeEmbedder({}), "drift": "off", "fusion": "off"}
+    defaults = {"metrics": METRICS, "embedder": FakeEmbedder({}), "drift": False}
     return Config(judge=judge, **{**defaults, **options})
 
 
@@ -51,7 +51,7 @@ def evaluations(
 ) -> tuple[SharedEvaluations, Counter[str]]:
     """Return evaluations that are kept, and the counts of look-ups."""
     counts = Counter[str]()
-    measurement = build_measurement(config(judge, **options))
+    measurement = replace(build_measurement(config(judge, **options)), share_requests=False)
     return SharedEvaluations(
         measurement, max_kept=max_kept, count=lambda outcome: counts.update([outcome])
     ), counts
@@ -98,13 +98,13 @@ class _Detailed:
         return Score(name=self.name, value=1.0, detail={"said": SECRET, "truncated": 1})
 
 
-@pytest.mark.parametrize("explanations", ["on", "off"])
+@pytest.mark.parametrize("explanations", [True, False])
 def test_texts_are_kept_in_memory_only_if_they_are_exported(explanations: Any) -> None:
     """Explanations and details may be long; the first evaluation has them, and a later one not."""
     shared, _ = evaluations(verdicts(), metrics=(_Detailed(),), explanations=explanations)
     first, second = (evaluated(shared).scores[0].detail for _ in range(2))
     assert first == {"said": SECRET, "truncated": 1}
-    assert second == (first if explanations == "on" else {"truncated": 1})
+    assert second == (first if explanations else {"truncated": 1})
 
 
 def test_any_change_of_the_sample_is_another_turn() -> None:

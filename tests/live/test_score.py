@@ -101,7 +101,7 @@ def test_a_turn_that_cannot_be_read_is_an_error_not_a_loss(
         raise RuntimeError
 
     monkeypatch.setattr("rag_eval_otel.live.score.extract", fails)
-    with running(errors="swallow", judge=good_judge(), source=source) as app:
+    with running(raise_errors=False, judge=good_judge(), source=source) as app:
         app.run_turns(1)
         assert app.handle.flush()
         app.stop()

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from apps import APPS, App, company
 from rag_eval_otel import semconv
-from rag_eval_otel.config import ContentCapture, Spans
+from rag_eval_otel.config import ExportContent, Spans
 from recording import Capture, capture
 
 RUNNABLE = [app for app in APPS if not app.skip]
@@ -47,7 +47,7 @@ ERRORS = {
 AGENTS = {"agent_non_rag", "agent_retriever_tools", "rag_as_tool"}
 RECOVERING = {"llm_fallback", "llm_retry_retriever_fallback"}
 CLIENTS = {"chat", "text_completion", "retrieval"}
-VARIANTS = (("essential", "off"), ("essential", "span"), ("all", "off"), ("none", "off"))
+VARIANTS = (("essential", "foreign"), ("essential", "all"), ("all", "foreign"), ("none", "foreign"))
 VOCABULARY = {*company.PAGES, *company.ANSWERS, *company.ANSWERS.values()}
 
 each_app = pytest.mark.parametrize("app", RUNNABLE, ids=[app.name for app in RUNNABLE])
@@ -72,7 +72,7 @@ class RunIds(BaseCallbackHandler):
 
 @cache
 def ran(
-    app: App, spans: Spans = "essential", content: ContentCapture = "off"
+    app: App, spans: Spans = "essential", content: ExportContent = "foreign"
 ) -> tuple[Capture, RunIds]:
     """Run ``app`` once, and return its captured turns."""
     captured, ids = capture(spans=spans, content=content), RunIds()
@@ -112,7 +112,7 @@ def operation(span: ReadableSpan) -> Any:
 
 @each_variant
 @each_app
-def test_the_samples_are_those_stated(app: App, spans: Spans, content: ContentCapture) -> None:
+def test_the_samples_are_those_stated(app: App, spans: Spans, content: ExportContent) -> None:
     """Question, contexts and answer of every turn are what a careful reader would say."""
     captured, _ = ran(app, spans, content)
     assert captured.truths == sorted((t.question, t.contexts, t.answer) for t in app.truths)
@@ -130,7 +130,7 @@ def test_a_refusal_has_its_reason(app: App) -> None:
 @pytest.mark.slow
 @each_variant
 @each_app
-def test_nothing_is_left_behind(app: App, spans: Spans, content: ContentCapture) -> None:
+def test_nothing_is_left_behind(app: App, spans: Spans, content: ExportContent) -> None:
     """Once the app is done the recorder knows none of its runs."""
     captured, ids = ran(app, spans, content)
     assert len(captured.recorder) == 0

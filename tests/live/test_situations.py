@@ -267,7 +267,7 @@ def test_8_a_cascade_and_late_feedback() -> None:
 def test_9_a_worker_gets_very_many_traces_at_once() -> None:
     """Each span leaves once; for those without room, the outcome says so."""
     traces, judge, output = 1500, GatedJudge(), FakeOutput()
-    config = Config(judge=judge, embedder=OnesEmbedder(), hold_seconds=3600, drift="off")
+    config = Config(judge=judge, embedder=OnesEmbedder(), hold_seconds=3600, drift=False)
     engine = Engine(config, output, meter_provider=NoOpMeterProvider())
     spans = [span for number in range(traces) for span in turn_spans(number + 1)]
     engine.accept(request_with(*spans, service="shop", scope="openinference.instrumentation.x"))

@@ -23,7 +23,7 @@ STATUS = "rag.evaluation.status"
 
 def options(**others: Any) -> dict[str, Any]:
     """Return options for a judge that is content with every answer."""
-    return {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **others}
+    return {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **others}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.live.spending import Spending, build_budget, build_measurement, build_offline
+from rag_eval_otel.live.spending import Spending, build_budget, build_measurement
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.metrics.groundedness import Faithfulness
 from rag_eval_otel.sampling import Sampling
@@ -25,24 +25,18 @@ SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
 METRIC = Guideline(guidelines="It is polite.", name="polite")
 
 
-def spending(clock: ManualClock, text: str, at_budget: str) -> Spending:
+def spending(clock: ManualClock, text: str) -> Spending:
     """Return the spending of a pipeline with a judge that takes one request a turn."""
     judge = FakeJudge(lambda _: {"passing": True})
-    config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift="off")
+    config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift=False)
     measurement = build_measurement(config)
     budget = Budget(limits_of(text, where="budget"), clock=clock)
-    offline = build_offline(config, FakeJudge(lambda _: {"passing": True}))
-    return Spending(
-        measurement,
-        budget=budget,
-        at_budget=at_budget,
-        offline=None if at_budget == "drop" else offline,
-    )
+    return Spending(measurement, budget=budget)
 
 
 def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> None:
     """A turn all of whose requests were refused is skipped."""
-    one = spending(ManualClock(), "1 requests/day", "drop")
+    one = spending(ManualClock(), "1 requests/day")
     first = asyncio.run(one.of(SAMPLE, Sampling()))
     assert not isinstance(first, str)
     assert first.status == "scored"
@@ -50,29 +44,10 @@ def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> Non
     assert one.is_spent
 
 
-def test_offline_scores_beyond_the_budget_keep_the_probability_of_the_turn() -> None:
-    """The offline judge scores only turns that were chosen, and its scores say how often."""
-    clock = ManualClock()
-    one = spending(clock, "1 requests/day", "offline")
-    chosen = Sampling(probability=0.1, is_targeted=True)
-    found = [
-        asyncio.run(one.of(Sample(question=f"{number}?", answer="A."), chosen))
-        for number in range(3)
-    ]
-    assert [each.sampling for each in found if not isinstance(each, str)] == [
-        chosen,
-        *[Sampling(probability=0.1, is_targeted=True, stage="offline", reason="budget")] * 2,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("way", "status"), [("drop", "skipped"), ("offline", "scored"), ("cascade", "scored")]
-)
+@pytest.mark.parametrize(("way", "status"), [("drop", "skipped"), ("cascade", "scored")])
 def test_requests_before_the_budget_is_spent_are_counted(way: str, status: str) -> None:
     """If the budget ends after the first question of a turn, its tokens and money still count."""
-    options: dict[str, Any] = {"at_budget": way}
-    if way == "cascade":
-        options = {"cascade": "lexical"}
+    options: dict[str, Any] = {"cascade": "lexical"} if way == "cascade" else {}
     prices = {"models": {"paid": {"input": 1.0, "output": 1.0}}}
     with ScriptedOpenAI(good_parts) as server:
         judge = OpenAIJudge("paid", base_url=server.base_url, api_key="k")
@@ -92,7 +67,7 @@ def test_requests_before_the_budget_is_spent_are_counted(way: str, status: str) 
 def test_wrong_budgets_are_refused_at_the_start() -> None:
     """A budget in money needs prices in its currency."""
     with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
-        spending(ManualClock(), "1 USD/day", "drop")
+        spending(ManualClock(), "1 USD/day")
     with pytest.raises(ConfigError, match=r"is in EUR, but prices are in USD"):
         build_budget(Config(budget="5 EUR/day"))
     assert build_budget(Config()) is None

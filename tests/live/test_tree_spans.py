@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from rag_eval_otel.capture.conventions import convention_of, read
 from rag_eval_otel.capture.span import SdkSpan
-from rag_eval_otel.config import Config, ContentCapture, Spans
+from rag_eval_otel.config import Config, ExportContent, Spans
 from recording import (
     ANSWER,
     PAGE,
@@ -308,7 +308,7 @@ def message(role: str, text: str) -> dict[str, object]:
 
 def test_content_of_a_turn() -> None:
     """Messages, query and documents are on the spans, as JSON that can be read."""
-    captured = capture(content="span")
+    captured = capture(content="all")
     run_turn(captured)
     root = attributes(captured.span("invoke_workflow chain1"))
     assert json.loads(root["gen_ai.input.messages"]) == [message("user", QUESTION)]
@@ -324,7 +324,7 @@ def test_content_of_a_turn() -> None:
 
 def test_openinference_content_of_a_turn() -> None:
     """Input, output, messages and documents are in the attributes that Phoenix shows."""
-    captured = capture(content="span")
+    captured = capture(content="all")
     run_turn(captured)
     for name in ("invoke_workflow chain1", "chat"):
         found = attributes(captured.span(name))
@@ -338,20 +338,9 @@ def test_openinference_content_of_a_turn() -> None:
     assert "retrieval.documents.0.document.score" not in search
 
 
-@pytest.mark.parametrize("content", get_args(ContentCapture))
-def test_only_genai(content: ContentCapture) -> None:
-    """Without OpenInference among the conventions, no span has an attribute of it."""
-    config = Config(capture_content=content, span_conventions=["genai"])
-    captured = capture(config=config)
-    run_turn(captured)
-    foreign = ("openinference.", "input.", "output.", "llm.", "retrieval.", "tool.")
-    names = {name for span in captured.spans for name in attributes(span)}
-    assert not [name for name in names if name.startswith(foreign)]
-
-
 def test_many_documents_leave_room_on_the_span() -> None:
     """A hundred documents do not push other attributes out at the SDK's limit of 128."""
-    captured = capture(content="span")
+    captured = capture(content="all")
     documents = [Document(f"{PAGE} {i}", id=str(i), metadata={"score": 1}) for i in range(100)]
     finish(captured, begin(captured, "retriever", 1, asked=QUESTION, told=documents))
     shown = [HumanMessage(f"{QUESTION} {i}") for i in range(100)]
@@ -368,22 +357,17 @@ def test_many_documents_leave_room_on_the_span() -> None:
 
 @pytest.mark.parametrize("spans", ["essential", "all"])
 def test_our_own_spans_are_read_as_before(spans: Spans) -> None:
-    """Exported spans give the same steps with both conventions as with GenAI alone."""
-    found = []
-    for conventions in (["genai"], ["genai", "openinference"]):
-        config = Config(capture_content="span", spans=spans, span_conventions=conventions)
-        captured = capture(config=config)
-        run_turn(captured)
-        views = [SdkSpan(span) for span in captured.spans]
-        assert {convention_of(view) for view in views} == {"genai"}
-        steps = [read(view) for view in views]
-        found.append([(s.kind, s.input, s.output, s.documents, s.prompt) for s in steps])
-    assert found[0] == found[1]
+    """Exported spans are read by the GenAI conventions, and have the texts."""
+    captured = capture(config=Config(export_content="all", spans=spans))
+    run_turn(captured)
+    views = [SdkSpan(span) for span in captured.spans]
+    assert {convention_of(view) for view in views} == {"genai"}
+    assert {read(view).input for view in views} >= {QUESTION}
 
 
 def test_content_of_a_tool() -> None:
     """Arguments and result."""
-    captured = capture(content="span")
+    captured = capture(content="all")
     finish(captured, begin(captured, "tool", 1, asked="{'a': 1}", told="2"))
     found = attributes(captured.span("execute_tool tool1"))
     assert (found[KIND], found["tool.name"]) == ("TOOL", "tool1")
@@ -394,20 +378,20 @@ def test_content_of_a_tool() -> None:
 
 def test_content_that_is_not_there() -> None:
     """No attribute says None, or an empty list of messages."""
-    captured = capture(content="span")
+    captured = capture(content="all")
     root = begin(captured, "chain", 1)
     finish(captured, begin(captured, "retriever", 2, under=1), root)
     assert "gen_ai.input.messages" not in attributes(captured.span("invoke_workflow chain1"))
     assert "gen_ai.retrieval.query.text" not in attributes(captured.span("retrieval"))
 
 
-@pytest.mark.parametrize("content", get_args(ContentCapture))
-def test_letters_stay_letters(content: ContentCapture) -> None:
+@pytest.mark.parametrize("content", get_args(ExportContent))
+def test_letters_stay_letters(content: ExportContent) -> None:
     """Texts are exported unchanged if content is enabled, else not at all."""
     captured = capture(content=content)
     finish(captured, begin(captured, "chain", 1, asked="Où est Tromsø?"))
     written = str(attributes(captured.span("invoke_workflow chain1")))
-    assert ("Où est Tromsø?" in written) == (content == "span")
+    assert ("Où est Tromsø?" in written) == (content == "all")
 
 
 def test_names_that_cannot_be_encoded() -> None:
@@ -449,7 +433,7 @@ class Stubborn(SpanProcessor):
 @pytest.mark.parametrize(("moment", "written"), [("start", 2), ("end", 3)])
 def test_a_processor_that_fails_costs_one_span(moment: str, written: int) -> None:
     """Where one of the application's own raises, the other spans, and the turn, stay."""
-    captured = capture(mode="swallow")
+    captured = capture(raise_errors=False)
     captured.provider.add_span_processor(Stubborn(moment))
     run_turn(captured)
     assert len(captured.spans) == written

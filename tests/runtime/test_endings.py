@@ -33,7 +33,7 @@ class Work:
     def flush_all(self, timeout): self.say("flushed")
 
 def register(work, seconds=100.0):
-    return call_at_end(work, seconds=seconds, on_sigterm="drain")
+    return call_at_end(work, seconds=seconds, at_sigterm=True)
 def kill(): os.kill(os.getpid(), signal.SIGTERM)
 """
 

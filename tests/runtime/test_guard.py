@@ -36,7 +36,7 @@ def test_it_can_let_them_through() -> None:
     places: list[str] = []
     with (
         pytest.raises(ValueError, match="ours"),
-        Edge("here", on_error=places.append, mode="raise"),
+        Edge("here", on_error=places.append, raise_errors=True),
     ):
         raise ValueError("ours")  # noqa: EM101
     assert places == ["here"]
@@ -78,9 +78,12 @@ def test_the_message_of_an_exception_is_not_logged(caplog: pytest.LogCaptureFixt
 
 
 def test_errors_that_are_raised_are_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
-    """With ``mode="raise"``, the log has the message and the traceback."""
+    """With ``raise_errors=True``, the log has the message and the traceback."""
     secret = "Ada, born 1815"
-    with pytest.raises(ValueError, match="1815"), Edge("x", on_error=lambda _: None, mode="raise"):
+    with (
+        pytest.raises(ValueError, match="1815"),
+        Edge("x", on_error=lambda _: None, raise_errors=True),
+    ):
         raise ValueError(secret)
     (line,) = [logging.Formatter().format(one) for one in caplog.records]
     assert "ValueError: Ada, born 1815" in line

@@ -43,7 +43,7 @@ from rag_eval_otel import record_answer, record_question, record_retrieval
 asked, page, said = "When was it founded?", "It was founded in 1987.", "It was founded in 1987."
 provider, exporter = TracerProvider(), InMemorySpanExporter()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
-handle = instrument(tracer_provider=provider, errors="raise")
+handle = instrument(tracer_provider=provider, raise_errors=True)
 with provider.get_tracer("app").start_as_current_span("turn"):
     record_question(asked)
     record_retrieval(asked, [page])

@@ -367,7 +367,7 @@ def test_spans_of_the_global_provider_are_read(
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(assertions, "get_tracer_provider", lambda: provider)
     handle = (
-        instrument(tracer_provider=provider, judge="lexical", on_sigterm="off")
+        instrument(tracer_provider=provider, judge="lexical", host_hooks=False)
         if instrumented == "yes"
         else None
     )

@@ -147,7 +147,7 @@ def test_scores_are_also_metrics(receiver: OtlpReceiver) -> None:
 
 def test_explanations_are_sent_on_demand(receiver: OtlpReceiver) -> None:
     """They quote user data, so they have their own option."""
-    exported(asked_rows(1), Targets(otlp="on", explanations="on"), metrics=[JUDGED])
+    exported(asked_rows(1), Targets(otlp="on", explanations=True), metrics=[JUDGED])
     (span,) = receiver.spans()
     assert span.attributes["rag.evaluation.context_agreement.explanation"] == "so it is"
 

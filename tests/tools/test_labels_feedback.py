@@ -44,7 +44,7 @@ def calibrated(
 
 def test_live_scores_and_live_feedback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file of the collector is enough: it has the scores and the feedback."""
-    options: dict[str, Any] = {"metrics": ["faithfulness"], "drift": "off"}
+    options: dict[str, Any] = {"metrics": ["faithfulness"], "drift": False}
     with attached(**options) as app:
         spans = [app.turn(number) for number in range(4)]
         assert app.handle.flush()

@@ -176,7 +176,7 @@ def test_texts_of_the_worst_turns_are_shown_on_demand(tmp_path: Path) -> None:
 
 def test_texts_follow_content_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where content is captured, the page shows texts, unless an option says no."""
-    monkeypatch.setenv("RAG_EVAL_CAPTURE_CONTENT", "span")
+    monkeypatch.setenv("RAG_EVAL_EXPORT_CONTENT", "all")
     path = turns(tmp_path / "scores.jsonl")
     assert "quoted answer" in page_of(path)
     assert "quoted" not in page_of(path, "--texts", "off")

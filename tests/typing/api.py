@@ -102,7 +102,7 @@ def a_span_processor_is_one_of_the_sdk(provider: TracerProvider) -> None:
 def judges_and_embedders_may_be_those_of_langchain(
     model: BaseChatModel, embeddings: Embeddings
 ) -> None:
-    instrument(judge=model, embedder=embeddings, metrics=["default", Faithfulness()], drift="off")
+    instrument(judge=model, embedder=embeddings, metrics=["default", Faithfulness()], drift=False)
     Config(judge=OpenAIJudge("model"), embedder=HashingEmbedder(), metrics=("default",))
     Config.from_env({"RAG_EVAL_SPANS": "all"}, thresholds="thresholds.toml", redact=str.lower)
 

@@ -31,16 +31,15 @@ def instrument_refuses_unknown_options_and_wrong_types() -> None:
     instrument(drift="maybe")  # type: ignore[arg-type]
     instrument(drift=DriftOptions())
     instrument(drift=LexicalJudge())  # type: ignore[arg-type]
-    instrument(span_conventions=["genai"], score_events="span")
-    instrument(span_conventions=["zipkin"])  # type: ignore[list-item]
+    instrument(score_events="span")
     instrument(score_events="trace")  # type: ignore[arg-type]
-    instrument(content="none")  # type: ignore[arg-type]
-    instrument(sample_rate="0.1")  # type: ignore[arg-type]
-    instrument(sampling_rules=[{"match": {"error": True}, "rate": 1}], cascade="lexical")
-    instrument(sampling_rules=[0.5])  # type: ignore[list-item]
+    instrument(export_content="some")  # type: ignore[arg-type]
+    instrument(sample_rate=None)  # type: ignore[arg-type]
+    instrument(sample_rate=[{"match": {"error": True}, "rate": 1}], cascade="lexical")
+    instrument(sample_rate=[0.5])  # type: ignore[list-item]
     instrument(cascade=0.5)  # type: ignore[arg-type]
     instrument(max_held=0.5)  # type: ignore[arg-type]
-    instrument(budget="5 USD/day", at_budget="offline", prices={"models": {}})
+    instrument(budget="5 USD/day", explanations=True, prices={"models": {}})
     instrument(budget=5)  # type: ignore[arg-type]
     instrument(redis=6379)  # type: ignore[arg-type]
     instrument(thresholds={"faithfulness": "high"})  # type: ignore[dict-item]

@@ -124,7 +124,7 @@ def worker(output: FakeOutput | None = None, **options: Any) -> Iterator[Worker]
     usual = {"judge": good_judge(), "embedder": OnesEmbedder(), "hold_seconds": 600}
     own = ("max_bytes", "value_limit", "logs_quiet")
     limits = {name: options.pop(name) for name in own if name in options}
-    config = Config(**{"errors": "raise", **usual, **options})
+    config = Config(**{"raise_errors": True, **usual, **options})
     output, reader, clock, sink = output or FakeOutput(), InMemoryMetricReader(), _Clock(), Kept()
     meters = MeterProvider([reader])
     engine = Engine(config, output, meter_provider=meters, clock=clock, sinks=[sink], **limits)
@@ -287,7 +287,7 @@ class TestSpans:
         """The texts are scored first."""
         plain = span(9, change=lambda one: None)
         plain.attributes.add(key="input.value").value.string_value = "secret"
-        with worker(content="strip") as app:
+        with worker(export_content="none") as app:
             app.accept(*turn_spans(1), plain)
             app.engine.shutdown(60)
             sent = app.output.wait_for(4)
@@ -692,7 +692,7 @@ def test_the_samples_of_the_recordings_are_those_of_the_live_pipeline() -> None:
     for path in PATHS:
         recording, noting, output = load(path), Noting(), FakeOutput()
         engine = Engine(
-            Config(errors="raise", drift="off"),
+            Config(raise_errors=True, drift=False),
             output,
             scorer=cast("Any", noting),
             value_limit=limit_of(recording),
@@ -728,7 +728,7 @@ def scored(found: list[Evaluation]) -> dict[SpanRef | None, Any]:
 def check_scores(path: Path) -> None:
     """Assert that worker and process give the same scores, and the same attributes of spans."""
     recording = load(path)
-    config = Config(errors="raise", drift="off", hold_seconds=600)
+    config = Config(raise_errors=True, drift=False, hold_seconds=600)
     in_process, exported = Kept(), _Exported()
     pipeline = Pipeline(
         config,

@@ -185,7 +185,7 @@ class TestReadable:
         one = wire()
         one.message.attributes.add(key="input.value").value.string_value = "secret"
         one.message.attributes.add(key="input.value").value.string_value = "secret, too"
-        shown = ContentFilter(foreign="strip").shown(ReadableWireSpan(one))
+        shown = ContentFilter(exported="none").shown(ReadableWireSpan(one))
         assert isinstance(shown, ReadableWireSpan)
         shown.written()
         assert b"secret" not in one.message.SerializeToString()

@@ -111,7 +111,7 @@ def annotations_of(
     evaluation: Evaluation,
     *,
     asking: frozenset[str],
-    explanations: Literal["off", "on"] = "off",
+    explanations: bool = False,
 ) -> Iterator[Annotation]:
     """Yield an annotation for each score in ``evaluation`` that is a number, and the overall label.
 
@@ -131,7 +131,7 @@ def annotations_of(
     for prefix, score, by in found:
         if score.value is not None:
             made = _of_score(score, by, span=span, asking=asking)
-            told = score.explanation if explanations == "on" and not prefix else None
+            told = score.explanation if explanations and not prefix else None
             told = exportable(told[:MAX_EXPLANATION]) if told else None
             yield replace(made, name=f"{prefix}{made.name}", explanation=told)
     if evaluation.label is not None:

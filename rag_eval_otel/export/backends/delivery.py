@@ -466,7 +466,7 @@ def check_backends(names: Iterable[str]) -> None:
 class BackendSink:
     """Pass each score to a `Delivery` for each of the backends ``names``.
 
-    ``asking`` has the names of the metrics that ask a judge. If ``explanations`` is "on", the
+    ``asking`` has the names of the metrics that ask a judge. If ``explanations``, the
     explanations of scores are sent, too. The counter ``rag.evaluation.backend.scores`` counts what
     became of each score, and a gauge shows how many wait. ``ended`` has the counts, too.
     """
@@ -476,7 +476,7 @@ class BackendSink:
         names: Sequence[str],
         *,
         asking: frozenset[str] = frozenset(),
-        explanations: Literal["off", "on"] = "off",
+        explanations: bool = False,
         meter_provider: MeterProvider | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -484,7 +484,7 @@ class BackendSink:
         self._meters = Meters(meter_provider)
         self.ended: Counter[tuple[str, Outcome]] = Counter()
         self._asking = asking
-        self._explanations: Literal["off", "on"] = explanations
+        self._explanations = explanations
         self.deliveries = tuple(self._delivery(name, limits) for name in dict.fromkeys(names))
         add_gauge_source(meter_provider, semconv.BACKEND_QUEUED, source=self._observe_queues)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rag_eval_otel.capture.otlp_files import Message, messages_in
 from rag_eval_otel.config import Config
+from rag_eval_otel.environment import switch
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect
@@ -83,7 +84,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--contexts-from-prompt",
-        choices=("on", "off"),
+        type=switch,
+        metavar="on|off",
         help="read contexts in prompts, if a trace has no retrieval (default: off)",
     )
     parser.add_argument(

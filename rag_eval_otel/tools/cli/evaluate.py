@@ -18,6 +18,7 @@ from typing import Any
 from rag_eval_otel.arguments import add_scoring_options, count_up_to, names, scoring_config
 from rag_eval_otel.capture.otlp_files import read_messages
 from rag_eval_otel.config import Config
+from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.models import (
@@ -363,7 +364,7 @@ def _backends(config: Config, options: argparse.Namespace, dataset: Dataset) -> 
     if options.backend is not None:
         given: Sequence[str] = options.backend
         return given
-    if not config.backends or config.sdk_disabled:
+    if not config.backends or sdk_disabled():
         return ()
     if options.otlp == "off" and dataset.spanless is not None:
         sys.stderr.write(
@@ -442,7 +443,6 @@ def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run
         judge=build_plain_judge(config),  # a circuit breaker would fail all rows during an outage
         embedder=build_embedder(config),
         label_metrics=config.label_metrics,
-        share_requests=config.fusion == "on",
         repairs=options.repairs,
         timeout=config.evaluation_timeout,
         prompts=config.prompts,

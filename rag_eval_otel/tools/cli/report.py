@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     if options.versions is not None or options.form == "json":
         msg = "--versions and --json need a second file: rag-eval-otel report A B"
         raise ConfigError(msg)
-    has_content = Config.from_env().capture_content != "off"
+    has_content = Config.from_env().export_content == "all"
     shown = Shown(
         texts=options.texts or ("on" if has_content else "off"),
         explanations=options.explanations,

@@ -64,7 +64,7 @@ def test_the_kind_of_annotator_is_that_of_the_score() -> None:
 
 def test_explanations_are_sent_if_they_are_exported() -> None:
     """They may quote the user's texts."""
-    found = annotations(EVALUATION, explanations="on")
+    found = annotations(EVALUATION, explanations=True)
     assert found["faithfulness"].explanation == "because"
 
 

@@ -515,7 +515,7 @@ def test_a_flush_by_a_sink_waits_for_no_backend(acme: type[Acme]) -> None:
 def test_failed_scores_are_not_sent(acme: type[Acme]) -> None:
     """A failure is not a score."""
     judge = FakeJudge({})
-    with attached(backends=["acme"], judge=judge, errors="swallow") as app:
+    with attached(backends=["acme"], judge=judge, raise_errors=False) as app:
         app.turn()
         assert app.handle.flush(60)
         sent = {name for _, name, _ in acme.stored}
@@ -575,9 +575,12 @@ def test_a_missing_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         BackendSink(["phoenix"])
 
 
-def test_nothing_is_sent_if_the_sdk_is_disabled(acme: type[Acme]) -> None:
+def test_nothing_is_sent_if_the_sdk_is_disabled(
+    acme: type[Acme], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No thread is started, and no client is made."""
-    with attached(backends=["acme"], sdk_disabled=True) as app:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with attached(backends=["acme"]) as app:
         app.turn()
         assert app.handle.flush(10)
         assert not acme.stored
