@@ -51,6 +51,28 @@ def harmless(text: str) -> str:
     return _CONTROL_TOKEN.sub(r"\g<0>\\", visible(text))
 
 
+_NO_LETTERS = re.compile("(?:[^\\w\x00-\x7f]|[\uff9e\uff9f]){30}")  # two accents are letters
+
+
+def accents_apart(text: str) -> str:
+    """Return ``text`` with a space after each 30 accents in a row; no word has so many.
+
+    `unicodedata.normalize` and `ast.parse` sort accents in the square of the time, and stop all
+    threads meanwhile. This is the "stream-safe text format" of Unicode, with another character.
+    """
+    return text if text.isascii() else _NO_LETTERS.sub(_apart, text)
+
+
+def _apart(found: re.Match[str]) -> str:
+    has_accents = any(map(unicodedata.combining, unicodedata.normalize("NFKD", found[0])))
+    return f"{found[0]} " if has_accents else found[0]
+
+
+def normal_form(text: str) -> str:
+    """Return ``text`` in the form NFKC, in which characters that mean the same are the same."""
+    return unicodedata.normalize("NFKC", accents_apart(text))
+
+
 def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
     """Return the signs in ``texts`` of an attempt to steer the judge, sorted; usually none.
 

@@ -1,6 +1,7 @@
 """Texts of strangers: what is removed, what is broken, and what is left as it is."""
 
 import json
+import time
 import unicodedata
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.untrusted import harmless, says_nothing, suspicions, visible
+from rag_eval_otel.untrusted import harmless, normal_form, says_nothing, suspicions, visible
 
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
@@ -132,3 +133,24 @@ def test_answers_without_content_are_recognised(answer: str) -> None:
 def test_short_answers_have_content(answer: str) -> None:
     """A name, a number, a yes or a refusal is for the judge to judge."""
     assert not says_nothing(answer)
+
+
+@given(st.text(max_size=60))
+def test_the_normal_form_of_a_text_with_few_accents_is_that_of_unicode(text: str) -> None:
+    """Only more accents in a row are set apart."""
+    few = "".join(f"{part}a" for part in text)
+    assert normal_form(few) == unicodedata.normalize("NFKC", few)
+
+
+@pytest.mark.parametrize("accents", ["\u0301\u0316", "\uff9e\u0301", "\u0344\u0316"])
+def test_accents_in_a_row_are_normalised_soon(accents: str) -> None:
+    """`unicodedata` alone needs ten seconds, and no other thread runs meanwhile."""
+    begin = time.thread_time()
+    normal_form(f"a{accents * 50_000}")
+    assert time.thread_time() - begin < 1
+
+
+@pytest.mark.parametrize("text", ["\u2500" * 100, "\U0001f600" * 100, "\u3002" * 100])
+def test_signs_in_a_row_are_no_accents(text: str) -> None:
+    """A line drawn across the page is left as it is."""
+    assert normal_form(text) == text

@@ -9,12 +9,13 @@ from __future__ import annotations
 import html
 import json
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
+
+from rag_eval_otel.untrusted import normal_form
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
@@ -263,7 +264,7 @@ def _plain(text: str) -> str:
     text = once if once == text else html.unescape(once)
     for _ in range(_LAYERS if "\\" in text else 0):
         text = _UNESCAPED.sub(_character, text)
-    return unicodedata.normalize("NFKC", text).casefold()
+    return normal_form(text).casefold()
 
 
 def _character(found: re.Match[str]) -> str:

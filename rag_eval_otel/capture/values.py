@@ -11,10 +11,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.text import is_reasoning
+from rag_eval_otel.untrusted import accents_apart
 
 
 class Lost(Enum):
@@ -327,7 +328,8 @@ _ENUM = r"""<[\w.]+:\s*(?P<enum>'[^']*'|"[^"]*"|-?\d+)>"""
 _TOKENS = re.compile(rf"(?P<string>{STRING})|{_ENUM}|<[^<>]*(?:<[^<>]*>[^<>]*)*>", re.DOTALL)
 
 
-_ITEMS = 10_000  # the most commas in a repr: parsing needs many times the memory, and the GIL
+_PARTS = ",([<"  # of a repr
+_ITEMS = 10_000  # the most such parts: parsing needs many times the memory, and the GIL
 
 
 def data_in(text: str) -> Any:
@@ -335,26 +337,33 @@ def data_in(text: str) -> Any:
 
     An object in the repr becomes a dict of its keyword arguments.
     """
-    if text.count(",") > _ITEMS:
-        return None
     source = _TOKENS.sub(_as_literal, text.strip())
+    nodes = nodes_of(source, "eval")
     try:
-        node = ast.parse(source, mode="eval").body
-        return _data(node) if _is_apart(node, source) else None
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return _data(nodes[0].body) if _is_apart(nodes, source) else None
+    except RecursionError:
         return None
 
 
-def _is_apart(node: ast.expr, source: str) -> bool:
+def nodes_of(source: str, mode: Literal["eval", "exec"]) -> list[Any]:
+    """Return the parts of the Python ``source``, the whole first; none if it cannot be parsed."""
+    if sum(map(source.count, _PARTS)) > _ITEMS:
+        return []
+    try:
+        return list(ast.walk(ast.parse(accents_apart(source), mode=mode)))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return []
+
+
+def _is_apart(nodes: Sequence[Any], source: str) -> bool:
     """Return False if two strings in a repr are adjacent, because Python would join them.
 
     NumPy writes the strings of an array in this way.
     """
     parsed = sum(
-        isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
-        for one in ast.walk(node)
+        isinstance(one, ast.Constant) and isinstance(one.value, str | bytes) for one in nodes
     )
-    return parsed == len(_STRINGS.findall(source))
+    return bool(nodes) and parsed == len(_STRINGS.findall(source))
 
 
 def _as_literal(found: re.Match[str]) -> str:

@@ -19,6 +19,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
+from rag_eval_otel.untrusted import normal_form
+
 MAX_CHARACTERS = 100_000  # limit of a text, and of all passages together
 MAX = 10_000  # most characters of a question or an answer: four pages, read in a second
 _PLACES = 500  # sentences in which a word is compared; a word that is in more of them tells little
@@ -119,7 +121,7 @@ def within_limit(texts: Iterable[str]) -> Iterator[str]:
 
 def terms(text: str) -> list[Term]:
     """Return every word of ``text`` as a `Term`, in the order of the text."""
-    text = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS])[:MAX_CHARACTERS]
+    text = normal_form(text[:MAX_CHARACTERS])[:MAX_CHARACTERS]
     text = _THOUSANDS.sub("", text.replace("\u2019", "'").replace("n't", " not"))
     if _RUN.search(text):
         text = _RUN.sub(r" \g<0> ", text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from rag_eval_otel.capture.documents import passages_in, passages_in_text
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.text import json_in
-from rag_eval_otel.capture.values import Lost, plain, read, value
+from rag_eval_otel.capture.values import Lost, nodes_of, plain, read, value
 from rag_eval_otel.types import Passage
 
 # --- Google ADK -----------------------------------------------------------------------------------
@@ -294,12 +293,11 @@ def _by_tool(attributes: Mapping[str, Any]) -> str | None:
 
 def _by_code(code: str) -> str | None:
     """Return the text that ``code`` passes to ``final_answer``, or None if the text is computed."""
-    with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
-        for node in ast.walk(ast.parse(code.strip())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == _ANSWERS:
-                given = [*node.args, *(word.value for word in node.keywords)]
-                texts = [one.value for one in given if isinstance(one, ast.Constant)]
-                return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
+    for node in nodes_of(code.strip(), "exec"):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == _ANSWERS:
+            given = [*node.args, *(word.value for word in node.keywords)]
+            texts = [one.value for one in given if isinstance(one, ast.Constant)]
+            return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
     return None
 
 
