@@ -100,7 +100,7 @@ PEERS = [
     "openinference-instrumentation-langchain",
     "opentelemetry-instrumentation-langchain",
     "haystack-ai",
-    "llama-index-core",
+    "llama-index-core>=0.14",
     "llama-index-llms-openai-like",
 ]
 
@@ -186,7 +186,7 @@ def llamaindex(session: nox.Session) -> None:
     """Score a LlamaIndex app that OpenInference, or LlamaIndex itself, traces."""
     test_beside(
         session,
-        "llama-index-core",
+        "llama-index-core>=0.14",
         "llama-index-llms-openai-like",
         "llama-index-observability-otel",
         "openinference-instrumentation-llama-index",
