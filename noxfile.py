@@ -80,7 +80,6 @@ LANGCHAIN_TESTS = [
     "tests/capture/test_*.py",
     "tests/live/test_exit.py",
     "tests/live/test_instrument.py",
-    "tests/live/test_langchain_apps.py",
     "tests/live/test_otlp.py",
     "tests/live/test_shapes.py",
     "tests/tools/test_demo*.py",
