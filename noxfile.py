@@ -80,7 +80,6 @@ LANGCHAIN_TESTS = [
     "tests/capture/test_*.py",
     "tests/live/test_exit.py",
     "tests/live/test_instrument.py",
-    "tests/live/test_langchain_apps.py",
     "tests/live/test_otlp.py",
     "tests/live/test_shapes.py",
     "tests/tools/test_demo*.py",
@@ -100,7 +99,7 @@ PEERS = [
     "openinference-instrumentation-langchain",
     "opentelemetry-instrumentation-langchain",
     "haystack-ai",
-    "llama-index-core",
+    "llama-index-core>=0.14",
     "llama-index-llms-openai-like",
 ]
 
@@ -186,7 +185,7 @@ def llamaindex(session: nox.Session) -> None:
     """Score a LlamaIndex app that OpenInference, or LlamaIndex itself, traces."""
     test_beside(
         session,
-        "llama-index-core",
+        "llama-index-core>=0.14",
         "llama-index-llms-openai-like",
         "llama-index-observability-otel",
         "openinference-instrumentation-llama-index",

@@ -1,6 +1,5 @@
 """Chains made of RAG chains: side by side, one after the other, routed, wrapped."""
 
-import asyncio
 import threading
 from operator import itemgetter
 from typing import Any
@@ -10,7 +9,6 @@ from langchain_core.messages import BaseMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import (
     Runnable,
-    RunnableBranch,
     RunnableConfig,
     RunnableLambda,
     RunnableParallel,
@@ -35,18 +33,6 @@ SAILMAKER = Truth(
 QUESTIONS = [company.FOUNDED, company.REFUND, company.SPARS]
 
 
-@app(FOUNDED, REFUND, SPARS)
-def batch(callbacks: Handlers) -> object:
-    """Three questions at once, in threads."""
-    return rag(KeywordRetriever()).batch(QUESTIONS, config(callbacks))
-
-
-@app(FOUNDED, REFUND, SPARS)
-def abatch(callbacks: Handlers) -> object:
-    """Three questions at once, in tasks."""
-    return asyncio.run(rag(KeywordRetriever()).abatch(QUESTIONS, config(callbacks)))
-
-
 @app(SPARS, REFUND)
 def parallel_rag(callbacks: Handlers) -> object:
     """Two RAG chains side by side, each taking its own question out of one input."""
@@ -54,27 +40,6 @@ def parallel_rag(callbacks: Handlers) -> object:
         a=itemgetter("a") | rag(KeywordRetriever()), b=itemgetter("b") | rag(KeywordRetriever())
     )
     return chain.invoke({"a": company.SPARS, "b": company.REFUND}, config(callbacks))
-
-
-@app(FOUNDED, SAILMAKER)
-def sequential_two_rags(callbacks: Handlers) -> object:
-    """A function asks one RAG chain after the other; each is a run of its own below the root."""
-    first, second = rag(), rag()
-
-    def investigate(question: str) -> list[str]:
-        return [first.invoke(question), second.invoke(company.SAILMAKER)]
-
-    return RunnableLambda(investigate).invoke(company.FOUNDED, config(callbacks))
-
-
-@app(SPARS)
-def routed(callbacks: Handlers) -> object:
-    """A branch sends questions to the RAG chain and small talk to a model."""
-    question = RunnableLambda(itemgetter("q"))
-    chain = RunnableBranch(
-        (lambda values: values["q"].endswith("?"), question | rag()), question | ScriptedChat()
-    )
-    return chain.invoke({"q": company.SPARS}, config(callbacks))
 
 
 @app(FOUNDED)

@@ -3,29 +3,27 @@
 import asyncio
 import itertools
 from collections.abc import Callable
-from operator import add
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 
 from . import company
 from .app import Handlers, Truth, app, config
-from .company import FOUNDER, HISTORY, PRODUCTS, RETURNS
+from .company import FOUNDER, HISTORY
 from .compat import (
     END,
     NO_V3_EVENTS,
     START,
-    MessagesState,
     StateGraph,
     entrypoint,
     quietly,
     task,
 )
 from .fakes import KeywordRetriever, ScriptedChat
-from .lcel import FOUNDED, SPARS
+from .lcel import FOUNDED
 from .parts import PROMPT, handbook, join
 from .replies import grade, saying
 
@@ -42,56 +40,11 @@ class State(TypedDict, total=False):
     tries: int
 
 
-class GatheringState(TypedDict, total=False):
-    """What the nodes share where several of them bring documents."""
-
-    question: str
-    documents: Annotated[list[Document], add]
-    generation: str
-
-
-class ChatState(MessagesState):
-    """Messages, and the documents found for the last of them."""
-
-    documents: list[Document]
-
-
 @app(FOUNDED)
 def langgraph_rag(callbacks: Handlers) -> object:
     """Two nodes: retrieve, generate."""
     return _line(State, retrieve=_retrieve, generate=_generate).invoke(
         {"question": company.FOUNDED}, config(callbacks)
-    )
-
-
-@app(SPARS)
-def langgraph_async(callbacks: Handlers) -> object:
-    """Two asynchronous nodes that pass their config on."""
-
-    async def retrieve(state: State, config: RunnableConfig) -> State:
-        return {"documents": await handbook().ainvoke(state["question"], config)}
-
-    async def generate(state: State, config: RunnableConfig) -> State:
-        return {"generation": await GENERATOR.ainvoke(_variables(state), config)}
-
-    graph = _line(State, retrieve=retrieve, generate=generate)
-    return asyncio.run(graph.ainvoke({"question": company.SPARS}, config(callbacks)))
-
-
-@app(FOUNDED)
-def langgraph_messages_rag(callbacks: Handlers) -> object:
-    """The state is a chat: the question is its last human message, the answer its last one."""
-
-    def retrieve(state: ChatState) -> dict[str, Any]:
-        return {"documents": handbook().invoke(str(state["messages"][-1].content))}
-
-    def generate(state: ChatState) -> dict[str, Any]:
-        pages = SystemMessage(f"Pages:\n{join(state['documents'])}")
-        return {"messages": [ScriptedChat().invoke([pages, *state["messages"]])]}
-
-    chat = [HumanMessage(company.GREETING), AIMessage("Welcome!"), HumanMessage(company.FOUNDED)]
-    return _line(ChatState, retrieve=retrieve, generate=generate).invoke(
-        {"messages": chat}, config(callbacks)
     )
 
 
@@ -126,29 +79,6 @@ def langgraph_crag(callbacks: Handlers) -> object:
     return graph.compile().invoke({"question": company.VAGUE}, config(callbacks))
 
 
-@app(
-    Truth(
-        question=company.TOWING,
-        contexts=(PRODUCTS, FOUNDER, RETURNS),
-        answer="The Fulmar tows small boats. [Products; Founder; Returns]",
-    )
-)
-def langgraph_parallel_retrieve(callbacks: Handlers) -> object:
-    """Two retrieving nodes in one step; a page that both find is in the prompt twice."""
-
-    def keywords(state: GatheringState) -> GatheringState:
-        return {"documents": RETRIEVER.invoke(state["question"])}
-
-    def vectors(state: GatheringState) -> GatheringState:
-        return {"documents": handbook().invoke(f"What kite? {state['question']}")}
-
-    graph = _graph(GatheringState, keywords=keywords, vectors=vectors, generate=_generate)
-    graph.add_edge(START, "keywords")
-    graph.add_edge(START, "vectors")
-    graph.add_edge(["keywords", "vectors"], "generate")
-    return graph.compile().invoke({"question": company.TOWING}, config(callbacks))
-
-
 @app(FOUNDED)
 def langgraph_functional(callbacks: Handlers) -> object:
     """The functional API: a string in, a string out."""
@@ -167,14 +97,6 @@ def langgraph_functional(callbacks: Handlers) -> object:
         return generate(question, retrieve(question).result()).result()
 
     return answer.invoke(company.FOUNDED, config(callbacks))
-
-
-@app(SPARS)
-def graph_stream_messages(callbacks: Handlers) -> object:
-    """The answer of the graph, streamed word by word."""
-    graph = _line(State, retrieve=_retrieve, generate=_generate)
-    stream = graph.stream({"question": company.SPARS}, config(callbacks), stream_mode="messages")
-    return list(stream)
 
 
 @app(FOUNDED, skip=NO_V3_EVENTS)

@@ -1,12 +1,11 @@
 """Chains in the LangChain Expression Language, invoked once."""
 
 import asyncio
-from operator import itemgetter
 
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import RunnableParallel, RunnablePassthrough
 from pydantic import BaseModel
 
 from . import company
@@ -41,15 +40,6 @@ def lcel_basic(callbacks: Handlers) -> object:
     return rag().invoke(company.FOUNDED, config(callbacks))
 
 
-@app(SPARS)
-def lcel_dict_input(callbacks: Handlers) -> object:
-    """A dict in, of which the question is one value."""
-    question = RunnableLambda(itemgetter("question"))
-    variables = RunnableParallel(context=question | handbook() | join, question=question)
-    chain = variables | PROMPT | ScriptedChat() | StrOutputParser()
-    return chain.invoke({"question": company.SPARS, "language": "English"}, config(callbacks))
-
-
 @app(FOUNDED)
 def lcel_returns_docs(callbacks: Handlers) -> object:
     """A dict out: the documents, the question and the answer."""
@@ -57,12 +47,6 @@ def lcel_returns_docs(callbacks: Handlers) -> object:
     pages = RunnablePassthrough.assign(context=lambda values: join(values["context"]))
     answer = pages | PROMPT | ScriptedChat() | StrOutputParser()
     return found.assign(answer=answer).invoke(company.FOUNDED, config(callbacks))
-
-
-@app(SPARS)
-def lcel_raw_message(callbacks: Handlers) -> object:
-    """No parser: a message out."""
-    return (lookup() | PROMPT | ScriptedChat()).invoke(company.SPARS, config(callbacks))
 
 
 @app(FOUNDED)
@@ -95,12 +79,6 @@ def rerank_lambda(callbacks: Handlers) -> object:
 def zero_docs(callbacks: Handlers) -> object:
     """The retriever finds nothing, and the model answers all the same."""
     return rag(KeywordRetriever(documents=[])).invoke(company.FOUNDED, config(callbacks))
-
-
-@app(SPARS)
-def ainvoke(callbacks: Handlers) -> object:
-    """The plain chain, asynchronously."""
-    return asyncio.run(rag().ainvoke(company.SPARS, config(callbacks)))
 
 
 @app(FOUNDED)

@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable
 from . import company
 from .app import Handlers, app, config
 from .fakes import StallingChat
-from .lcel import FOUNDED, SPARS
+from .lcel import FOUNDED
 from .parts import rag
 
 Chain: TypeAlias = Runnable[str, str]
@@ -22,27 +22,6 @@ Chain: TypeAlias = Runnable[str, str]
 def stream_sync(callbacks: Handlers) -> object:
     """The chain, streamed; the input of the root comes only with its end."""
     return list(rag().stream(company.FOUNDED, config(callbacks)))
-
-
-@app(SPARS)
-def astream(callbacks: Handlers) -> object:
-    """The chain, streamed asynchronously."""
-
-    async def read() -> list[str]:
-        return [chunk async for chunk in rag().astream(company.SPARS, config(callbacks))]
-
-    return asyncio.run(read())
-
-
-@app(FOUNDED)
-def astream_events_v2(callbacks: Handlers) -> object:
-    """The chain, streamed as events."""
-
-    async def read() -> list[str]:
-        events = rag().astream_events(company.FOUNDED, version="v2", config=config(callbacks))
-        return [event["event"] async for event in events]
-
-    return asyncio.run(read())
 
 
 @app()

@@ -246,35 +246,6 @@ class SerperSearch:
 
 @app(
     Truth(
-        question="What did Florence Nightingale do for nursing?",
-        contexts=NURSING,
-        answer="She opened a nursing school and drew diagrams of preventable deaths.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 43: a tool-calling agent with a web search, streamed",
-)
-def web_search_agent(config: Config) -> str:
-    chunks: list[str] = []
-    with served(
-        [
-            (
-                "secular nursing",
-                "She opened a nursing school and drew diagrams of preventable deaths.",
-            ),
-            ("", Call("web_tool", {"query": "Florence Nightingale nursing"})),
-        ]
-    ) as models:
-        web_tool = ComponentTool(component=SerperSearch(), name="web_tool")
-        agent = Agent(
-            chat_generator=models.chat(),
-            tools=[web_tool],
-            streaming_callback=lambda chunk: chunks.append(chunk.content or ""),
-        )
-        return ask(agent, "What did Florence Nightingale do for nursing?")
-
-
-@app(
-    Truth(
         question="Write one sentence on Nightingale's school.",
         contexts=NURSING,
         answer="In 1860 Nightingale opened the first secular nursing school.",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from haystack import Document, Pipeline
-from haystack.components.builders import AnswerBuilder, ChatPromptBuilder, PromptBuilder
+from haystack.components.builders import ChatPromptBuilder, PromptBuilder
 from haystack.components.preprocessors import DocumentSplitter
-from haystack.components.rankers import LostInTheMiddleRanker, MetaFieldRanker
+from haystack.components.rankers import LostInTheMiddleRanker
 from haystack.components.retrievers import (
     InMemoryBM25Retriever,
     InMemoryEmbeddingRetriever,
@@ -96,74 +96,12 @@ def first_pipeline(config: Config) -> str:
         return response["llm"]["replies"][0].text
 
 
-@app(
-    Truth(
-        question="Who burned down the temple in Ephesus?",
-        contexts=(WONDERS[2], WONDERS[0]),
-        answer="Herostratus did, to become famous.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack 2, PromptBuilder with OpenAIGenerator",
-    needs=("haystack-ai<3",),
-)
-def prompt_builder_and_generator(config: Config) -> str:
-    with served([("", "Herostratus did, to become famous.")]) as models:
-        pipe = Pipeline()
-        pipe.add_component(
-            "retriever", InMemoryBM25Retriever(document_store=store(*WONDERS), top_k=2)
-        )
-        pipe.add_component("prompt_builder", PromptBuilder(template=TEMPLATE))
-        pipe.add_component("llm", models.generator())
-        pipe.connect("retriever", "prompt_builder.documents")
-        pipe.connect("prompt_builder", "llm")
-        question = "Who burned down the temple in Ephesus?"
-        found = pipe.run(
-            {"retriever": {"query": question}, "prompt_builder": {"question": question}}
-        )
-        return found["llm"]["replies"][0]
-
-
 PEOPLE = (
     "My name is Jean and I live in Paris.",
     "My name is Mark and I live in Berlin.",
     "My name is Giorgio and I live in Rome.",
     "My name is Marta and I live in Madrid.",
 )
-
-
-@app(
-    Truth(
-        question="Who lives in Rome?",
-        contexts=(PEOPLE[2], PEOPLE[0]),
-        answer="Giorgio lives in Rome.",
-    ),
-    page="Haystack, AnswerBuilder: a PromptBuilder, a generator of an integration, answers",
-)
-def answer_builder(config: Config) -> str:
-    prompt_template = (
-        "Given these documents, answer the question.\nDocuments:\n"
-        "{% for doc in documents %}{{ doc.content }}\n{% endfor %}"
-        "\nQuestion: {{question}}\nAnswer:"
-    )
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*PEOPLE), top_k=2))
-    pipe.add_component("prompt_builder", PromptBuilder(prompt_template))
-    pipe.add_component("llm", LocalGenerator([("", "Giorgio lives in Rome.")]))
-    pipe.add_component("answer_builder", AnswerBuilder())
-    pipe.connect("retriever", "prompt_builder.documents")
-    pipe.connect("prompt_builder", "llm")
-    pipe.connect("llm.replies", "answer_builder.replies")
-    pipe.connect("llm.meta", "answer_builder.meta")
-    pipe.connect("retriever", "answer_builder.documents")
-    question = "Who lives in Rome?"
-    result = pipe.run(
-        {
-            "retriever": {"query": question},
-            "prompt_builder": {"question": question},
-            "answer_builder": {"query": question},
-        }
-    )
-    return result["answer_builder"]["answers"][0].data
 
 
 PUBLICATIONS = {
@@ -177,40 +115,6 @@ def _publications() -> InMemoryDocumentStore:
     return filled(
         *(Document(content=text, meta={"year": year}) for text, year in PUBLICATIONS.items())
     )
-
-
-@app(
-    Truth(
-        question="What is new about Parkinson's disease?",
-        contexts=tuple(PUBLICATIONS)[:2],
-        answer="New therapies, and the genetics.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 31: metadata filtering at run time, ordered by a ranker",
-)
-def metadata_filter(config: Config) -> str:
-    with served([("", "New therapies, and the genetics.")]) as models:
-        pipe = Pipeline()
-        pipe.add_component("embedder", models.text_embedder())
-        pipe.add_component("retriever", InMemoryEmbeddingRetriever(_publications(), top_k=5))
-        pipe.add_component("ranker", MetaFieldRanker(meta_field="year", sort_order="ascending"))
-        prompt = "{% for doc in documents %}({{ doc.meta.year }}) {{ doc.content }}\n{% endfor %}\nQ: {{ q }}"
-        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
-        pipe.add_component("llm", models.chat())
-        pipe.connect("embedder.embedding", "retriever.query_embedding")
-        pipe.connect("retriever.documents", "ranker.documents")
-        pipe.connect("ranker.documents", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "llm.messages")
-        question = "What is new about Parkinson's disease?"
-        recent = {"field": "meta.year", "operator": ">", "value": 2020}
-        result = pipe.run(
-            {
-                "embedder": {"text": question},
-                "retriever": {"filters": recent},
-                "prompt_builder": {"q": question},
-            }
-        )
-        return result["llm"]["replies"][0].text
 
 
 @app(
@@ -276,18 +180,6 @@ def indexes_only(config: Config) -> int:
     pipe.connect("split", "write")
     found = pipe.run({"split": {"documents": [Document(content=DUNE)]}})
     return found["write"]["documents_written"]
-
-
-@app(page="Haystack tutorial 40: chatting with a chat generator, in a pipeline")
-def plain_chat(config: Config) -> str:
-    messages = [
-        ChatMessage.from_system("Always respond in German."),
-        ChatMessage.from_user("What's Natural Language Processing? Be brief."),
-    ]
-    with served([("", "Die Verarbeitung natürlicher Sprache.")]) as models:
-        pipe = Pipeline()
-        pipe.add_component("llm", models.chat())
-        return pipe.run({"llm": {"messages": messages}})["llm"]["replies"][0].text
 
 
 @app(page="Haystack, summarising documents that the user hands in")

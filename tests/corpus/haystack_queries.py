@@ -12,7 +12,6 @@ from haystack.components.query import QueryExpander
 from haystack.components.retrievers import (
     InMemoryBM25Retriever,
     InMemoryEmbeddingRetriever,
-    MultiQueryTextRetriever,
 )
 from haystack.dataclasses import ChatMessage
 
@@ -76,35 +75,6 @@ def query_expansion(config: Config) -> str:
         return result["llm"]["replies"][0].text
 
 
-@app(
-    Truth(
-        question="cheap green energy in the south",
-        contexts=(CLIMATE[1], CLIMATE[0]),
-        answer="Solar panels on roofs.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack, MultiQueryTextRetriever after QueryExpander",
-)
-def multi_query_retriever(config: Config) -> str:
-    prompt = (
-        "{% for d in documents %}<doc>{{ d.content }}</doc>\n{% endfor %}\nQuestion: {{ query }}"
-    )
-    expanded = json.dumps({"queries": ["cheapest solar source", "wind farms cost"]})
-    with served([("expand a given query", expanded), ("", "Solar panels on roofs.")]) as models:
-        retriever = InMemoryBM25Retriever(store(*CLIMATE), top_k=1)
-        pipe = Pipeline()
-        pipe.add_component("expander", QueryExpander(chat_generator=models.chat(), n_expansions=2))
-        pipe.add_component("retriever", MultiQueryTextRetriever(retriever=retriever))
-        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
-        pipe.add_component("llm", models.chat())
-        pipe.connect("expander.queries", "retriever.queries")
-        pipe.connect("retriever.documents", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "llm.messages")
-        query = "cheap green energy in the south"
-        result = pipe.run({"expander": {"query": query}, "prompt_builder": {"query": query}})
-        return result["llm"]["replies"][0].text
-
-
 @component
 class HypotheticalDocumentEmbedder:
     """Embeds a made-up answer."""
@@ -155,77 +125,6 @@ def hyde(config: Config) -> str:
         query = "Que faire en cas de fièvre ?"
         result = pipe.run({"hyde": {"query": query}, "prompt_builder": {"q": query}})
         return result["llm"]["replies"][0].text
-
-
-HOUSES = (
-    "Jaime Lannister has two siblings, Cersei and Tyrion.",
-    "Sansa Stark has four siblings: Robb, Arya, Bran and Rickon.",
-    "Winterfell is the seat of House Stark.",
-)
-
-
-@component
-class QuestionPairs:
-    """Retrieves for each of several questions."""
-
-    def __init__(self, retriever: InMemoryBM25Retriever) -> None:
-        self.retriever = retriever
-
-    @component.output_types(pairs=list[dict[str, Any]])
-    def run(self, replies: list[ChatMessage]) -> dict[str, Any]:
-        return {
-            "pairs": [
-                {
-                    "question": question,
-                    "documents": [
-                        d.content for d in self.retriever.run(query=question)["documents"]
-                    ],
-                }
-                for question in json.loads(replies[0].text or "")["questions"]
-            ]
-        }
-
-
-@app(
-    Truth(
-        question="Who has more siblings, Jaime or Sansa?",
-        contexts=(HOUSES[0], HOUSES[1]),
-        answer="Sansa has more siblings: four, to Jaime's two.",
-        also=({"contexts": ("Jaime: two siblings. Sansa: four siblings.",)},),
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack cookbook, advanced RAG: query decomposition and reasoning",
-)
-def query_decomposition(config: Config) -> str:
-    split = json.dumps({"questions": ["siblings of Jaime Lannister", "siblings of Sansa Stark"]})
-    templates = {
-        "split": "Split this complex query into multiple queries: {{question}}",
-        "resolve": "{% for p in pairs %}Question: {{p.question}}\nContext: {{p.documents}}\n{% endfor %}Answers:",
-        "reason": "Original question: {{question}}\nYou found: {{answers[0].text}}\nFinal Answer:",
-    }
-    with served(
-        [
-            ("Split this", split),
-            ("Answers:", "Jaime: two siblings. Sansa: four siblings."),
-            ("Final Answer:", "Sansa has more siblings: four, to Jaime's two."),
-        ]
-    ) as models:
-        pipe = Pipeline()
-        for name, template in templates.items():
-            messages = [ChatMessage.from_user(template)]
-            pipe.add_component(
-                f"{name}_prompt", ChatPromptBuilder(messages, required_variables="*")
-            )
-            pipe.add_component(f"{name}_llm", models.chat())
-            pipe.connect(f"{name}_prompt.prompt", f"{name}_llm.messages")
-        retriever = InMemoryBM25Retriever(store(*HOUSES), top_k=1)
-        pipe.add_component("retrieve", QuestionPairs(retriever))
-        pipe.connect("split_llm.replies", "retrieve.replies")
-        pipe.connect("retrieve.pairs", "resolve_prompt.pairs")
-        pipe.connect("resolve_llm.replies", "reason_prompt.answers")
-        question = "Who has more siblings, Jaime or Sansa?"
-        asked = {f"{name}_prompt": {"question": question} for name in ("split", "reason")}
-        return pipe.run(asked)["reason_llm"]["replies"][0].text
 
 
 TOWER = (

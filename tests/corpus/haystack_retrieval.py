@@ -10,7 +10,7 @@ from haystack import Document, Pipeline, component, super_component
 from haystack.components.builders import ChatPromptBuilder
 from haystack.components.joiners import DocumentJoiner
 from haystack.components.preprocessors import DocumentSplitter, HierarchicalDocumentSplitter
-from haystack.components.rankers import LLMRanker, LostInTheMiddleRanker
+from haystack.components.rankers import LLMRanker
 from haystack.components.retrievers import (
     AutoMergingRetriever,
     InMemoryBM25Retriever,
@@ -98,22 +98,6 @@ WATCHED = Truth(
     contexts=(MEDICINE[1], MEDICINE[0]),
     answer="For five days.",
 )
-
-
-@app(
-    APNEA,
-    not_on_spans=OPENLLMETRY,
-    page="Haystack, async pipelines: hybrid retrieval, run_async_generator",
-)
-async def hybrid_async_generator(config: Config) -> str:
-    with served([("caffeine", "With caffeine citrate."), ("", "With caffeine citrate.")]) as models:
-        pipeline, final = _hybrid(models.chat()), {}
-        inputs = _hybrid_inputs("How is apnea treated in preterm infants?")
-        async for output in pipeline.run_async_generator(
-            data=inputs, include_outputs_from={"joiner"}
-        ):
-            final = output
-        return final["llm"]["replies"][0].text
 
 
 @app(
@@ -212,31 +196,6 @@ def llm_ranker(config: Config) -> str:
         asked = {name: {"query": question} for name in ("retriever", "ranker")}
         result = pipe.run({**asked, "prompt_builder": {"question": question}})
         return result["llm"]["replies"][0].text
-
-
-@app(
-    Truth(
-        question="Wo finde ich the spare wheel im boot?",
-        contexts=(CAR[1], CAR[2], CAR[0]),
-        answer="Unter dem Boden des Kofferraums.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack, LostInTheMiddleRanker after BM25, with a German prompt",
-)
-def lost_in_the_middle(config: Config) -> str:
-    german = "Auszüge:\n{% for d in documents %}- {{ d.content }}\n{% endfor %}\nFrage: {{ frage }}"
-    pipe = Pipeline()
-    pipe.add_component("suche", InMemoryBM25Retriever(store(*CAR), top_k=3))
-    pipe.add_component("sortierung", LostInTheMiddleRanker())
-    pipe.add_component("prompt", ChatPromptBuilder([ChatMessage.from_user(german)]))
-    pipe.add_component("modell", LocalChatGenerator([("", "Unter dem Boden des Kofferraums.")]))
-    pipe.connect("suche.documents", "sortierung.documents")
-    pipe.connect("sortierung.documents", "prompt.documents")
-    pipe.connect("prompt.prompt", "modell.messages")
-    frage = "Wo finde ich the spare wheel im boot?"
-    return pipe.run({"suche": {"query": frage}, "prompt": {"frage": frage}})["modell"]["replies"][
-        0
-    ].text
 
 
 DUNE = (

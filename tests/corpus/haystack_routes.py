@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from haystack import Document, Pipeline, component
-from haystack.components.builders import AnswerBuilder, ChatPromptBuilder, PromptBuilder
+from haystack.components.builders import AnswerBuilder, ChatPromptBuilder
 from haystack.components.evaluators import FaithfulnessEvaluator
 from haystack.components.joiners import BranchJoiner
 from haystack.components.retrievers import (
@@ -16,7 +16,7 @@ from haystack.components.routers import ConditionalRouter
 from haystack.components.validators import JsonSchemaValidator
 from haystack.dataclasses import ChatMessage, GeneratedAnswer
 
-from .haystack_kit import OPENLLMETRY, LocalGenerator, served, store
+from .haystack_kit import OPENLLMETRY, served, store
 from .kit import Config, Truth, app
 
 MUNICH = (
@@ -128,52 +128,6 @@ def fallback_to_the_web(config: Config) -> str:
 
 @app(
     Truth(
-        question="What is the largest festival of Munich, and how large is the city?",
-        contexts=WEB,
-        answer="The Oktoberfest; 1.6 million people live there.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack cookbook, web-enhanced self-reflecting agent: one prompt builder in a loop",
-)
-def self_reflecting_loop(config: Config) -> str:
-    template = (
-        "{% if web_documents %}You were asked to answer from the docs, which was not enough.\n"
-        "{% for d in documents %}{{ d.content }}\n{% endfor %}"
-        "{% for d in web_documents %}URL: {{ d.meta.link }}\nTEXT: {{ d.content }}\n---\n{% endfor %}"
-        "{% else %}{% for d in documents %}{{ d.content }}\n{% endfor %}"
-        "If you lack context, say NO_ANSWER.{% endif %}\nUser question: {{ query }}"
-    )
-    routes = [
-        {**ROUTES[0], "condition": "{{'NO_ANSWER' in replies[0]}}", "output_name": "go_web"},
-        {
-            **ROUTES[1],
-            "condition": "{{'NO_ANSWER' not in replies[0]}}",
-            "output": "{{replies[0]}}",
-        },
-    ]
-    llm = LocalGenerator(
-        [("not enough", "The Oktoberfest; 1.6 million people live there."), ("", "NO_ANSWER")]
-    )
-    pipe = Pipeline(max_runs_per_component=5)
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
-    pipe.add_component(
-        "prompt_builder_for_agent", PromptBuilder(template, required_variables=["query"])
-    )
-    pipe.add_component("llm_for_agent", llm)
-    pipe.add_component("router", ConditionalRouter(routes))
-    pipe.add_component("web_search", DuckSearch())
-    pipe.connect("retriever.documents", "prompt_builder_for_agent.documents")
-    pipe.connect("prompt_builder_for_agent", "llm_for_agent")
-    pipe.connect("llm_for_agent.replies", "router.replies")
-    pipe.connect("router.go_web", "web_search.query")
-    pipe.connect("web_search.documents", "prompt_builder_for_agent.web_documents")
-    query = "What is the largest festival of Munich, and how large is the city?"
-    names = ("retriever", "prompt_builder_for_agent", "router")
-    return pipe.run({name: {"query": query} for name in names})["router"]["answer"]
-
-
-@app(
-    Truth(
         question="Which city has the largest beer festival?",
         contexts=(MUNICH[1],),
         answer='{"city": "Munich"}',
@@ -199,22 +153,6 @@ def validated_in_a_loop(config: Config) -> str:
         query = "Which city has the largest beer festival?"
         result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"query": query}})
         return result["schema_validator"]["validated"][0].text
-
-
-@app(page="Haystack tutorial 28: structured output from a given passage, validated")
-def extracts_from_a_given_passage(config: Config) -> str:
-    schema = {"type": "object", "required": ["city"]}
-    with served([("", '{"city": "Munich", "river": "Isar"}')]) as models:
-        pipe = Pipeline()
-        pipe.add_component(
-            "builder", ChatPromptBuilder([ChatMessage.from_user("JSON of: {{ passage }}")])
-        )
-        pipe.add_component("llm", models.chat())
-        pipe.add_component("validator", JsonSchemaValidator(json_schema=schema))
-        pipe.connect("builder.prompt", "llm.messages")
-        pipe.connect("llm.replies", "validator.messages")
-        result = pipe.run({"builder": {"passage": MUNICH[0]}})
-        return result["validator"]["validated"][0].text
 
 
 @app(

@@ -13,12 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from corpus import haystack_via, llamaindex_via, sources
 from corpus.kit import all_apps
 from corpus.retold import Retold, spans_of
 from corpus.run import quietly
-
-_VIAS = {"haystack": haystack_via.SOURCES, "llamaindex": llamaindex_via.SOURCES}
+from corpus.sources import SOURCES
 
 
 def as_recording(retold: Retold, via: str) -> dict[str, Any]:
@@ -63,8 +61,7 @@ def as_recording(retold: Retold, via: str) -> dict[str, Any]:
 def main(folder: Path, via: str, *frameworks: str) -> None:
     """Write a file for each application."""
     folder.mkdir(parents=True, exist_ok=True)
-    choices = _VIAS.get(frameworks[0], sources.SOURCES)
-    with quietly(), choices[via]() as source:
+    with quietly(), SOURCES[frameworks[0]][via]() as source:
         for app in all_apps(*frameworks):
             if app.missing():
                 continue

@@ -5,79 +5,19 @@ from __future__ import annotations
 import ast
 import json
 import operator
-from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool, create_retriever_tool, tool
 from pydantic import BaseModel
 
-from .kit import SPANS, Config, Truth, app
-from .langchain_kit import KeywordRetriever, call, calls, documents, model, store
+from .kit import Config, Truth, app
+from .langchain_kit import call, calls, model, store
 
 V1 = ("langchain>=1",)
 
-HOURS = "Support hours: the desk is staffed from 8 to 18 on working days, emergencies are taken at any time."
-VPN = """VPN access
-
-Install the client from the portal and sign in with your badge number.
-
-If the client asks for a token, press the button on your key fob."""
-PRINTER = "Printers on the second floor hold jobs for two hours; release them with your badge."
-
 
 # --- a tool whose name says nothing about retrieval --------------------------------------------------
-
-
-@app(
-    Truth(
-        question="The VPN wants a token. Where do I get one?",
-        contexts=(VPN, HOURS),
-        answer="Press the button on your key fob.",
-    ),
-    page="create_agent with a tool called `handbook` around a retriever",
-    needs=V1,
-)
-def tool_called_handbook(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    retriever = store(HOURS, VPN).as_retriever()
-
-    @tool
-    def handbook(topic: str) -> str:
-        """The company's handbook."""
-        return "\n\n".join(d.page_content for d in retriever.invoke(topic))
-
-    llm = model(call("handbook", topic="VPN token"), "Press the button on your key fob.")
-    create_agent(llm, [handbook], system_prompt="You are the IT desk.").invoke(
-        {"messages": [HumanMessage("The VPN wants a token. Where do I get one?")]}, config
-    )
-
-
-@app(
-    Truth(
-        question="Can I print on two?",
-        contexts=(PRINTER,),
-        answer="Yes; release the job with your badge within two hours.",
-    ),
-    page="create_agent with a tool that searches a vector store, name without a hint, one document",
-    needs=V1,
-)
-def tool_called_ask_company(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    db = store(HOURS, VPN, PRINTER)
-
-    @tool
-    def ask_company(about: str) -> str:
-        """Ask the company."""
-        return db.similarity_search(about, k=1)[0].page_content
-
-    llm = model(
-        call("ask_company", about="printers floor badge"),
-        "Yes; release the job with your badge within two hours.",
-    )
-    create_agent(llm, [ask_company]).invoke({"messages": [("user", "Can I print on two?")]}, config)
 
 
 # --- what tools return ----------------------------------------------------------------------------------
@@ -128,35 +68,6 @@ def search_tool_returning_json(config: Config) -> None:
 
 @app(
     Truth(
-        question="Are life vests included with canoes?",
-        contexts=(CANOE, KAYAK),
-        answer="Yes, with canoes they are.",
-    ),
-    page="create_agent with a search tool that returns a list of dicts",
-    needs=(*V1, "python>=3.11"),
-)
-async def search_tool_returning_dicts(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    boats = KeywordRetriever(documents=documents(KAYAK, SUP, CANOE, source="boats.md"), k=2)
-
-    @tool
-    async def document_search(query: str) -> list[dict[str, Any]]:
-        """Search documents."""
-        found = await boats.ainvoke(query)
-        return [{"content": d.page_content, "source": d.metadata["source"]} for d in found]
-
-    llm = model(
-        call("document_search", query="life vests included canoes, with an adult"),
-        "Yes, with canoes they are.",
-    )
-    await create_agent(llm, [document_search]).ainvoke(
-        {"messages": [("human", "Are life vests included with canoes?")]}, config
-    )
-
-
-@app(
-    Truth(
         question="How much is a board?",
         contexts=(SUP, KAYAK),
         answer="10 euros an hour, without a deposit.",
@@ -195,53 +106,12 @@ def calculator(expression: str) -> str:
     return str(value(ast.parse(expression, mode="eval").body))
 
 
-@app(
-    Truth(
-        question="What do three hours of kayak cost me, with deposit?",
-        contexts=(KAYAK,),
-        answer="92 euros, of which 50 come back.",
-    ),
-    page="create_agent with a retriever tool and a calculator",
-    needs=V1,
-)
-def retriever_and_calculator(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    prices = create_retriever_tool(
-        store(KAYAK, SUP, CANOE).as_retriever(search_kwargs={"k": 1}),
-        "price_list",
-        "Prices of all boats.",
-    )
-    llm = model(
-        call("price_list", query="kayaks hour deposit"),
-        call("calculator", expression="3 * 14 + 50"),
-        "92 euros, of which 50 come back.",
-    )
-    create_agent(llm, [prices, calculator]).invoke(
-        {"messages": [("user", "What do three hours of kayak cost me, with deposit?")]}, config
-    )
-
-
 @app(page="create_agent with a calculator only", needs=V1)
 def calculator_only(config: Config) -> None:
     from langchain.agents import create_agent
 
     llm = model(call("calculator", expression="17 * 23"), "It is 391.")
     create_agent(llm, [calculator]).invoke({"messages": [("user", "17 times 23?")]}, config)
-
-
-@app(page="LangChain quickstart: an agent with a weather tool", needs=V1)
-def weather_agent(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    def get_weather(city: str) -> str:
-        """Get weather for a given city."""
-        return f"It's always sunny in {city}!"
-
-    llm = model(call("get_weather", city="Lisbon"), "Sunny, as always.")
-    create_agent(llm, [get_weather], system_prompt="You are a helpful assistant").invoke(
-        {"messages": [{"role": "user", "content": "what is the weather in Lisbon"}]}, config
-    )
 
 
 STOCK_NOTE = "Reorder note: when fewer than 20 cartons of paper are left, order 60 from Hellmann."
@@ -285,64 +155,10 @@ def sql_and_retriever_in_parallel(config: Config) -> None:
         pass
 
 
-@app(page="create_agent with an SQL tool only", needs=V1)
-def sql_agent(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    @tool
-    def sql_db_query(query: str) -> str:
-        """Execute a query against the database and get back the result."""
-        return "[('Rock', 130), ('Jazz', 41)]"
-
-    @tool
-    def sql_db_schema(table_names: str) -> str:
-        """Return the schema of tables."""
-        return "CREATE TABLE genre (name TEXT, tracks INTEGER)"
-
-    llm = model(
-        call("sql_db_schema", table_names="genre"),
-        call("sql_db_query", query="SELECT name, tracks FROM genre ORDER BY tracks DESC LIMIT 5"),
-        "Rock has most tracks, 130.",
-    )
-    create_agent(llm, [sql_db_query, sql_db_schema]).invoke(
-        {"messages": [("user", "Which genre has most tracks?")]}, config
-    )
-
-
 # --- several retrieval tools, and structured responses ----------------------------------------------------
 
 TRAIL = "The gorge trail is closed after rain, since stones fall."
-HUT = "The hut has 24 beds and opens in June; dogs sleep in the shed."
 TICKET = "A day ticket for the lift costs 31 euros, 19 with a guest card."
-
-
-@app(
-    Truth(
-        question="We have a dog. Hut and lift: what should we know?",
-        contexts=(HUT, TICKET),
-        answer="Dogs sleep in the shed, and the lift is 31 euros a day.",
-    ),
-    page="create_agent with two retriever tools called one after the other",
-    needs=(*V1, "python>=3.11"),
-)
-async def two_retriever_tools(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    huts = create_retriever_tool(
-        store(HUT, TRAIL).as_retriever(search_kwargs={"k": 1}), "hut_guide", "On huts and trails."
-    )
-    lifts = create_retriever_tool(
-        store(TICKET).as_retriever(), "lift_guide", "On lifts and tickets."
-    )
-    llm = model(
-        call("hut_guide", query="hut beds dogs"),
-        call("lift_guide", query="day ticket lift"),
-        "Dogs sleep in the shed, and the lift is 31 euros a day.",
-    )
-    agent = create_agent(llm, [huts, lifts])
-    question = "We have a dog. Hut and lift: what should we know?"
-    async for _ in agent.astream({"messages": [("user", question)]}, config):
-        pass
 
 
 class Advice(BaseModel):
@@ -403,31 +219,3 @@ def agent_with_builtin_middleware(config: Config) -> None:
     )
     question = "My mail is ana@example.org. Is the gorge open after rain?"
     agent.invoke({"messages": [("user", question)]}, config)
-
-
-@app(
-    Truth(
-        question="Is the shed for dogs only?",
-        contexts=(HUT,),
-        answer="Yes, people have 24 beds in the hut.",
-    ),
-    page="Custom middleware: `wrap_model_call` that puts found documents in the system message",
-    not_on_spans=SPANS,
-    needs=V1,
-)
-def agent_with_wrap_model_call(config: Config) -> None:
-    from langchain.agents import create_agent
-    from langchain.agents.middleware import wrap_model_call
-
-    db = store(HUT, TRAIL)
-
-    @wrap_model_call
-    def with_guide(request: Any, handler: Any) -> Any:
-        found = db.similarity_search(request.messages[-1].text, k=1)
-        guide = "\n".join(f"* {d.page_content}" for d in found)
-        return handler(request.override(system_message=SystemMessage(f"Guide:\n{guide}")))
-
-    agent = create_agent(
-        model("Yes, people have 24 beds in the hut."), tools=[], middleware=[with_guide]
-    )
-    agent.invoke({"messages": [("user", "Is the shed for dogs only?")]}, config)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from langchain_core.chat_history import BaseChatMessageHistory, InMemoryChatMessageHistory
-from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
-from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from .kit import Config, Truth, app
 from .langchain_kit import call, classic, completion_model, documents, model, store
@@ -15,21 +12,6 @@ WARRANTY = "The warranty is two years from the day of delivery, five years on th
 RETURNS = "Goods can be returned within 30 days if the box is undamaged."
 SPARE = "Spare parts are sold for ten years after a mower has been discontinued."
 MOTOR = "How long is the motor under warranty?"
-
-
-@app(
-    Truth(question=MOTOR, contexts=(WARRANTY, SPARE), answer="Five years."),
-    page="RetrievalQA.from_chain_type, stuff, with source documents",
-)
-def retrieval_qa_stuff(config: Config) -> None:
-    qa = classic("chains").RetrievalQA.from_chain_type(
-        llm=model("Five years."),
-        chain_type="stuff",
-        retriever=store(WARRANTY, RETURNS, SPARE).as_retriever(search_kwargs={"k": 2}),
-        return_source_documents=True,
-    )
-    result = qa.invoke({"query": MOTOR}, config)
-    assert len(result["source_documents"]) == 2
 
 
 @app(
@@ -96,115 +78,9 @@ def conversational_retrieval_chain(config: Config) -> None:
     qa.invoke({"question": "And after that?"}, config)
 
 
-@app(
-    Truth(
-        question="How long are parts sold?",
-        contexts=(SPARE,),
-        answer="Ten years.",
-        also=({"contexts": (f"[1] {SPARE}",)},),
-    ),
-    page="create_stuff_documents_chain with a document prompt of one's own, in create_retrieval_chain",
-)
-async def retrieval_chain_with_document_prompt(config: Config) -> None:
-    combine = classic("chains.combine_documents")
-    prompt = ChatPromptTemplate.from_messages(
-        [("system", "Excerpts:\n{context}"), ("user", "{input}")]
-    )
-    stuff = combine.create_stuff_documents_chain(
-        model("Ten years."),
-        prompt,
-        document_prompt=PromptTemplate.from_template("[{no}] {page_content}"),
-        document_separator="\n~~~\n",
-    )
-    parts = store(Document(SPARE, metadata={"no": 1}), Document(RETURNS, metadata={"no": 2}))
-    chain = classic("chains").create_retrieval_chain(
-        parts.as_retriever(search_kwargs={"k": 1}), stuff
-    )
-    async for _ in chain.astream({"input": "How long are parts sold?"}, config):
-        pass
-
-
-@app(
-    Truth(
-        question="Is the box important?",
-        contexts=(RETURNS,),
-        answer="Only if you return the mower.",
-    ),
-    page="load_qa_chain over documents that a retriever found before",
-)
-def load_qa_chain_by_hand(config: Config) -> None:
-    from langchain_core.runnables import chain
-
-    qa = classic("chains.question_answering").load_qa_chain(
-        model("Only if you return the mower."), chain_type="stuff"
-    )
-    retriever = store(RETURNS, WARRANTY).as_retriever(search_kwargs={"k": 1})
-
-    @chain
-    def ask(question: str) -> str:
-        docs = retriever.invoke(question)
-        return qa.invoke({"input_documents": docs, "question": question})["output_text"]
-
-    ask.invoke("Is the box important?", config)
-
-
 ROOM = "The reading room is silent; phones stay in the lockers."
 LOAN = "Books are lent for four weeks and can be renewed twice unless another reader waits."
 FINE = "A late book costs 50 cents a day; after 30 days it counts as lost."
-
-
-@app(
-    Truth(
-        question="Can I renew a book?",
-        contexts=(FINE, LOAN),
-        answer="Yes, twice.",
-    ),
-    Truth(
-        question="What if I forget?",
-        contexts=(FINE, LOAN),
-        answer="Then it is 50 cents a day.",
-    ),
-    page="RunnableWithMessageHistory around a history-aware retrieval chain",
-)
-def message_history_around_a_chain(config: Config) -> None:
-    chains, combine = classic("chains"), classic("chains.combine_documents")
-    llm = model("Yes, twice.", "What does a late book cost?", "Then it is 50 cents a day.")
-    placeholder = MessagesPlaceholder("history")
-    aware = chains.create_history_aware_retriever(
-        llm,
-        store(ROOM, LOAN, FINE).as_retriever(search_kwargs={"k": 2}),
-        ChatPromptTemplate.from_messages(
-            [
-                placeholder.model_copy(update={"variable_name": "chat_history"}),
-                ("human", "{input}\nMake this a question that stands alone."),
-            ]
-        ),
-    )
-    answer = combine.create_stuff_documents_chain(
-        llm,
-        ChatPromptTemplate.from_messages(
-            [
-                ("system", "You are a librarian.\n{context}"),
-                MessagesPlaceholder("chat_history"),
-                ("human", "{input}"),
-            ]
-        ),
-    )
-    kept: dict[str, InMemoryChatMessageHistory] = {}
-
-    def history_of(session_id: str) -> BaseChatMessageHistory:
-        return kept.setdefault(session_id, InMemoryChatMessageHistory())
-
-    bot = RunnableWithMessageHistory(
-        chains.create_retrieval_chain(aware, answer),
-        history_of,
-        input_messages_key="input",
-        history_messages_key="chat_history",
-        output_messages_key="answer",
-    )
-    session = {**config, "configurable": {"session_id": "reader-7"}}
-    bot.invoke({"input": "Can I renew a book?"}, session)
-    bot.invoke({"input": "What if I forget?"}, session)
 
 
 @app(
@@ -275,15 +151,3 @@ def summarize_documents(config: Config) -> None:
         model("Rules on silence, loans and fines."), chain_type="stuff"
     )
     chain.invoke({"input_documents": documents(ROOM, LOAN, FINE)}, config)
-
-
-@app(page="LLMChain and ConversationChain without documents")
-def conversation_without_documents(config: Config) -> None:
-    chains = classic("chains")
-    joke = chains.LLMChain(
-        llm=model("Why did the book blush?"), prompt=PromptTemplate.from_template("Joke on {it}")
-    )
-    joke.invoke({"it": "books"}, config)
-    chat = chains.ConversationChain(llm=model("Hello, Ada.", "Your name is Ada."))
-    chat.invoke({"input": "Hi, I am Ada."}, config)
-    chat.invoke({"input": "What is my name?"}, config)

@@ -9,18 +9,16 @@ from operator import itemgetter
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import (
     ChatPromptTemplate,
     PromptTemplate,
-    aformat_document,
-    format_document,
 )
-from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, chain
+from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 
 from .kit import Config, Truth, app
-from .langchain_kit import completion_model, documents, model, store
+from .langchain_kit import completion_model, model, store
 
 # --- a bakery's allergen sheet: short lines, in XML tags ------------------------------------------
 
@@ -28,31 +26,6 @@ RYE = "Rye loaf: rye flour, wheat flour, water, salt. Contains gluten."
 ALMOND = "Almond horn: almonds, egg white, sugar. Contains nuts & egg. No gluten."
 BRIOCHE = 'Brioche ("Zopf"): wheat flour, butter, milk, egg. Contains gluten, milk & egg.'
 NUTS = "Is there anything without gluten for my aunt?"
-
-
-@app(
-    Truth(question=NUTS, contexts=(RYE, ALMOND, BRIOCHE), answer="Yes, the almond horn."),
-    page="LCEL with documents in XML tags",
-)
-def documents_in_xml_tags(config: Config) -> None:
-    def to_xml(docs: list[Document]) -> str:
-        body = "\n".join(
-            f'  <document index="{i}">\n    {d.page_content}\n  </document>'
-            for i, d in enumerate(docs)
-        )
-        return f"<documents>\n{body}\n</documents>"
-
-    prompt = ChatPromptTemplate.from_template(
-        "{docs}\n\nYou serve at a bakery. Answer the guest by the documents above: {q}"
-    )
-    retriever = store(RYE, ALMOND, BRIOCHE).as_retriever()
-    bakery = (
-        {"docs": retriever | to_xml, "q": RunnablePassthrough()}
-        | prompt
-        | model("Yes, the almond horn.")
-        | StrOutputParser()
-    )
-    bakery.invoke(NUTS, config)
 
 
 @app(
@@ -86,31 +59,6 @@ GUESTS = (
     'Guests\nMembers may bring one guest a month. It\'s free on weekdays; "day passes" are 12 EUR.'
 )
 TOWELS = "Towels\nA towel is compulsory on every machine."
-FRIEND = "Can I bring a friend on Tuesday?"
-
-
-@app(
-    Truth(
-        question=FRIEND,
-        contexts=(LOCKERS, GUESTS),
-        answer="Yes, one guest a month, and on weekdays it costs nothing.",
-    ),
-    page="LCEL expression language page: `{'context': retriever}` without a formatter",
-)
-def retriever_without_formatter(config: Config) -> None:
-    retriever = store(GUESTS, LOCKERS, TOWELS, source="rules.md").as_retriever(
-        search_kwargs={"k": 2}
-    )
-    prompt = ChatPromptTemplate.from_template(
-        "Answer the question based only on the following context:\n{context}\n\nQuestion: {question}\n"
-    )
-    rules = (
-        {"context": retriever, "question": RunnablePassthrough()}
-        | prompt
-        | model("Yes, one guest a month, and on weekdays it costs nothing.")
-        | StrOutputParser()
-    )
-    rules.invoke(FRIEND, config)
 
 
 @app(
@@ -192,79 +140,8 @@ def documents_numbered_and_indented(config: Config) -> None:
 
 # --- an allotment club, documents below 40 characters ----------------------------------------------
 
-WATER = "Water is on from April to October."
-FIRE = "No fires before dusk."
-HEDGE = "Hedges: 1.20 m at most."
-BEES = "Bees need a permit."
-HIGH = "How high may hedges be?"
-
-
-@app(
-    Truth(question=HIGH, contexts=(HEDGE, BEES, WATER), answer="At most 1.20 m."),
-    page="LCEL with very short documents as bullets",
-)
-def short_documents_as_bullets(config: Config) -> None:
-    @chain
-    def allotment(question: str) -> str:
-        found = (
-            store(WATER, FIRE, HEDGE, BEES).as_retriever(search_kwargs={"k": 3}).invoke(question)
-        )
-        rules = "\n".join(f"- {one.page_content}" for one in found)
-        reply = model("At most 1.20 m.").invoke(
-            [SystemMessage(f"The club's rules:\n{rules}"), HumanMessage(question)]
-        )
-        return str(reply.content)
-
-    allotment.invoke(HIGH, config)
-
 
 # --- a museum: one message for each document, and documents of several messages ---------------------
-
-HALL = "Hall 1 shows the ship's bell of 1702, which was found by a fisherman off the northern spit."
-TOWER = "The tower can be climbed at low tide only. There are 212 steps and no lift."
-CAFE = "The café serves cake from two in the afternoon until the museum closes at six."
-STEPS = "How many steps are there to the tower?"
-
-
-@app(
-    Truth(question=STEPS, contexts=(TOWER, HALL), answer="There are 212, and no lift."),
-    page="Chat messages: one system message for each document",
-)
-def one_message_for_each_document(config: Config) -> None:
-    guide = store(HALL, TOWER, CAFE).as_retriever(search_kwargs={"k": 2})
-
-    def messages(inputs: dict[str, Any]) -> list[Any]:
-        head = [SystemMessage("You guide visitors of a museum. Use what you are handed.")]
-        handed = [SystemMessage(f"Handed to you: {d.page_content}") for d in inputs["found"]]
-        return [*head, *handed, HumanMessage(inputs["visitor"])]
-
-    tour = (
-        {"found": guide, "visitor": RunnablePassthrough()}
-        | RunnableLambda(messages)
-        | model("There are 212, and no lift.")
-    )
-    tour.invoke(STEPS, config)
-
-
-@app(
-    Truth(question=STEPS, contexts=(TOWER, HALL), answer="212 steps lead up."),
-    page="Prompt templates: documents by `format_document` with their metadata",
-)
-async def documents_with_metadata_by_template(config: Config) -> None:
-    guide = store(HALL, TOWER, CAFE, floor="ground").as_retriever(search_kwargs={"k": 2})
-    one = PromptTemplate.from_template("({floor} floor) {page_content}")
-
-    async def gather(docs: list[Document]) -> str:
-        first = format_document(docs[0], one)
-        return "\n---\n".join([first, *[await aformat_document(d, one) for d in docs[1:]]])
-
-    tour = (
-        {"notes": guide | gather, "visitor": RunnablePassthrough()}
-        | ChatPromptTemplate.from_template("# Notes\n{notes}\n# Visitor\n{visitor}")
-        | model("212 steps lead up.")
-        | StrOutputParser()
-    )
-    await tour.ainvoke(STEPS, config)
 
 
 # --- a long manual, cut to fit ----------------------------------------------------------------------
@@ -381,48 +258,3 @@ def japanese_documents_in_brackets(config: Config) -> None:
 
 
 # --- the repr of documents, and a table ---------------------------------------------------------------
-
-ROUTE_5 = (
-    "Line 5 runs every 10 minutes from the harbour to Mill Hill; it doesn't stop at Elm Street."
-)
-ROUTE_9 = (
-    "Line 9 runs every 20 minutes from the station to the harbour, after 22:00 every 40 minutes."
-)
-HARBOUR = "How often does line 9 run?"
-
-
-@app(
-    Truth(question=HARBOUR, contexts=(ROUTE_9, ROUTE_5), answer="Every 20 minutes until ten."),
-    page="A function that puts `repr()` of each document into an f-string",
-)
-def repr_of_documents(config: Config) -> None:
-    timetable = store(*documents(ROUTE_5, ROUTE_9, source="timetable.pdf", page=3)).as_retriever()
-    llm = model("Every 20 minutes until ten.")
-
-    def ask(question: str) -> str:
-        lines = "\n".join(repr(d) for d in timetable.invoke(question))
-        return str(llm.invoke(f"Timetable:\n{lines}\nPassenger: {question}").content)
-
-    RunnableLambda(ask).invoke(HARBOUR, config)
-
-
-@app(
-    Truth(question=HARBOUR, contexts=(ROUTE_9, ROUTE_5), answer="It runs every 20 minutes."),
-    page="LCEL with documents as rows of a Markdown table",
-)
-def documents_in_a_markdown_table(config: Config) -> None:
-    timetable = store(ROUTE_5, ROUTE_9, source="timetable.pdf").as_retriever()
-
-    def table(docs: list[Document]) -> str:
-        rows = "\n".join(
-            f"| {i} | {d.metadata['source']} | {d.page_content} |" for i, d in enumerate(docs, 1)
-        )
-        return f"| no | source | text |\n|---|---|---|\n{rows}"
-
-    travel = (
-        {"table": timetable | table, "passenger": RunnablePassthrough()}
-        | ChatPromptTemplate.from_messages([("human", "{table}\n\n{passenger}")])
-        | model("It runs every 20 minutes.")
-        | StrOutputParser()
-    )
-    travel.batch([HARBOUR], config)

@@ -3,59 +3,24 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any
 
 from langchain_core.example_selectors import SemanticSimilarityExampleSelector
-from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import (
     ChatPromptTemplate,
     FewShotChatMessagePromptTemplate,
-    MessagesPlaceholder,
 )
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import BaseModel
 
 from .kit import Config, app
-from .langchain_kit import Words, calls, classic, documents, model, store, text_of
+from .langchain_kit import Words, calls, model, store
 
 REPORT = (
     "The first quarter was quiet. Sales of lamps rose by a tenth, those of shades fell.",
     "In the second quarter the shop in Ghent closed for repairs, and opened again in June.",
 )
-
-
-@app(page="LangChain tutorial: a simple translation chain")
-def translation_chain(config: Config) -> None:
-    prompt = ChatPromptTemplate.from_messages(
-        [("system", "Translate into {language}"), ("user", "{text}")]
-    )
-    chain = prompt | model("ciao!") | StrOutputParser()
-    chain.invoke({"language": "Italian", "text": "hi!"}, config)
-
-
-@app(page="LangChain tutorial: summarization, stuff")
-def summarize_stuff(config: Config) -> None:
-    combine = classic("chains.combine_documents")
-    prompt = ChatPromptTemplate.from_template("Write a concise summary of:\n\n{context}")
-    chain = combine.create_stuff_documents_chain(model("A quiet half-year."), prompt)
-    chain.invoke({"context": documents(*REPORT)}, config)
-
-
-@app(page="LangChain tutorial: summarization, map and reduce in LCEL")
-def summarize_map_reduce(config: Config) -> None:
-    llm = model({"Summarize": "Lamps up, Ghent closed.", "Combine": "Up and closed."})
-    one = ChatPromptTemplate.from_template("Summarize: {text}") | llm | StrOutputParser()
-    whole = (
-        RunnableLambda(lambda docs: [{"text": d.page_content} for d in docs])
-        | one.map()
-        | (lambda parts: {"parts": "\n".join(parts)})
-        | ChatPromptTemplate.from_template("Combine: {parts}")
-        | llm
-    )
-    whole.invoke(documents(*REPORT), config)
 
 
 class Person(BaseModel):
@@ -72,43 +37,6 @@ def extraction(config: Config) -> None:
     )
     llm = model(Person(name="Alan", height_in_metres=1.83))
     (prompt | llm.with_structured_output(Person)).invoke({"text": "Alan is six feet tall."}, config)
-
-
-@app(page="LangChain tutorial: classification into labels")
-def classification(config: Config) -> None:
-    chain = ChatPromptTemplate.from_template("Sentiment of: {text}") | model("positive", "positive")
-    chain.batch([{"text": "I love it"}, {"text": "I love it, too"}], config)
-
-
-@app(page="LangChain tutorial: a chatbot with history in the prompt")
-def chatbot_with_history(config: Config) -> None:
-    prompt = ChatPromptTemplate.from_messages(
-        [
-            ("system", "You talk like a pirate."),
-            MessagesPlaceholder("messages"),
-        ]
-    )
-    chain = prompt | model("Arr!") | StrOutputParser()
-    chain.invoke({"messages": [HumanMessage("Hello, who are you?")]}, config)
-
-
-@tool
-def multiply(a: int, b: int) -> int:
-    """Multiply two numbers."""
-    return a * b
-
-
-@app(page="How to use chat models to call tools, by hand")
-def tool_calls_by_hand(config: Config) -> None:
-    llm = model(
-        calls(("multiply", {"a": 3, "b": 12}), ("multiply", {"a": 11, "b": 49})), "36 and 539."
-    )
-    messages: list[Any] = [HumanMessage("What is 3 * 12? Also, what is 11 * 49?")]
-    bound = llm.bind_tools([multiply])
-    reply = bound.invoke(messages, config)
-    messages.append(reply)
-    messages += [multiply.invoke(tool_call) for tool_call in reply.tool_calls]
-    bound.invoke(messages, config)
 
 
 @app(page="How to use few-shot examples, chosen from a vector store")
@@ -140,18 +68,6 @@ def related_articles_without_a_model(config: Config) -> None:
         | (lambda docs: [{"teaser": d.page_content[:20]} for d in docs])
     )
     chain.invoke({"article": "Sales of lamps"}, config)
-
-
-@app(page="A question answered from the system prompt, with no retrieval at all")
-def long_system_prompt(config: Config) -> None:
-    system = SystemMessage("Our shop:\n\n" + "\n\n".join(REPORT))
-    chain = (
-        RunnablePassthrough()
-        | RunnableLambda(lambda text: [system, HumanMessage(text)])
-        | model("It closed for repairs.")
-        | RunnableLambda(text_of)
-    )
-    chain.invoke("Why was the shop in Ghent closed?", config)
 
 
 @app(page="create_agent with tools that act: a calendar and mail", needs=("langchain>=1",))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from operator import itemgetter
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import (
-    ConfigurableField,
     Runnable,
     RunnableLambda,
     RunnableParallel,
@@ -65,12 +62,6 @@ async def async_batch_as_completed(config: Config) -> None:
         pass
 
 
-@app(*THREE, page="asyncio.gather over `ainvoke`")
-async def gathered(config: Config) -> None:
-    chain = sailor()
-    await asyncio.gather(*(chain.ainvoke(question, config) for question in ASKED))
-
-
 @app(*THREE, page="A thread pool of the application's own")
 def threads_of_its_own(config: Config) -> None:
     chain = sailor()
@@ -81,12 +72,6 @@ def threads_of_its_own(config: Config) -> None:
 @app(THREE[1], page="How to stream: `astream_events`")
 async def streamed_events(config: Config) -> None:
     async for _ in sailor().astream_events("What is a fathom for?", config, version="v2"):
-        pass
-
-
-@app(THREE[2], page="How to stream: `astream_log`")
-async def streamed_log(config: Config) -> None:
-    async for _ in sailor().astream_log("Where does the name of the knot come from?", config):
         pass
 
 
@@ -137,15 +122,6 @@ def fallback_to_another_model(config: Config) -> None:
     sailor(first.with_fallbacks([second])).invoke("What is a fathom for?", config)
 
 
-@app(THREE[1], page="How to retry: `with_retry` around the model")
-def retried(config: Config) -> None:
-    llm = model(ConnectionError("rate limit"), "It measures the depth of water.")
-    patient = llm.with_retry(
-        retry_if_exception_type=(ConnectionError,), wait_exponential_jitter=False
-    )
-    sailor(patient).invoke("What is a fathom for?", config)
-
-
 @app(
     page="A fallback of the whole chain after its parser failed",
     optional=[
@@ -181,26 +157,6 @@ def two_chains_in_parallel(config: Config) -> None:
     both.invoke("Compare a nautical mile and a fathom.", config)
 
 
-@app(THREE[2], page="How to configure runtime chain internals: configurable alternatives")
-def configured_alternatives(config: Config) -> None:
-    large = model({"name of the knot": "From the knots in the log line."}, model_name="large")
-    llm = model({"name of the knot": "From ropes."}).configurable_alternatives(
-        ConfigurableField(id="llm"), default_key="small", large=large
-    )
-    sailor(llm).with_config(configurable={"llm": "large"}).invoke(
-        "Where does the name of the knot come from?", config
-    )
-
-
-@app(
-    THREE[0],
-    page="How to inspect and name runs: tags, metadata, run name, a session in the config",
-)
-def named_and_tagged(config: Config) -> None:
-    chain = sailor().with_config(run_name="bridge", tags=["prod"], metadata={"user_id": "u-7"})
-    chain.invoke("How long is a nautical mile?", {**config, "metadata": {"session_id": "s-1"}})
-
-
 @app(
     Truth(
         question="fathom",
@@ -214,30 +170,3 @@ def plain_functions(config: Config) -> None:
     docs = store(FATHOM, MILE).as_retriever().invoke("fathom", config)
     text = "\n".join(d.page_content for d in docs)
     model("Six feet.").invoke([("system", text), ("human", "fathom")], config)
-
-
-@app(
-    Truth(
-        question="How long is a nautical mile?",
-        contexts=(CABLE, MILE),
-        answer="It is 1,852 metres long.",
-    ),
-    page="How to chain runnables: `pipe`, `pick` and `assign`, an input of several keys",
-)
-def assign_and_pick(config: Config) -> None:
-    vectors = store(MILE, CABLE).as_retriever()
-    prompt = ChatPromptTemplate.from_template("{entries}\n{tone}: {user_question}")
-    chain = (
-        RunnablePassthrough.assign(hits=itemgetter("user_question") | vectors)
-        .assign(entries=lambda x: " | ".join(d.page_content for d in x["hits"]))
-        .assign(reply=prompt | model("It is 1,852 metres long.") | StrOutputParser())
-        .pick(["reply", "hits"])
-    )
-    chain.invoke(
-        {
-            "user_question": "How long is a nautical mile?",
-            "tone": "Be brief",
-            "request_id": "r-812",
-        },
-        config,
-    )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Annotated, Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough, chain
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import InjectedToolCallId, StructuredTool, create_retriever_tool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import create_react_agent
@@ -39,36 +37,6 @@ MUSEUM = (MILL, FORGE, INN)
 
 @app(
     Truth(
-        question="From what age can my daughter make nails?",
-        contexts=(FORGE, MILL),
-        answer="From eight years on.",
-    ),
-    page="How to return artifacts from a tool: `create_retriever_tool(response_format=...)`",
-    needs=V1,
-)
-def retriever_tool_with_artifact(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    leaflets = create_retriever_tool(
-        store(*MUSEUM).as_retriever(search_kwargs={"k": 2}),
-        "museum_leaflets",
-        "The leaflets of the open-air museum.",
-        document_prompt=PromptTemplate.from_template("<leaflet>{page_content}</leaflet>"),
-        document_separator="\n",
-        response_format="content_and_artifact",
-    )
-    llm = model(call("museum_leaflets", query="nails children years"), "From eight years on.")
-    agent = create_agent(llm, [leaflets])
-    for _ in agent.stream(
-        {"messages": [("user", "From what age can my daughter make nails?")]},
-        config,
-        stream_mode="messages",
-    ):
-        pass
-
-
-@app(
-    Truth(
         question="Can we rent a room for 30?",
         contexts=(INN,),
         answer="Yes, the one upstairs at the inn holds 40.",
@@ -87,32 +55,6 @@ def retriever_as_tool(config: Config) -> None:
     )
     agent = create_react_agent(llm, [rooms])
     agent.invoke({"messages": [("user", "Can we rent a room for 30?")]}, config)
-
-
-@app(
-    Truth(
-        question="When does the wheel turn, and when does the smith work?",
-        contexts=(MILL, FORGE),
-        answer="The wheel on Sundays at three, the smith from May to September.",
-    ),
-    page="Parallel tool calls: the same retriever tool twice in one message",
-    needs=(*V1, "python>=3.11"),
-)
-async def same_tool_twice_in_parallel(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    leaflets = create_retriever_tool(
-        store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "leaflets", "Leaflets."
-    )
-    llm = model(
-        calls(
-            ("leaflets", {"query": "mill wheel turns"}),
-            ("leaflets", {"query": "smith works September"}),
-        ),
-        "The wheel on Sundays at three, the smith from May to September.",
-    )
-    question = "When does the wheel turn, and when does the smith work?"
-    await create_agent(llm, [leaflets]).ainvoke({"messages": [HumanMessage(question)]}, config)
 
 
 @app(
@@ -282,28 +224,6 @@ async def asynchronous_similarity_search(config: Config) -> None:
 
 @app(
     Truth(
-        question="Is there cider and bread?",
-        contexts=(INN, FORGE),
-        answer="Both, at the inn.",
-    ),
-    page="Vector stores: `similarity_search_with_score` and a threshold",
-    not_on_spans=SPANS,
-)
-def search_with_score_and_threshold(config: Config) -> None:
-    db = store(*MUSEUM)
-
-    @chain
-    def ask(guest: str) -> str:
-        scored = db.similarity_search_with_score(guest, k=3)
-        kept = [d for d, score in scored if score > -1][:2]
-        leaflets = "\n\n".join(d.page_content for d in kept)
-        return guide(model("Both, at the inn.")).invoke({"leaflets": leaflets, "guest": guest})
-
-    ask.invoke("Is there cider and bread?", config)
-
-
-@app(
-    Truth(
         question="Who moved the mill stone by stone?",
         contexts=(MILL,),
         answer="That is not said, only when.",
@@ -346,24 +266,6 @@ def marginal_relevance_in_a_tool(config: Config) -> None:
 
 
 # --- tools that are no retrieval -----------------------------------------------------------------------
-
-
-TABLE = "month,visitors\nMay,812\nJune,1120\nJuly,1904\n"
-
-
-@app(page="An agent over a CSV file: the tool computes a number", needs=V1)
-def csv_agent(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    @tool
-    def sum_column(column: str) -> int:
-        """Sum a column of the visitors' table."""
-        return sum(int(row[column]) for row in csv.DictReader(io.StringIO(TABLE)))
-
-    llm = model(call("sum_column", column="visitors"), "3,836 visitors came.")
-    create_agent(llm, [sum_column]).invoke(
-        {"messages": [HumanMessage("How many visitors came?")]}, config
-    )
 
 
 @app(page="An agent that runs code and reads a clock", needs=V1)

@@ -152,45 +152,6 @@ def two_step_chain_by_dynamic_prompt(config: Config) -> None:
         step["messages"][-1].pretty_repr()
 
 
-@app(
-    Truth(
-        question="Which kinds of memory are there?",
-        contexts=(MEMORY, PLANNING, TREES, TOOLS),
-        answer="Short-term memory, in the context, and long-term memory, in a store.",
-    ),
-    page="LangChain 1.x tutorial: returning source documents by a `before_model` middleware",
-    needs=("langchain>=1",),
-)
-def two_step_chain_by_before_model(config: Config) -> None:
-    from langchain.agents import AgentState, create_agent
-    from langchain.agents.middleware import AgentMiddleware
-
-    vector_store = store(*BLOG)
-
-    class State(AgentState):
-        context: list[Document]
-
-    class RetrieveDocumentsMiddleware(AgentMiddleware[State]):
-        state_schema = State
-
-        def before_model(self, state: Any, runtime: Any = None) -> dict[str, Any]:
-            last_message = state["messages"][-1]
-            retrieved_docs = vector_store.similarity_search(last_message.text)
-            docs_content = "\n\n".join(doc.page_content for doc in retrieved_docs)
-            content = f"{last_message.text}\n\nUse this context to answer:\n{docs_content}"
-            return {
-                "messages": [last_message.model_copy(update={"content": content})],
-                "context": retrieved_docs,
-            }
-
-    agent = create_agent(
-        model("Short-term memory, in the context, and long-term memory, in a store."),
-        tools=[],
-        middleware=[RetrieveDocumentsMiddleware()],
-    )
-    agent.invoke({"messages": [HumanMessage("Which kinds of memory are there?")]}, config)
-
-
 PROMPT = PromptTemplate.from_template(
     "You are an assistant for question-answering tasks. Use the retrieved pieces of context below to "
     "answer. If you do not know, say so. Three sentences at most.\n"
@@ -226,63 +187,6 @@ def retrieve_generate_graph(config: Config) -> None:
     builder = StateGraph(State).add_sequence([retrieve, generate])
     builder.add_edge(START, "retrieve")
     builder.compile().invoke({"question": WHAT}, config)
-
-
-class Search(TypedDict):
-    """Search query."""
-
-    query: str
-    section: str
-
-
-SECTIONS = [
-    Document(PLANNING, metadata={"section": "beginning"}),
-    Document(MEMORY, metadata={"section": "middle"}),
-    Document(TOOLS, metadata={"section": "end"}),
-]
-
-
-@app(
-    Truth(
-        question="What does the end of the post say about tools?",
-        contexts=(TOOLS,),
-        answer="That agents call external APIs for information that the weights lack.",
-    ),
-    page="LangChain 0.3 tutorial, part 1: query analysis before retrieval",
-)
-def retrieve_generate_graph_with_query_analysis(config: Config) -> None:
-    vector_store = store(*SECTIONS)
-    llm = model(
-        {"query": "tool use of the agent", "section": "end"},
-        "That agents call external APIs for information that the weights lack.",
-    )
-
-    class State(TypedDict):
-        question: str
-        query: Search
-        context: list[Document]
-        answer: str
-
-    def analyze_query(state: State) -> dict[str, Any]:
-        return {"query": llm.with_structured_output(Search).invoke(state["question"])}
-
-    def retrieve(state: State) -> dict[str, Any]:
-        query = state["query"]
-        found = vector_store.similarity_search(
-            query["query"], filter=lambda doc: doc.metadata.get("section") == query["section"]
-        )
-        return {"context": found}
-
-    def generate(state: State) -> dict[str, Any]:
-        docs_content = "\n\n".join(doc.page_content for doc in state["context"])
-        messages = PROMPT.invoke({"question": state["question"], "context": docs_content})
-        return {"answer": llm.invoke(messages).content}
-
-    builder = StateGraph(State).add_sequence([analyze_query, retrieve, generate])
-    builder.add_edge(START, "analyze_query")
-    question = "What does the end of the post say about tools?"
-    for _ in builder.compile().stream({"question": question}, config, stream_mode="updates"):
-        pass
 
 
 def format_docs(docs: list[Document]) -> str:
@@ -387,9 +291,3 @@ def agent_with_retriever_tool(config: Config) -> None:
     )
     agent = create_agent(llm, [blog_search])
     agent.invoke({"messages": [("user", "What do agents use tools for?")]}, config)
-
-
-@app(page="LangChain tutorial: semantic search engine, no model")
-def semantic_search_only(config: Config) -> None:
-    retriever = store(*BLOG).as_retriever(search_type="similarity", search_kwargs={"k": 1})
-    retriever.batch(["How do agents remember?", "What is a tree of thoughts?"], config)

@@ -122,46 +122,6 @@ def agentic_rag_graph_with_rewrite(config: Config) -> None:
     graph.invoke({"messages": [("user", ASK_TYPES)]}, config)
 
 
-@app(
-    Truth(
-        question="Is hallucination grounded output?",
-        contexts=(HALLUCINATION,),
-        answer="No, it is fabricated.",
-    ),
-    page="LangGraph: agentic RAG whose grader replies with one word, retrieval node by hand",
-    needs=("python>=3.11",),
-)
-async def agentic_rag_with_a_grader_in_plain_text(config: Config) -> None:
-    llm = model("search: hallucination output", "RELEVANT", "No, it is fabricated.")
-    blog = store(HACKING, HALLUCINATION).as_retriever(search_kwargs={"k": 1})
-
-    async def decide(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await llm.ainvoke(state["messages"])]}
-
-    async def retrieve(state: MessagesState) -> dict[str, Any]:
-        query = text_of(state["messages"][-1]).removeprefix("search: ")
-        found = await blog.ainvoke(query)
-        return {"messages": [HumanMessage(found[0].page_content, name="blog")]}
-
-    async def grade(state: MessagesState) -> str:
-        question, page = text_of(state["messages"][0]), text_of(state["messages"][-1])
-        verdict = await llm.ainvoke(f"Page: {page}\nQuestion: {question}\nRELEVANT or NOT?")
-        return "answer" if text_of(verdict) == "RELEVANT" else END
-
-    async def answer(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await llm.ainvoke(state["messages"])]}
-
-    graph = StateGraph(MessagesState)
-    for node in (decide, retrieve, answer):
-        graph.add_node(node)
-    graph.add_edge(START, "decide")
-    graph.add_edge("decide", "retrieve")
-    graph.add_conditional_edges("retrieve", grade, ["answer", END])
-    await graph.compile().ainvoke(
-        {"messages": [("user", "Is hallucination grounded output?")]}, config
-    )
-
-
 @app(page="LangGraph tutorial: agentic RAG that answers a greeting without retrieval")
 def agentic_rag_graph_greeting(config: Config) -> None:
     llm = model("Hello! What would you like to know about the blog?")

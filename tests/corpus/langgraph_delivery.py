@@ -4,55 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import tool
-from langgraph.graph import END, START, StateGraph
-from typing_extensions import TypedDict
 
 from .kit import Config, Truth, app
 from .langchain_kit import call, model, store, text_of
 
 # --- documents as they are in the prompt -------------------------------------------------------------
-
-LOCK = "The lock of the canal is opened at six in the morning and closed at nine in the evening."
-BRIDGE = "The bridge over the canal is closed to lorries of more than twelve tonnes."
-OPENING = "When is the lock of the canal opened?"
-OPENED = "The lock of the canal is opened at six in the morning."
-
-
-class LockState(TypedDict, total=False):
-    question: str
-    documents: list[Document]
-    generation: str
-
-
-@app(
-    Truth(question=OPENING, contexts=(LOCK, BRIDGE), answer=OPENED),
-    page="LangGraph, a graph of two nodes whose prompt gets the list of documents unformatted",
-)
-def unformatted_documents(config: Config) -> Any:
-    retriever = store(LOCK, BRIDGE).as_retriever(search_kwargs={"k": 2})
-    prompt = ChatPromptTemplate.from_template("Context: {context}\nQuestion: {question}\nAnswer:")
-    chain = prompt | model(lambda messages: OPENED) | StrOutputParser()
-
-    def retrieve(state: LockState) -> LockState:
-        return {"documents": retriever.invoke(state["question"])}
-
-    def generate(state: LockState) -> LockState:
-        shown = {"context": state["documents"], "question": state["question"]}
-        return {"generation": chain.invoke(shown)}
-
-    graph = StateGraph(LockState)
-    graph.add_node("retrieve", retrieve)
-    graph.add_node("generate", generate)
-    graph.add_edge(START, "retrieve")
-    graph.add_edge("retrieve", "generate")
-    graph.add_edge("generate", END)
-    return graph.compile().invoke({"question": OPENING}, config)["generation"]
 
 
 # --- an agent whose tools are RAG chains -------------------------------------------------------------

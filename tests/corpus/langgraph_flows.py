@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
@@ -80,39 +79,6 @@ def send_one_search_for_each_part(config: Config) -> None:
     graph.compile().invoke({"inquiry": inquiry}, config)
 
 
-class Topics(TypedDict):
-    topic: str
-    subjects: list[str]
-    jokes: Annotated[list[str], operator.add]
-    best: str
-
-
-@app(page="LangGraph: map-reduce without retrieval (subjects, jokes, the best of them)")
-def map_reduce_of_jokes(config: Config) -> None:
-    llm = model({"Subjects": "lions, elephants", "Joke on": "Ha!", "Best of": "The first."})
-
-    def subjects(state: Topics) -> dict[str, Any]:
-        said = text_of(llm.invoke(f"Subjects of {state['topic']}"))
-        return {"subjects": said.split(", ")}
-
-    def joke(state: dict[str, str]) -> dict[str, Any]:
-        return {"jokes": [text_of(llm.invoke(f"Joke on {state['subject']}"))]}
-
-    def best(state: Topics) -> dict[str, Any]:
-        return {"best": text_of(llm.invoke("Best of " + " / ".join(state["jokes"])))}
-
-    graph = StateGraph(Topics)
-    graph.add_node(subjects)
-    graph.add_node("joke", joke)
-    graph.add_node("choose", best)
-    graph.add_edge(START, "subjects")
-    graph.add_conditional_edges(
-        "subjects", lambda s: [Send("joke", {"subject": x}) for x in s["subjects"]], ["joke"]
-    )
-    graph.add_edge("joke", "choose")
-    graph.compile().invoke({"topic": "animals"}, config)
-
-
 class Both(TypedDict):
     query: str
     hits: Annotated[list[str], operator.add]
@@ -157,85 +123,6 @@ async def two_retriever_nodes_in_parallel(config: Config) -> None:
 # --- subgraphs ------------------------------------------------------------------------------------------
 
 
-class Desk(MessagesState):
-    facts: list[str]
-
-
-class Lookup(TypedDict):
-    text: str
-    facts: list[str]
-
-
-@app(
-    Truth(
-        question="Where do I put my bicycle?",
-        contexts=(CELLAR, PETS),
-        answer="In the yard, not in the cellar.",
-    ),
-    page="LangGraph: a retrieval subgraph called inside a node, values streamed with subgraphs",
-)
-def retrieval_in_a_subgraph(config: Config) -> None:
-    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 2})
-
-    def find(state: Lookup) -> dict[str, Any]:
-        return {"facts": [d.page_content for d in retriever.invoke(state["text"])]}
-
-    inner = StateGraph(Lookup).add_node(find).add_edge(START, "find").compile()
-    llm = model("In the yard, not in the cellar.")
-
-    def look_up(state: Desk) -> dict[str, Any]:
-        return {"facts": inner.invoke({"text": text_of(state["messages"][-1])})["facts"]}
-
-    def speak(state: Desk) -> dict[str, Any]:
-        facts = "\n".join(f"({i}) {fact}" for i, fact in enumerate(state["facts"], 1))
-        return {"messages": [llm.invoke([SystemMessage(facts), *state["messages"]])]}
-
-    graph = StateGraph(Desk).add_sequence([look_up, speak]).add_edge(START, "look_up").compile()
-    question = {"messages": [HumanMessage("Where do I put my bicycle?")]}
-    for _ in graph.stream(question, config, stream_mode="values", subgraphs=True):
-        pass
-
-
-class Shared(TypedDict):
-    ask: str
-    notes: list[Document]
-    out: str
-
-
-@app(
-    Truth(
-        question="Are cats allowed?",
-        contexts=(PETS,),
-        answer="Yes, without any permission.",
-    ),
-    page="LangGraph: a compiled RAG graph as a node of a larger one, then a node without a model",
-)
-def rag_graph_as_a_node(config: Config) -> None:
-    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
-    llm = model("Yes, without any permission.")
-
-    def fetch(state: Shared) -> dict[str, Any]:
-        return {"notes": retriever.invoke(state["ask"])}
-
-    def compose(state: Shared) -> dict[str, Any]:
-        told = "".join(f"<note>{d.page_content}</note>" for d in state["notes"])
-        return {"out": text_of(llm.invoke(f"{told}\n{state['ask']}"))}
-
-    rag = StateGraph(Shared).add_sequence([fetch, compose]).add_edge(START, "fetch").compile()
-    log: list[str] = []
-
-    def record(state: Shared) -> dict[str, Any]:
-        log.append(state["out"])
-        return {}
-
-    outer = StateGraph(Shared)
-    outer.add_node("rag", rag)
-    outer.add_node("record", record)
-    outer.add_edge(START, "rag")
-    outer.add_edge("rag", "record")
-    outer.compile().invoke({"ask": "Are cats allowed?"}, config)
-
-
 # --- functional API ------------------------------------------------------------------------------------------
 
 
@@ -276,36 +163,6 @@ class Live(TypedDict):
     user_msg: str
     kb: list[str]
     bot_msg: str
-
-
-@app(
-    Truth(
-        question="Is paper collected every week?",
-        contexts=(TRASH,),
-        answer="No, only in even weeks.",
-    ),
-    page="LangGraph: streaming, `custom`, `messages`, `updates` and `debug` at once",
-    needs=("python>=3.11",),
-)
-async def streaming_in_all_modes(config: Config) -> None:
-    kb = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
-    llm = model("No, only in even weeks.")
-
-    async def search_kb(state: Live) -> dict[str, Any]:
-        get_stream_writer()({"progress": "searching"})
-        return {"kb": [d.page_content for d in await kb.ainvoke(state["user_msg"])]}
-
-    async def say(state: Live) -> dict[str, Any]:
-        told = {"role": "system", "content": f"Knowledge base: {state['kb']}"}
-        asked = [told, {"role": "user", "content": state["user_msg"]}]
-        return {"bot_msg": "".join([text_of(chunk) async for chunk in llm.astream(asked)])}
-
-    graph = StateGraph(Live).add_sequence([search_kb, say]).add_edge(START, "search_kb").compile()
-    modes = ["custom", "messages", "updates", "debug"]
-    async for _ in graph.astream(
-        {"user_msg": "Is paper collected every week?"}, config, stream_mode=modes
-    ):
-        pass
 
 
 @app(

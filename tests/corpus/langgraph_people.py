@@ -8,7 +8,6 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
@@ -148,86 +147,12 @@ def two_turns_of_one_thread(config: Config) -> None:
     compiled.invoke({"messages": [("user", "And a cat?")]}, thread)
 
 
-@app(
-    page="LangGraph: long-term memory in a store; what is recalled are notes on the user",
-    optional=[
-        Truth(
-            question="What should I cook tonight?",
-            contexts=("Ada is a vegetarian.",),
-            answer="Lentils.",
-        )
-    ],
-)
-def long_term_memory_in_a_store(config: Config) -> None:
-    notes = InMemoryStore()
-    notes.put(("ada",), "diet", {"text": "Ada is a vegetarian."})
-    llm = model("Lentils.")
-
-    def chat(state: MessagesState) -> dict[str, Any]:
-        known = "\n".join(item.value["text"] for item in notes.search(("ada",)))
-        return {"messages": [llm.invoke([SystemMessage(known), *state["messages"]])]}
-
-    graph = StateGraph(MessagesState).add_node(chat).add_edge(START, "chat").compile(store=notes)
-    graph.invoke({"messages": [("user", "What should I cook tonight?")]}, config)
-
-
-@app(page="LangGraph: a chatbot with a checkpointer and a summary of what was said")
-def chatbot_that_summarizes(config: Config) -> None:
-    llm = model("Hi Bo!", "Bo greeted.", "You are Bo.", "Bo asked for the name.")
-
-    class State(MessagesState):
-        summary: str
-
-    def talk(state: State) -> dict[str, Any]:
-        before = [SystemMessage(f"Summary: {state['summary']}")] if state.get("summary") else []
-        return {"messages": [llm.invoke([*before, *state["messages"]])]}
-
-    def summarize(state: State) -> dict[str, Any]:
-        message = HumanMessage("Summarize the conversation above.")
-        return {"summary": text_of(llm.invoke([*state["messages"], message]))}
-
-    graph = StateGraph(State).add_sequence([talk, summarize]).add_edge(START, "talk")
-    compiled = graph.compile(checkpointer=InMemorySaver())
-    thread = {**config, "configurable": {"thread_id": "bo"}}
-    compiled.invoke({"messages": [HumanMessage("hi! I'm bo")]}, thread)
-    compiled.invoke({"messages": [HumanMessage("what's my name?")]}, thread)
-
-
 # --- after the answer ---------------------------------------------------------------------------------------
 
 
 class Answered(MessagesState):
     context: list[Document]
     suggestions: list[str]
-
-
-@app(
-    Truth(
-        question="When must I be quiet?",
-        contexts=(NOISE,),
-        answer="From 22 to 7, and on Sundays.",
-    ),
-    page="LangGraph: a node that suggests further questions after the answer",
-)
-def suggestions_after_the_answer(config: Config) -> None:
-    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
-    llm = model("From 22 to 7, and on Sundays.", "What about drills?\nWhat about music?")
-
-    def retrieve(state: Answered) -> dict[str, Any]:
-        return {"context": retriever.invoke(text_of(state["messages"][-1]) + " hours Sundays")}
-
-    def answer(state: Answered) -> dict[str, Any]:
-        told = "\n".join(d.page_content for d in state["context"])
-        return {"messages": [llm.invoke([SystemMessage(told), *state["messages"]])]}
-
-    def suggest(state: Answered) -> dict[str, Any]:
-        asked = [*state["messages"], HumanMessage("Suggest two questions.")]
-        return {"suggestions": text_of(llm.invoke(asked)).splitlines()}
-
-    graph = StateGraph(Answered).add_sequence([retrieve, answer, suggest])
-    graph.add_edge(START, "retrieve").compile().invoke(
-        {"messages": [HumanMessage("When must I be quiet?")]}, config
-    )
 
 
 @app(

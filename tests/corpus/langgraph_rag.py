@@ -246,28 +246,6 @@ async def adaptive_rag(config: Config) -> None:
     await adaptive_graph(llm).ainvoke({"question": TAP}, config)
 
 
-@app(
-    Truth(
-        question=TAP,
-        contexts=(LEAK,),
-        answer="The valve is under the sink; then renew the washer.",
-    ),
-    page="LangGraph example: adaptive RAG, the first generation not supported by the facts",
-    needs=("python>=3.11",),
-)
-async def adaptive_rag_generated_twice(config: Config) -> None:
-    llm = model(
-        {"datasource": "vectorstore"},
-        "Call the fire brigade.",
-        {"binary_score": "no"},
-        "The valve is under the sink; then renew the washer.",
-        {"binary_score": "yes"},
-        {"binary_score": "yes"},
-    )
-    async for _ in adaptive_graph(llm).astream({"question": TAP}, config):
-        pass
-
-
 # --- self-RAG ------------------------------------------------------------------------------------------
 
 FASTING = "Do not eat for six hours before the blood is drawn; water is allowed, coffee is not."
@@ -315,25 +293,6 @@ def self_graph(llm: Any) -> Any:
     flow.add_conditional_edges("write", critique, [END, "rephrase"])
     flow.add_edge("rephrase", "look_up")
     return flow.compile()
-
-
-COFFEE = "May I have a coffee before my blood is drawn?"
-
-
-@app(
-    Truth(question=COFFEE, contexts=(FASTING,), answer="No, only water for six hours before."),
-    page="LangGraph example: self-RAG, documents sifted, draft accepted",
-)
-def self_rag(config: Config) -> None:
-    llm = model(
-        {
-            "before my blood is drawn?'? Do not eat": "relevant, it is on food",
-            "relevant to": "off the point",
-            "Does this draft": "it does",
-            "Patient:": "No, only water for six hours before.",
-        }
-    )
-    self_graph(llm).invoke({"question": COFFEE}, config)
 
 
 @app(

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnablePassthrough
+from langchain_core.messages import SystemMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, create_retriever_tool, tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, create_react_agent
-from langgraph.types import Command, Send
+from langgraph.types import Command
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from .kit import Config, Truth, app
 from .langchain_kit import call, model, store, text_of
-
-V1 = ("langchain>=1",)
 
 VISA = "Citizens of the EU need no visa for stays of up to 90 days."
 BAGGAGE = "One bag of 23 kg is free; a bicycle costs 60 euros and must be booked two days ahead."
@@ -81,193 +75,7 @@ def handoff_to_a_specialist(config: Config) -> None:
 # --- supervisor -----------------------------------------------------------------------------------------
 
 
-class Next(TypedDict):
-    """Who acts next."""
-
-    next: Literal["researcher", "writer", "FINISH"]
-
-
-MEAL = "Write me a line on vegan meals."
-
-
-@app(
-    Truth(
-        question=MEAL,
-        contexts=(MEALS,),
-        answer="Vegan meals: order them a day before you fly!",
-        also=({"contexts": (f"Found: {MEALS}",)},),
-    ),
-    optional=[Truth(question=MEAL, contexts=(MEALS,), answer=f"Found: {MEALS}")],
-    page="LangGraph multi-agent supervisor: a router with structured output, two workers",
-)
-def supervisor_with_two_workers(config: Config) -> None:
-    chief = model({"next": "researcher"}, {"next": "writer"}, {"next": "FINISH"})
-    research_llm = model(call("search_guide", query="vegan meals"), f"Found: {MEALS}")
-    writer_llm = model("Vegan meals: order them a day before you fly!")
-    researcher = create_react_agent(research_llm, [guide(MEALS, VISA)])
-
-    def supervisor(state: MessagesState) -> Command[Any]:
-        asked = [SystemMessage("Who acts next?"), *state["messages"]]
-        goto = chief.with_structured_output(Next).invoke(asked)["next"]
-        return Command(goto=END if goto == "FINISH" else goto)
-
-    def research(state: MessagesState) -> Command[Any]:
-        last = researcher.invoke({"messages": state["messages"]})["messages"][-1]
-        told = HumanMessage(text_of(last), name="researcher")
-        return Command(goto="supervisor", update={"messages": [told]})
-
-    def write(state: MessagesState) -> Command[Any]:
-        line = writer_llm.invoke([SystemMessage("You write."), *state["messages"]])
-        told = AIMessage(text_of(line), name="writer")
-        return Command(goto="supervisor", update={"messages": [told]})
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("supervisor", supervisor, destinations=("researcher", "writer", END))
-    graph.add_node("researcher", research)
-    graph.add_node("writer", write)
-    graph.add_edge(START, "supervisor")
-    graph.compile().invoke({"messages": [("user", MEAL)]}, config)
-
-
-@app(
-    Truth(
-        question="I cancelled my flight. When is the money back?",
-        contexts=(REFUND,),
-        answer="It is on your card within a week.",
-        also=({"contexts": ("Refunds take seven days at most.",)},),
-    ),
-    optional=[
-        Truth(
-            question="refund of a cancelled flight",
-            contexts=(REFUND,),
-            answer="Refunds take seven days at most.",
-        )
-    ],
-    page="LangChain 1.x multi-agent: subagents as tools",
-    needs=V1,
-)
-def subagent_as_a_tool(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    inner = create_agent(
-        model(call("search_guide", query="refunds flights"), "Refunds take seven days at most."),
-        [guide(REFUND, BAGGAGE)],
-    )
-
-    @tool
-    def refunds_expert(request: str) -> str:
-        """Ask the expert on refunds."""
-        return text_of(inner.invoke({"messages": [HumanMessage(request)]})["messages"][-1])
-
-    main = create_agent(
-        model(
-            call("refunds_expert", request="refund of a cancelled flight"),
-            "It is on your card within a week.",
-        ),
-        [refunds_expert],
-        system_prompt="You are the airline's assistant.",
-    )
-    question = "I cancelled my flight. When is the money back?"
-    main.invoke({"messages": [HumanMessage(question)]}, config)
-
-
-@app(
-    Truth(
-        question="Visa for a month?",
-        contexts=(VISA,),
-        answer="Up to 90 days you need none.",
-        also=({"contexts": ("No visa is needed.",)},),
-    ),
-    optional=[Truth(question="visa for a month", contexts=(VISA,), answer="No visa is needed.")],
-    page="How to convert runnables to tools: a RAG chain as a tool of an agent",
-)
-def rag_chain_as_a_tool(config: Config) -> None:
-    chain = (
-        {
-            "passages": store(VISA, MEALS).as_retriever(search_kwargs={"k": 1})
-            | (lambda docs: docs[0].page_content),
-            "q": RunnablePassthrough(),
-        }
-        | ChatPromptTemplate.from_template("{passages}\n\n{q}")
-        | model("No visa is needed.")
-        | StrOutputParser()
-    )
-
-    @tool
-    def visa_assistant(question: str) -> str:
-        """Answer questions on visas."""
-        return chain.invoke(question)
-
-    llm = model(call("visa_assistant", question="visa for a month"), "Up to 90 days you need none.")
-    create_react_agent(llm, [visa_assistant]).invoke(
-        {"messages": [("user", "Visa for a month?")]}, config
-    )
-
-
 # --- router over several knowledge bases --------------------------------------------------------------------
-
-
-class Routed(TypedDict):
-    query: str
-    routes: list[str]
-    results: Annotated[list[str], operator.add]
-    final_answer: str
-
-
-@app(
-    Truth(
-        question="Can I bring a bicycle, and eat vegan?",
-        contexts=(BAGGAGE, MEALS),
-        answer="Yes to both: 60 euros for the bicycle, and order the meal a day ahead.",
-        also=({"contexts": ("A bicycle is 60 euros.", "Order vegan meals a day ahead.")},),
-    ),
-    optional=[
-        Truth(question="bicycle costs", contexts=(BAGGAGE,), answer="A bicycle is 60 euros."),
-        Truth(question="vegan meals", contexts=(MEALS,), answer="Order vegan meals a day ahead."),
-    ],
-    page="LangChain 1.x multi-agent: a router over knowledge bases with an agent each, synthesized",
-    needs=V1,
-)
-def router_over_knowledge_bases(config: Config) -> None:
-    from langchain.agents import create_agent
-
-    desks = {
-        "baggage": (BAGGAGE, "bicycle costs", "A bicycle is 60 euros."),
-        "meals": (MEALS, "vegan meals", "Order vegan meals a day ahead."),
-    }
-
-    def agent(name: str) -> Any:
-        text, query, said = desks[name]
-        return create_agent(
-            model(call(f"search_{name}", query=query), said), [guide(text, name=f"search_{name}")]
-        )
-
-    agents = {name: agent(name) for name in desks}
-    router = model("baggage, meals")
-    final = model("Yes to both: 60 euros for the bicycle, and order the meal a day ahead.")
-
-    def classify(state: Routed) -> dict[str, Any]:
-        return {"routes": text_of(router.invoke(f"Route: {state['query']}")).split(", ")}
-
-    def ask(state: dict[str, str]) -> dict[str, Any]:
-        asked = {"messages": [HumanMessage(desks[state["desk"]][1])]}
-        return {"results": [text_of(agents[state["desk"]].invoke(asked)["messages"][-1])]}
-
-    def synthesize(state: Routed) -> dict[str, Any]:
-        told = "\n".join(state["results"])
-        prompt = f"Synthesize these results:\n{told}\nfor: {state['query']}"
-        return {"final_answer": text_of(final.invoke(prompt))}
-
-    graph = StateGraph(Routed)
-    graph.add_node(classify)
-    graph.add_node("ask", ask)
-    graph.add_node(synthesize)
-    graph.add_edge(START, "classify")
-    graph.add_conditional_edges(
-        "classify", lambda s: [Send("ask", {"desk": d}) for d in s["routes"]], ["ask"]
-    )
-    graph.add_edge("ask", "synthesize")
-    graph.compile().invoke({"query": "Can I bring a bicycle, and eat vegan?"}, config)
 
 
 # --- planners -------------------------------------------------------------------------------------------------
@@ -361,47 +169,6 @@ async def plan_and_execute(config: Config) -> None:
 # --- the loop written by hand -----------------------------------------------------------------------------------
 
 
-@app(
-    Truth(
-        question="How heavy may my bag be?",
-        contexts=(BAGGAGE,),
-        answer="23 kg.",
-    ),
-    Truth(
-        question="And when do I order a vegan meal?",
-        contexts=(MEALS,),
-        answer="A day before departure at the latest.",
-        also=({"contexts": (BAGGAGE, MEALS)},),
-    ),
-    page="LangGraph: a ReAct agent from scratch, with a checkpointer, two turns",
-)
-def agent_from_scratch_two_turns(config: Config) -> None:
-    search = guide(BAGGAGE, MEALS, VISA)
-    llm = model(
-        call("search_guide", query="bag kg"),
-        "23 kg.",
-        call("search_guide", query="vegan meals"),
-        "A day before departure at the latest.",
-    ).bind_tools([search])
-
-    def agent(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [llm.invoke([SystemMessage("Airline bot."), *state["messages"]])]}
-
-    def should_continue(state: MessagesState) -> str:
-        return "tools" if state["messages"][-1].tool_calls else END
-
-    graph = StateGraph(MessagesState)
-    graph.add_node(agent)
-    graph.add_node("tools", ToolNode([search]))
-    graph.add_edge(START, "agent")
-    graph.add_conditional_edges("agent", should_continue, ["tools", END])
-    graph.add_edge("tools", "agent")
-    compiled = graph.compile(checkpointer=InMemorySaver())
-    thread = {**config, "configurable": {"thread_id": "passenger-9"}}
-    compiled.invoke({"messages": [("user", "How heavy may my bag be?")]}, thread)
-    compiled.invoke({"messages": [("user", "And when do I order a vegan meal?")]}, thread)
-
-
 class Cart(MessagesState):
     context: list[Document]
 
@@ -452,42 +219,3 @@ def query_or_respond_tools_generate(config: Config) -> None:
         stream_mode="values",
     ):
         pass
-
-
-@app(page="LangGraph multi-agent: two writers debate, no retrieval")
-def debate_without_retrieval(config: Config) -> None:
-    llm = model("Trains are better.", "Planes are faster.", "Trains win.")
-
-    def pro(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [llm.invoke([SystemMessage("Argue pro."), *state["messages"]])]}
-
-    def con(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [llm.invoke([SystemMessage("Argue con."), *state["messages"]])]}
-
-    def moderator(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [llm.invoke([*state["messages"], HumanMessage("Who won?")])]}
-
-    graph = StateGraph(MessagesState).add_sequence([pro, con, moderator]).add_edge(START, "pro")
-    graph.compile().invoke({"messages": [("user", "Trains or planes?")]}, config)
-
-
-@app(page="LangGraph: evaluator-optimizer workflow without retrieval")
-def evaluator_optimizer(config: Config) -> None:
-    llm = model("A joke.", "not funny", "A better joke.", "funny")
-
-    class Joke(TypedDict):
-        topic: str
-        joke: str
-        grade: str
-
-    def write(state: Joke) -> dict[str, Any]:
-        return {"joke": text_of(llm.invoke(f"A joke about {state['topic']}"))}
-
-    def evaluate(state: Joke) -> dict[str, Any]:
-        return {"grade": text_of(llm.invoke(f"Grade: {state['joke']}"))}
-
-    graph = StateGraph(Joke).add_sequence([write, evaluate]).add_edge(START, "write")
-    graph.add_conditional_edges(
-        "evaluate", lambda s: END if s["grade"] == "funny" else "write", [END, "write"]
-    )
-    graph.compile().invoke({"topic": "airports"}, config)

@@ -62,37 +62,6 @@ async def query_engine_as_tool(config: Config) -> str:
     return str(await agent.run("What was the revenue of Halden Paper in 2023?"))
 
 
-@app(
-    Truth(
-        question="How many people did the company employ?",
-        contexts=(REPORT[1], REPORT[0]),
-        answer="According to the report, Halden Paper employed 640 people at the end of 2023, the last day that it covers.",
-    ),
-    not_on_spans=NATIVE,
-    page="LlamaIndex, agents: a function tool that retrieves",
-)
-async def function_that_retrieves(config: Config) -> str:
-    """Let a function retrieve and return the texts, joined."""
-    retriever = index(*REPORT).as_retriever(similarity_top_k=2)
-
-    async def search_report(query: str) -> str:
-        """Useful for questions about the annual report."""
-        found = await retriever.aretrieve(query)
-        return "\n\n".join(node.get_content() for node in found)
-
-    llm = ChatModel(
-        [
-            (
-                "640 people",
-                "According to the report, Halden Paper employed 640 people at the end of 2023, the last day that it covers.",
-            ),
-            ("", Call("search_report", {"query": "employed people at the end of 2023 Halden"})),
-        ]
-    )
-    agent = FunctionAgent(tools=[search_report], llm=llm)
-    return str(await agent.run(user_msg="How many people did the company employ?"))
-
-
 FAQ = {
     "opening": "The pool is open from 7 to 21, on Sundays from 9 to 18.",
     "towels": "Towels can be hired at the desk for 3 francs.",
@@ -342,26 +311,3 @@ async def calculator_agent(config: Config) -> str:
     )
     agent = FunctionAgent(tools=[multiply], llm=llm, system_prompt="You can multiply numbers.")
     return str(await agent.run("What is 1234 * 4567?"))
-
-
-def get_weather(city: str) -> str:
-    """Return the weather of a city."""
-    return f"It is 14 degrees and cloudy in {city}; rain is expected towards the evening."
-
-
-@app(page="LlamaIndex, agents: a tool that calls a service, streamed by events")
-async def weather_agent(config: Config) -> str:
-    """Ask for the weather: a tool's result that is no document."""
-    llm = ChatModel(
-        [
-            ("14 degrees", "Take an umbrella, it will rain in the evening."),
-            ("", Call("get_weather", {"city": "Bergen"})),
-        ]
-    )
-    agent = FunctionAgent(tools=[get_weather], llm=llm)
-    handler = agent.run("Do I need an umbrella in Bergen?")
-    deltas = [
-        event.delta async for event in handler.stream_events() if isinstance(event, AgentStream)
-    ]
-    await handler
-    return "".join(deltas)

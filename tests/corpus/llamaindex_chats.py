@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.chat_engine import (
-    CondensePlusContextChatEngine,
     CondenseQuestionChatEngine,
     ContextChatEngine,
-    SimpleChatEngine,
 )
 from llama_index.core.memory import ChatMemoryBuffer
-from llama_index.core.postprocessor import SimilarityPostprocessor
 
 from .kit import Config, Truth, app
 from .llamaindex_kit import ChatModel, index
@@ -91,33 +88,6 @@ def condense_question(config: Config) -> list[str]:
     ]
 
 
-PHARMACY = (
-    "薬局は平日の午前9時から午後7時まで開いています。",
-    "土曜日は午後1時に閉まります。処方箋は4日間有効です。",
-    "駐車場は建物の裏に三台分あります。",
-)
-
-
-@app(
-    Truth(
-        question="処方箋は何日間有効ですか?",
-        contexts=(PHARMACY[1],),
-        answer="処方箋は4日間有効です。",
-    ),
-    page="LlamaIndex, chat engine: context mode with a system prompt",
-)
-def context_mode_in_japanese(config: Config) -> str:
-    """Retrieve for the message as it is; all texts are Japanese."""
-    llm = ChatModel([("4日間", "処方箋は4日間有効です。")])
-    chat_engine = index(*PHARMACY).as_chat_engine(
-        chat_mode="context",
-        llm=llm,
-        system_prompt="あなたは薬局の受付です。丁寧に答えてください。",
-        similarity_top_k=1,
-    )
-    return str(chat_engine.chat("処方箋は何日間有効ですか?"))
-
-
 @app(
     Truth(
         question="Which trail is steep, and where do ropes help?",
@@ -142,25 +112,6 @@ def streamed_context_chat(config: Config) -> str:
 
 @app(
     Truth(
-        question="Le Juniper trail est-il long, easy ?",
-        contexts=(TRAILS[0],),
-        answer="Il fait 8 km.",
-    ),
-    page="LlamaIndex, chat engine: achat with node postprocessors",
-)
-async def awaited_chat(config: Config) -> str:
-    """Await a chat engine that drops weak nodes."""
-    llm = ChatModel([("", "Il fait 8 km.")])
-    chat_engine = CondensePlusContextChatEngine.from_defaults(
-        retriever=index(*TRAILS).as_retriever(similarity_top_k=3),
-        llm=llm,
-        node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.45)],
-    )
-    return str(await chat_engine.achat("Le Juniper trail est-il long, easy ?"))
-
-
-@app(
-    Truth(
         question="What is served in the hut on the trail?",
         contexts=(TRAILS[2],),
         answer="Soup, from May to October.",
@@ -175,22 +126,3 @@ async def streamed_and_awaited_chat(config: Config) -> str:
     )
     streaming = await chat_engine.astream_chat("What is served in the hut on the trail?")
     return "".join([token async for token in streaming.async_response_gen()])
-
-
-@app(page="LlamaIndex, simple chat engine: a model without an index")
-def simple_chat(config: Config) -> list[str]:
-    """Chat without documents."""
-    llm = ChatModel([("knock", "Who's there?"), ("", "Ahoy! I am a pirate.")])
-    chat_engine = SimpleChatEngine.from_defaults(llm=llm, system_prompt="You are a pirate.")
-    return [str(chat_engine.chat(message)) for message in ("Who are you?", "knock knock")]
-
-
-@app(page="LlamaIndex, using LLMs: chat messages with a system prompt, streamed")
-def streamed_messages(config: Config) -> str:
-    """Stream a reply to messages that somebody wrote."""
-    llm = ChatModel([("", "The answer is a song about rain.")])
-    messages = [
-        ChatMessage(role=MessageRole.SYSTEM, content="You are a songwriter."),
-        ChatMessage(role=MessageRole.USER, content="Context: it rains. Write one line."),
-    ]
-    return "".join(part.delta or "" for part in llm.stream_chat(messages))

@@ -15,7 +15,7 @@ from llama_index.core.query_engine import (
     TransformQueryEngine,
 )
 from llama_index.core.question_gen import LLMQuestionGenerator
-from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexAutoRetriever
+from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import TextNode
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
@@ -23,8 +23,6 @@ from llama_index.core.vector_stores import (
     FilterCondition,
     MetadataFilter,
     MetadataFilters,
-    MetadataInfo,
-    VectorStoreInfo,
 )
 
 from .kit import Config, Truth, app
@@ -266,29 +264,6 @@ def fusion(config: Config) -> str:
     return str(engine.query("How do I descale the machine?"))
 
 
-@app(
-    Truth(
-        question="May the brewing unit of the machine go into the dishwasher?",
-        contexts=(MANUAL[2], MANUAL[0]),
-        answer="No, never.",
-    ),
-    page="LlamaIndex, simple fusion retriever over two indexes, without generated queries",
-)
-async def fusion_of_two_indexes(config: Config) -> str:
-    """Merge what two indexes find, awaited."""
-    llm = ChatModel([("", "No, never.")])
-    halves = [index(*MANUAL[:2]), VectorStoreIndex(nodes(*MANUAL)[2:], embed_model=Embedding())]
-    retriever = QueryFusionRetriever(
-        [half.as_retriever(similarity_top_k=1) for half in halves],
-        llm=llm,
-        similarity_top_k=2,
-        num_queries=1,
-        use_async=True,
-    )
-    engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
-    return str(await engine.aquery("May the brewing unit of the machine go into the dishwasher?"))
-
-
 def _clubs() -> VectorStoreIndex:
     about = {
         "Rowing club: novices meet on Tuesdays at the boathouse.": ("sport", 1921),
@@ -330,36 +305,3 @@ def metadata_filters(config: Config) -> str:
     llm = CompletionModel([("", "On Tuesdays.")])
     engine = _clubs().as_query_engine(llm=llm, filters=filters, similarity_top_k=2)
     return str(engine.query("When do novices meet at the club?"))
-
-
-@app(
-    Truth(
-        question="Which sport clubs meet novices on Tuesdays?",
-        contexts=(
-            "Rowing club: novices meet on Tuesdays at the boathouse.",
-            "Bouldering club: the hall opens to novices on Tuesdays.",
-        ),
-        answer="The rowing club and the bouldering club.",
-    ),
-    page="LlamaIndex, auto-retrieval: a model writes query and filters",
-)
-def auto_retrieval(config: Config) -> str:
-    """Let a model turn the question into a query and filters."""
-    spec = {
-        "query": "meet novices Tuesdays",
-        "filters": [{"key": "kind", "value": "sport", "operator": "=="}],
-        "top_k": 2,
-    }
-    llm = ChatModel(
-        [
-            ("Structured Request", f"```json\n{json.dumps(spec)}\n```"),
-            ("", "The rowing club and the bouldering club."),
-        ]
-    )
-    info = VectorStoreInfo(
-        content_info="clubs of the town",
-        metadata_info=[MetadataInfo(name="kind", type="str", description="sport or games")],
-    )
-    retriever = VectorIndexAutoRetriever(_clubs(), vector_store_info=info, llm=llm)
-    engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
-    return str(engine.query("Which sport clubs meet novices on Tuesdays?"))

@@ -16,9 +16,8 @@ from llama_index.core.query_engine import (
     CustomQueryEngine,
     RetrieverQueryEngine,
 )
-from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode
+from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
-from llama_index.core.schema import Document
 from pydantic import BaseModel
 
 from .kit import Config, Truth, app
@@ -247,23 +246,6 @@ async def two_awaited_at_once(config: Config) -> list[str]:
     return [str(reply) for reply in replies]
 
 
-@app(
-    Truth(
-        question="What does a visitor do in the harbour?",
-        contexts=(HARBOUR[1], HARBOUR[0]),
-        answer="A visitor pays at the kiosk.",
-    ),
-    not_on_spans=("llamaindex_native", "traceloop"),  # the model is called in a trace of its own
-    page="LlamaIndex, streaming: aquery with async_response_gen",
-)
-async def streamed_and_awaited(config: Config) -> str:
-    """Await the query, then read its tokens with `async for`."""
-    llm = ChatModel([("", "A visitor pays at the kiosk.")])
-    engine = index(HARBOUR[1], HARBOUR[0]).as_query_engine(llm=llm, streaming=True)
-    response = await engine.aquery("What does a visitor do in the harbour?")
-    return "".join([token async for token in response.async_response_gen()])
-
-
 CITED = (
     "Toronto's islands can be reached by a ferry that leaves every half hour in summer.",
     "The ferry to the islands takes bicycles, but no cars; a ticket is 9 dollars.",
@@ -298,18 +280,6 @@ def citations(config: Config) -> str:
     return str(engine.query(question))
 
 
-class RAGQueryEngine(CustomQueryEngine):
-    """The custom query engine that returns a `Response`."""
-
-    retriever: BaseRetriever
-    response_synthesizer: BaseSynthesizer
-
-    def custom_query(self, query_str: str) -> object:
-        """Retrieve, then synthesize."""
-        found = self.retriever.retrieve(query_str)
-        return self.response_synthesizer.synthesize(query_str, found)
-
-
 class RAGStringQueryEngine(CustomQueryEngine):
     """The custom query engine that returns text."""
 
@@ -332,24 +302,6 @@ CHEESE = (
     "Roquefort is made of the milk of Lacaune ewes and ripens in the caves of Combalou.",
     "Beaufort has a concave rind and comes from Savoy.",
 )
-
-
-@app(
-    Truth(
-        question="Where does Roquefort ripen?",
-        contexts=(CHEESE[1], CHEESE[0]),
-        answer="In the caves of Combalou.",
-    ),
-    page="LlamaIndex, defining a custom query engine, option 1",
-)
-def custom_engine_with_synthesizer(config: Config) -> str:
-    """Write an engine of a retriever and a response synthesizer."""
-    llm = ChatModel([("", "In the caves of Combalou.")])
-    engine = RAGQueryEngine(
-        retriever=index(*CHEESE).as_retriever(similarity_top_k=2),
-        response_synthesizer=get_response_synthesizer(llm=llm, response_mode="compact"),
-    )
-    return str(engine.query("Where does Roquefort ripen?"))
 
 
 @app(
@@ -411,40 +363,6 @@ def pydantic_output(config: Config) -> str:
     return str(engine.query("Who is known for drawings of insects and plants?"))
 
 
-PAPER = (
-    (
-        "3.2 Attention. Scaled dot-product attention divides the dot products of queries and keys by"
-        " the square root of the dimension of the keys.\n\nWithout it the softmax saturates."
-    ),
-    (
-        "5.1 Training data. The model was trained on 4.5 million pairs of English and German"
-        " sentences.\n\n\tByte-pair encoding gave a vocabulary of about 37,000 tokens."
-    ),
-)
-
-
-@app(
-    Truth(
-        question="¿Con cuántas frases en inglés y alemán, English and German, se entrenó?",
-        contexts=(PAPER[1],),
-        answer="Con 4,5 millones de pares de frases.",
-    ),
-    page="LlamaIndex, customising prompts: update_prompts with text_qa_template",
-)
-def updated_prompt(config: Config) -> str:
-    """Replace the prompt of an engine; documents keep their blank lines and tabs."""
-    llm = ChatModel([("", "Con 4,5 millones de pares de frases.")])
-    engine = index(*PAPER).as_query_engine(llm=llm, similarity_top_k=1)
-    spanish = PromptTemplate(
-        "Eres un asistente que responde en español.\n"
-        "<contexto>\n{context_str}\n</contexto>\nPregunta: {query_str}\nRespuesta:"
-    )
-    engine.update_prompts({"response_synthesizer:text_qa_template": spanish})
-    return str(
-        engine.query("¿Con cuántas frases en inglés y alemán, English and German, se entrenó?")
-    )
-
-
 @app(page="LlamaIndex, retriever modules: as_retriever().retrieve, nothing generated")
 def retrieves_only(config: Config) -> list[str]:
     """Retrieve and print, without a model."""
@@ -458,19 +376,3 @@ def completes_and_chats(config: Config) -> str:
     llm = ChatModel([("limerick", "There once was a lock on the Spree."), ("", "a painter.")])
     ended = llm.complete("Paul Graham is ")
     return f"{ended} {llm.complete('Write a limerick about a lock.')}"
-
-
-class Invoice(BaseModel):
-    """The fields of an invoice."""
-
-    number: str
-    total: float
-
-
-@app(page="LlamaIndex, structured LLMs: as_structured_llm to extract from a given text")
-def extracts_from_a_given_text(config: Config) -> Invoice:
-    """Extract fields of a document that nothing has retrieved."""
-    llm = ChatModel([("", Call("Invoice", {"number": "R-118", "total": 42.5}))])
-    invoice = Document(text="Invoice R-118, due on 3 May, total 42.50 EUR")
-    prompt = PromptTemplate("Extract the invoice:\n{text}")
-    return llm.structured_predict(Invoice, prompt, text=invoice.text)

@@ -263,32 +263,3 @@ def plain_code(config: Config) -> str:
     found = index(*GARDEN).as_retriever(similarity_top_k=1).retrieve(question)
     prompt = f"Context:\n{found[0].get_content()}\n\nQuestion: {question}\nAnswer:"
     return CompletionModel([("ten litres", "Ten litres, once a week.")]).complete(prompt).text
-
-
-class JokeEvent(Event):
-    """A joke."""
-
-    joke: str
-
-
-class JokeFlow(Workflow):
-    """Writes a joke and has it criticised."""
-
-    llm = ChatModel([("critique", "The joke is short."), ("", "A pirate walks into a bar.")])
-
-    @step
-    async def generate_joke(self, ev: StartEvent) -> JokeEvent:
-        """Write."""
-        return JokeEvent(joke=str(await self.llm.acomplete(f"Write a joke about {ev.topic}.")))
-
-    @step
-    async def critique_joke(self, ev: JokeEvent) -> StopEvent:
-        """Criticise."""
-        prompt = f"Give a critique of the following joke: {ev.joke}"
-        return StopEvent(result=str(await self.llm.acomplete(prompt)))
-
-
-@app(page="LlamaIndex, workflows: the joke flow, no documents")
-async def joke_workflow(config: Config) -> str:
-    """Run a workflow without retrieval."""
-    return str(await JokeFlow(timeout=30).run(topic="pirates"))

@@ -244,7 +244,7 @@ def verdicts(apps: Sequence[App], via: str, **options: Any) -> list[Verdict]:
 
     ``options`` are passed to `instrument()`.
     """
-    with SOURCES[via]() as source:
+    with SOURCES[apps[0].framework][via]() as source:
         return [verdict(app, source, via, **options) for app in apps]
 
 
@@ -274,7 +274,8 @@ def report(found: Sequence[Verdict], via: str, seconds: float) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--via", choices=sorted(SOURCES), required=True)
+    vias = {via for sources in SOURCES.values() for via in sources}
+    parser.add_argument("--via", choices=sorted(vias), required=True)
     parser.add_argument("--framework", default="langchain,langgraph", help="comma-separated")
     parser.add_argument("--only", default="", help="names of applications, comma-separated")
     parser.add_argument("--json", type=Path, help="write the verdicts to this file")

@@ -1,21 +1,27 @@
 """The sources: our own callback handler, and other instrumentations.
 
 A source is enabled once in the process. Instrumentations write to a provider that delegates to
-that of the running application.
+that of the running application. OpenLLMetry's instrumentation of Haystack needs Haystack 2; that of
+LlamaIndex and LlamaIndex's own tracing cannot be switched off, so a process runs one of them.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NoOpTracerProvider, Tracer
 from opentelemetry.trace import TracerProvider as AnyProvider
 
 from rag_eval_otel import Handle
+
+Sources: TypeAlias = "Mapping[str, Callable[[], AbstractContextManager[Source]]]"
 
 
 class Source(Protocol):
@@ -73,22 +79,29 @@ class _PassedOnTracer(Tracer):
         return self._tracer().start_as_current_span(*args, **kwargs)
 
 
-class LangfuseClients:
-    """Langfuse: a client and its callback handler for every application."""
+class PassedOnSdk(TracerProvider):
+    """A delegating provider of the SDK's class, for instrumentations that require it."""
 
-    def __init__(self) -> None:
-        self._made = 0
+    def __init__(self, source: PassedOn) -> None:
+        super().__init__(shutdown_on_exit=False)
+        self._source = source
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
+        """Return the source's tracer."""
+        return self._source.get_tracer(*args, **kwargs)
+
+
+class Langfuse:
+    """A client of Langfuse for every application, with which ``attach`` traces it."""
+
+    def __init__(self, attach: Attach) -> None:
+        self._made, self._attach = 0, attach
 
     @contextmanager
     def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
-        """Yield a config with Langfuse's handler."""
+        """Capture the block's runs to ``provider``."""
         import langfuse
-        from langfuse.langchain import CallbackHandler
-        from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
-            InMemorySpanExporter,
-        )
 
-        del handle
         self._made += 1
         key = f"corpus-{self._made}"
         client = langfuse.Langfuse(
@@ -98,9 +111,14 @@ class LangfuseClients:
             span_exporter=InMemorySpanExporter(),
         )
         try:
-            yield {"callbacks": [CallbackHandler(public_key=key)]}
+            with self._attach(client, key, provider, handle) as config:
+                yield config
         finally:
             client.shutdown()
+
+
+Attach: TypeAlias = "Callable[[Any, str, TracerProvider, Handle], AbstractContextManager[Any]]"
+"""With a client, its key, the application's provider and the handle: the application's config."""
 
 
 @contextmanager
@@ -110,91 +128,152 @@ def callback() -> Iterator[Source]:
 
 
 @contextmanager
-def langfuse() -> Iterator[Source]:
-    """Langfuse's handler."""
-    yield LangfuseClients()
+def instrumented(path: str, *, openai: bool = False, **variables: str) -> Iterator[Source]:
+    """Enable the instrumentor at ``path``, with ``variables`` of the environment.
 
-
-@contextmanager
-def _instrumented(instrumentor: Any, **options: Any) -> Iterator[Source]:
+    With ``openai``, the models are those of OpenAI over HTTP.
+    """
+    module, _, name = path.rpartition(".")
+    instrumentor = getattr(importlib.import_module(module), name)()
+    os.environ.update(variables)
     source = PassedOn()
-    instrumentor.instrument(tracer_provider=source, skip_dep_check=True, **options)
+    with _models_of_openai() if openai else nullcontext():
+        instrumentor.instrument(tracer_provider=source, skip_dep_check=True)
+        try:
+            yield source
+        finally:
+            instrumentor.uninstrument()
+
+
+def _models_of_openai() -> AbstractContextManager[Any]:
+    from corpus.langchain_openai_kit import openai_models
+
+    return openai_models()
+
+
+@contextmanager
+def langfuse_langchain() -> Iterator[Source]:
+    """Langfuse's handler."""
+
+    @contextmanager
+    def attach(_client: Any, key: str, *_: Any) -> Iterator[dict[str, Any]]:
+        from langfuse.langchain import CallbackHandler
+
+        yield {"callbacks": [CallbackHandler(public_key=key)]}
+
+    yield Langfuse(attach)
+
+
+@contextmanager
+def langfuse_haystack() -> Iterator[Source]:
+    """Langfuse's tracer for Haystack."""
+
+    @contextmanager
+    def attach(client: Any, *_: Any) -> Iterator[dict[str, Any]]:
+        from haystack_integrations.tracing.langfuse import LangfuseTracer
+
+        with haystack_tracer(LangfuseTracer(tracer=client, name="corpus")):
+            yield {}
+
+    yield Langfuse(attach)
+
+
+@contextmanager
+def langfuse_llamaindex() -> Iterator[Source]:
+    """Langfuse's client on OpenInference's provider, as in its guide."""
+    with instrumented(OPENINFERENCE.format("llama_index.LlamaIndexInstrumentor")) as source:
+        yield Langfuse(lambda _client, _key, provider, handle: source.watching(provider, handle))
+
+
+@contextmanager
+def haystack_tracer(tracer: Any) -> Iterator[None]:
+    """Trace Haystack with content by ``tracer`` during the block."""
+    from haystack import tracing
+
+    tracing.tracer.is_content_tracing_enabled = True
+    tracing.enable_tracing(tracer)
     try:
-        yield source
+        yield
     finally:
-        instrumentor.uninstrument()
+        tracing.disable_tracing()
 
 
 @contextmanager
-def openinference() -> Iterator[Source]:
-    """OpenInference's instrumentation of LangChain."""
-    from openinference.instrumentation.langchain import LangChainInstrumentor
-
-    with _instrumented(LangChainInstrumentor()) as source:
+def haystack_native() -> Iterator[Source]:
+    """Haystack's own tracing: a package from Haystack 3 on, and a part of Haystack before."""
+    try:
+        from haystack_integrations.tracing.opentelemetry import OpenTelemetryTracer
+    except ModuleNotFoundError:
+        from haystack.tracing.opentelemetry import OpenTelemetryTracer
+    source = PassedOn()
+    with haystack_tracer(OpenTelemetryTracer(source.get_tracer("haystack"))):
         yield source
 
 
 @contextmanager
-def traceloop() -> Iterator[Source]:
-    """OpenLLMetry's instrumentation of LangChain."""
-    from opentelemetry.instrumentation.langchain import LangchainInstrumentor
+def traceloop_llamaindex() -> Iterator[Source]:
+    """OpenLLMetry's instrumentation of LlamaIndex."""
+    from opentelemetry.instrumentation.llamaindex import LlamaIndexInstrumentor
 
-    with _instrumented(LangchainInstrumentor()) as source:
-        yield source
-
-
-@contextmanager
-def genai() -> Iterator[Source]:
-    """OpenTelemetry's own instrumentation of LangChain, with its content on spans."""
-    from opentelemetry.instrumentation.genai.langchain import (
-        LangChainInstrumentor,
-    )
-
-    os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "span_only"
-    with _instrumented(LangChainInstrumentor()) as source:
-        yield source
+    source = PassedOn()
+    LlamaIndexInstrumentor().instrument(tracer_provider=source)
+    yield source
 
 
 @contextmanager
-def openinference_openai() -> Iterator[Source]:
-    """OpenInference's instrumentation of the OpenAI client alone."""
-    from openinference.instrumentation.openai import OpenAIInstrumentor
+def llamaindex_native() -> Iterator[Source]:
+    """LlamaIndex's own tracing with a no-op exporter."""
+    from llama_index.observability.otel import LlamaIndexOpenTelemetry
 
-    from corpus.langchain_openai_kit import openai_models
-
-    with openai_models(), _instrumented(OpenAIInstrumentor()) as source:
-        yield source
-
-
-@contextmanager
-def openai_v2() -> Iterator[Source]:
-    """OpenTelemetry's own instrumentation of the OpenAI client alone."""
-    from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
-
-    from corpus.langchain_openai_kit import openai_models
-
-    os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "span_only"
-    os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "gen_ai_latest_experimental"
-    with openai_models(), _instrumented(OpenAIInstrumentor()) as source:
-        yield source
+    source = PassedOn()
+    LlamaIndexOpenTelemetry(
+        tracer_provider=PassedOnSdk(source), span_exporter=InMemorySpanExporter()
+    ).start_registering()
+    yield source
 
 
-@contextmanager
-def genai_openai() -> Iterator[Source]:
-    """OpenTelemetry's own instrumentation of LangChain, and models of OpenAI."""
-    from corpus.langchain_openai_kit import openai_models
-
-    with openai_models(), genai() as source:
-        yield source
-
-
-SOURCES: dict[str, Callable[[], AbstractContextManager[Source]]] = {
+OPENINFERENCE = "openinference.instrumentation.{}"
+OPENTELEMETRY = "opentelemetry.instrumentation.{}"
+CONTENT = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"}
+GENAI = partial(
+    instrumented, OPENTELEMETRY.format("genai.langchain.LangChainInstrumentor"), **CONTENT
+)
+LANGCHAIN: Sources = {
     "callback": callback,
-    "genai": genai,
-    "genai_openai": genai_openai,
-    "langfuse": langfuse,
-    "openai_v2": openai_v2,
-    "openinference": openinference,
-    "openinference_openai": openinference_openai,
-    "traceloop": traceloop,
+    "genai": GENAI,
+    "genai_openai": partial(GENAI, openai=True),
+    "langfuse": langfuse_langchain,
+    "openai_v2": partial(
+        instrumented,
+        OPENTELEMETRY.format("openai_v2.OpenAIInstrumentor"),
+        openai=True,
+        OTEL_SEMCONV_STABILITY_OPT_IN="gen_ai_latest_experimental",
+        **CONTENT,
+    ),
+    "openinference": partial(instrumented, OPENINFERENCE.format("langchain.LangChainInstrumentor")),
+    "openinference_openai": partial(
+        instrumented, OPENINFERENCE.format("openai.OpenAIInstrumentor"), openai=True
+    ),
+    "traceloop": partial(instrumented, OPENTELEMETRY.format("langchain.LangchainInstrumentor")),
 }
+SOURCES: Mapping[str, Sources] = {
+    "langchain": LANGCHAIN,
+    "langgraph": LANGCHAIN,
+    "haystack": {
+        "haystack_native": haystack_native,
+        "langfuse": langfuse_haystack,
+        "openinference": partial(
+            instrumented, OPENINFERENCE.format("haystack.HaystackInstrumentor")
+        ),
+        "traceloop": partial(instrumented, OPENTELEMETRY.format("haystack.HaystackInstrumentor")),
+    },
+    "llamaindex": {
+        "langfuse": langfuse_llamaindex,
+        "llamaindex_native": llamaindex_native,
+        "openinference": partial(
+            instrumented, OPENINFERENCE.format("llama_index.LlamaIndexInstrumentor")
+        ),
+        "traceloop": traceloop_llamaindex,
+    },
+}
+"""The sources of each framework by their names."""

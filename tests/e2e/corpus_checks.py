@@ -6,16 +6,11 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeAlias
 
 from corpus.kit import all_apps
 from corpus.run import Verdict, quietly, verdict
-from corpus.sources import SOURCES, Source
-
-Sources: TypeAlias = Mapping[str, Callable[[], AbstractContextManager[Source]]]
+from corpus.sources import SOURCES
 
 GRADED = ("agentic", "corrective", "adaptive", "self_rag", "crag")
 """Parts of the names of LangGraph's graphs in which a model grades what was found."""
@@ -24,7 +19,6 @@ GRADED = ("agentic", "corrective", "adaptive", "self_rag", "crag")
 def check_corpus(
     via: str,
     *frameworks: str,
-    sources: Sources = SOURCES,
     exact: float = 0.9,
     wrong: float = 0.02,
 ) -> None:
@@ -36,7 +30,7 @@ def check_corpus(
     with quietly():
         warnings.simplefilter("ignore")  # pytest turns warnings of the frameworks into errors
         apps = list(all_apps(*frameworks))  # some instrumentations miss later imports
-        with sources[via]() as source:
+        with SOURCES[frameworks[0]][via]() as source:
             found = [verdict(app, source, via) for app in apps]
     _keep(found, via, frameworks)
     counts = Counter(one.kind for one in found)

@@ -75,6 +75,11 @@ share.coordinator.state.topic.min.isr=1
 """
 
 
+def fresh(name: str) -> str:
+    """Return a name for a topic or group that no earlier run of a test has used."""
+    return f"{name}-{uuid4().hex[:8]}"
+
+
 def jars() -> Path:
     """Return the folder with the broker's artifacts; skip the test if they cannot be had."""
     java = subprocess.run(
@@ -137,6 +142,11 @@ class Broker:
                 )
             )
         eventually(self._answers, f"the broker answers; its log is in {self.folder}")
+
+    def ensure(self) -> None:
+        """Start the broker again if a test that failed has left it ended."""
+        if self.processes[-1].poll() is not None:
+            self.start()
 
     def end(self, number: int = signal.SIGTERM) -> None:
         """End the broker by a signal, and wait for its end."""
@@ -205,6 +215,10 @@ class Broker:
             return {}
         sizes = {one.member_id: len(one.assignment.topic_partitions) for one in found.members}
         return {member: size for member, size in sizes.items() if size}
+
+    def wait_for_members(self, group: str, members: int) -> None:
+        """Wait until this number of members of a stable group have partitions."""
+        eventually(lambda: len(self.shares(group)) == members, f"{members} members of {group} read")
 
     def ends(self, topic: str) -> Mapping[int, int]:
         """Return the offset after the last message of each partition."""

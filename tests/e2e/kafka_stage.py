@@ -21,7 +21,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from e2e.kafka_broker import Broker, serving
+from e2e.kafka_broker import Broker, fresh, serving
 from e2e.programs import PATIENCE, eventually, free_ports, get
 from e2e.stack import Collector, collector
 from e2e.turns import turn
@@ -30,7 +30,6 @@ from otlp_receiver import OtlpReceiver, ReceivedSpan, _Verdict
 from support import names_asked, text_asked
 
 ROOT = Path(__file__).parents[2]
-TOPIC, GROUP = "otlp_spans", "rag-eval"
 PARTITIONS = 6
 MOST_SPANS = 16  # of a turn
 SLOW = 60  # seconds that a receiver may take on a busy machine: a repeated request doubles spans
@@ -118,8 +117,8 @@ class Stage:
     backend: Backend
     judge: Judge
     server: ScriptedOpenAI
-    topic: str = TOPIC
-    group: str = GROUP
+    topic: str
+    group: str
     number: Iterator[int] = field(default_factory=lambda: iter(range(1, 1_000_000)))
     made: int = 0
     ended: int = 0
@@ -203,9 +202,7 @@ class Stage:
 
     def share(self, workers: int) -> None:
         """Wait until this number of workers share the partitions."""
-        eventually(
-            lambda: len(self.broker.shares(self.group)) == workers, f"{workers} workers read"
-        )
+        self.broker.wait_for_members(self.group, workers)
 
     def is_committed(self) -> bool:
         """Return True if all messages of the topic are committed."""
@@ -271,19 +268,26 @@ def scores_of(span: ReceivedSpan) -> tuple[tuple[str, Any], ...]:
 
 
 @contextmanager
-def stage(
+def stage(folder: Path, **options: Any) -> Iterator[Stage]:
+    """Run all parts but the workers."""
+    with serving(folder / "broker") as broker, staged(broker, folder, **options) as found:
+        yield found
+
+
+@contextmanager
+def staged(
+    broker: Broker,
     folder: Path,
     *,
     latency: float = 0.0,
     slots: int | None = None,
     backend: Backend | None = None,
 ) -> Iterator[Stage]:
-    """Run all parts but the workers."""
+    """Run all parts but the workers around a ``broker`` that runs, with a topic of their own."""
     with ExitStack() as stack:
-        broker = stack.enter_context(serving(folder / "broker"))
-        broker.create(TOPIC, PARTITIONS)
+        topic = broker.create(fresh("otlp_spans"), PARTITIONS)
         config = folder / "collector.yaml"
-        config.write_text(COLLECTOR.format(broker=broker.address, topic=TOPIC))
+        config.write_text(COLLECTOR.format(broker=broker.address, topic=topic))
         gateway = stack.enter_context(collector(folder / "collector", str(config)))
         backend = backend or Backend()
         stack.enter_context(backend)
@@ -297,4 +301,6 @@ def stage(
             backend=backend,
             judge=judge,
             server=server,
+            topic=topic,
+            group=topic,
         )

@@ -30,7 +30,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from apps.fakes import ScriptedChat
 from apps.parts import rag
-from e2e.kafka_stage import PARTITIONS, TOPIC, Stage, Worker, scores_of, stage, status_of
+from e2e.kafka_broker import Broker, fresh, serving
+from e2e.kafka_stage import PARTITIONS, Stage, Worker, scores_of, staged, status_of
 from e2e.programs import PATIENCE, eventually
 from e2e.turns import texts
 from otlp_receiver import read_spans
@@ -61,19 +62,18 @@ def two_workers(found: Stage, *options: str, **more: str) -> Iterator[list[Worke
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Run all parts but the workers; each test reads what it has made itself."""
-    with stage(tmp_path_factory.mktemp("kafka"), latency=0.02) as found:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Run a broker for the tests of this module."""
+    with serving(tmp_path_factory.mktemp("broker")) as found:
         yield found
 
 
 @pytest.fixture
-def found(parts: Stage) -> Stage:
-    """Return the parts, with nothing made or received yet."""
-    parts.backend.clear()
-    parts.judge.asked.clear()
-    parts.made = parts.ended = 0
-    return parts
+def found(broker: Broker, tmp_path: Path) -> Iterator[Stage]:
+    """Run all other parts but the workers: nothing of an earlier test comes to this one."""
+    broker.ensure()
+    with staged(broker, tmp_path, latency=0.02) as found:
+        yield found
 
 
 def tell(text: str) -> None:
@@ -171,7 +171,7 @@ def test_finished_turns_arrive_once_although_a_worker_is_killed(found: Stage) ->
     Their retrievals are before its own, and the rest is after it, so that reading on from the
     offset alone would divide them.
     """
-    topic, numbers = found.broker.create("overlapping", 1), range(2, 12)
+    topic, numbers = found.broker.create(fresh("overlapping"), 1), range(2, 12)
     turns = {number: turn_spans(number) for number in (1, *numbers)}
     spans = {span.span_id for number in numbers for span in turns[number]}
     producer = Producer(found.broker.client())
@@ -185,7 +185,7 @@ def test_finished_turns_arrive_once_although_a_worker_is_killed(found: Stage) ->
     def copies() -> Counter[bytes]:
         return Counter(span.span_id.to_bytes(8, "big") for span in found.spans())
 
-    aside = {"topic": topic, "group": "overlapping"}
+    aside = {"topic": topic, "group": topic}
     with replace(found, **aside).worker("a", *QUICK) as worker:
         worker.wait()
         send(*(turns[number][:1] for number in numbers), turns[1][:1])
@@ -251,7 +251,7 @@ def test_rebalances_lose_nothing(found: Stage) -> None:
 
 def test_spans_can_go_to_another_topic(found: Stage) -> None:
     """They are encoded as the collector does it, and a trace has the partition that it had."""
-    scored = found.broker.create("scored", PARTITIONS)
+    scored = found.broker.create(fresh("scored"), PARTITIONS)
     with two_workers(found, *PATIENT, "--output-topic", scored):
         found.make(200)
         eventually(found.is_committed, "all is committed")
@@ -260,7 +260,7 @@ def test_spans_can_go_to_another_topic(found: Stage) -> None:
     spans = [span for request in requests for span in read_spans(request)]
     assert len(spans) == len({(one.trace_id, one.span_id) for one in spans}) == found.ended
     assert sum(status_of(span) == "scored" for span in spans) == 200
-    came = {one.key(): one.partition() for one in found.broker.messages(TOPIC)}
+    came = {one.key(): one.partition() for one in found.broker.messages(found.topic)}
     assert all(came[one.key()] == one.partition() for one in messages)
 
 

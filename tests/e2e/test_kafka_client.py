@@ -6,14 +6,14 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from e2e.kafka_broker import PASSWORD, USER, Broker, serving
+from e2e.kafka_broker import PASSWORD, USER, Broker, fresh, serving
 from e2e.programs import PATIENCE, eventually
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.worker.kafka import KafkaSource
@@ -25,10 +25,17 @@ PARTITIONS = 6
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Run a broker for the tests of this module."""
     with serving(tmp_path_factory.mktemp("kafka")) as found:
         yield found
+
+
+@pytest.fixture
+def broker(started: Broker) -> Broker:
+    """Return the broker, which runs; the names of a test's topics and groups are its own."""
+    started.ensure()
+    return started
 
 
 def message_of(trace: int) -> bytes:
@@ -84,9 +91,10 @@ class Echo:
 
 
 @contextmanager
-def reading(broker: Broker, engine: Echo, **options: Any) -> Iterator[KafkaSource]:
-    """Read a topic during the block."""
-    client = Client(KafkaOptions(**{"brokers": broker.address, **options}))
+def reading(broker: Broker, engine: Echo, topic: str, **options: Any) -> Iterator[KafkaSource]:
+    """Read a topic during the block, in the group of its name."""
+    options = {"brokers": broker.address, "topic": topic, "group": topic, **options}
+    client = Client(KafkaOptions(**options))
     source = KafkaSource(engine, client)
     source.start()
     try:
@@ -95,73 +103,75 @@ def reading(broker: Broker, engine: Echo, **options: Any) -> Iterator[KafkaSourc
         source.close(PATIENCE)
 
 
-def are_committed(broker: Broker, topic: str, group: str) -> None:
+def are_committed(broker: Broker, topic: str) -> None:
     """Wait until all messages of the topic are committed; AssertionError if they are not."""
-    eventually(lambda: broker.is_consumed(topic, group), f"{group} has read {topic}")
+    eventually(lambda: broker.is_consumed(topic, topic), f"{topic} is read")
 
 
 def test_partitions_are_shared_and_move_without_loss(broker: Broker) -> None:
-    """Workers join and leave: each message is exported, and at the end all are committed."""
-    topic = broker.create("shared", PARTITIONS)
-    engines = [Echo(), Echo(), Echo()]
+    """Workers join and leave: each message is exported, and at the end all are committed.
+
+    What is written once a worker has partitions reaches it. What was written before may all be read
+    by the others.
+    """
+    topic = broker.create(fresh("shared"), PARTITIONS)
+    first, *others = engines = [Echo(), Echo(), Echo()]
     produce(broker, topic, range(1, 1001))
-    with reading(broker, engines[0], topic=topic, group="shared"):
-        with reading(broker, engines[1], topic=topic, group="shared"):
-            produce(broker, topic, range(1001, 2001))
-            eventually(lambda: engines[1].exported, "the second worker has partitions")
-            with reading(broker, engines[2], topic=topic, group="shared"):
-                eventually(
-                    lambda: produce(broker, topic, range(2001, 2101)) or engines[2].exported,
-                    "the third worker has partitions",
-                )
-        produce(broker, topic, range(2101, 3001))
-        are_committed(broker, topic, "shared")
+    with reading(broker, first, topic):
+        with ExitStack() as joined:
+            for number, engine in enumerate(others, 1):
+                joined.enter_context(reading(broker, engine, topic))
+                broker.wait_for_members(topic, number + 1)
+                produce(broker, topic, range(1000 * number + 1, 1000 * number + 1001))
+                eventually(lambda one=engine: one.exported, f"worker {number} exports")
+        produce(broker, topic, range(3001, 4001))
+        are_committed(broker, topic)
     exported = sum((engine.exported for engine in engines), Counter[int]())
-    assert exported.keys() == set(range(1, 3001))
+    assert exported.keys() == set(range(1, 4001))
 
 
 def test_what_is_in_flight_is_bounded(broker: Broker) -> None:
     """Partitions that are paused at the bound are read on later, without a gap."""
-    topic = broker.create("bounded", 2)
+    topic = broker.create(fresh("bounded"), 2)
     produce(broker, topic, range(1, 1001))
     engine = Echo()
     engine.is_held = True
-    with reading(broker, engine, topic=topic, group="bounded", max_messages=50) as source:
+    with reading(broker, engine, topic, max_messages=50) as source:
         eventually(lambda: len(engine.held) == 100, "both partitions are at their bound")
         eventually(lambda: all(o.value == 50 for o in source.in_flight()), "the gauge has it")
         assert sum(engine.exported.values()) == 100
         engine.is_held = False
         engine.release()
-        are_committed(broker, topic, "bounded")
+        are_committed(broker, topic)
     assert engine.exported == Counter(range(1, 1001))
 
 
 def test_a_killed_worker_exports_at_most_the_bound_again(broker: Broker) -> None:
     """What a worker had in flight without committing it is read by the next one."""
-    topic = broker.create("again", 1)
+    topic = broker.create(fresh("again"), 1)
     produce(broker, topic, range(1, 201))
     first, second = Echo(), Echo()
     first.is_held = True
-    with reading(broker, first, topic=topic, group="again", max_messages=16) as source:
+    with reading(broker, first, topic, max_messages=16) as source:
         eventually(lambda: len(first.held) == 16, "the partition is at its bound")
         source.close(0)
         assert all(receipt.is_revoked for receipt in first.held)
-    with reading(broker, second, topic=topic, group="again"):
-        are_committed(broker, topic, "again")
+    with reading(broker, second, topic):
+        are_committed(broker, topic)
     assert second.exported == Counter(range(1, 201))
 
 
 def test_poison_messages_go_to_the_dead_letters(broker: Broker) -> None:
     """Text, a cut message, an empty one and one without ids: each with its reason and place."""
-    topic, dead = broker.create("poisoned"), broker.create("dead")
+    topic, dead = broker.create(fresh("poisoned")), broker.create(fresh("dead"))
     producer = Producer(broker.client())
     whole = message_of(1)
     for value in (b"{}", whole, whole[:-3], None, message_of(0), message_of(2)):
         producer.produce(topic, value, "key", headers=[("mine", "kept")])
     producer.flush(PATIENCE)
     engine = Echo()
-    with reading(broker, engine, topic=topic, group="poisoned", dead_letter=dead):
-        are_committed(broker, topic, "poisoned")
+    with reading(broker, engine, topic, dead_letter=dead):
+        are_committed(broker, topic)
     assert engine.exported == {1: 1, 2: 1}
     letters = broker.messages(dead)
     told = [{name: value.decode() for name, value in one.headers()} for one in letters]
@@ -177,8 +187,8 @@ def test_poison_messages_go_to_the_dead_letters(broker: Broker) -> None:
 
 def test_a_compacted_topic_is_refused(broker: Broker) -> None:
     """A real broker tells the policy of the topic; nothing more is read."""
-    topic = broker.create("compacted", config={"cleanup.policy": "compact"})
-    with reading(broker, Echo(), topic=topic, group="compacted") as source:
+    topic = broker.create(fresh("compacted"), config={"cleanup.policy": "compact"})
+    with reading(broker, Echo(), topic) as source:
         eventually(lambda: not source.is_live, "reading has ended")
 
 
@@ -186,14 +196,14 @@ def test_a_topic_that_is_made_later_is_read(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until then the worker is not ready, and the log says what is missing."""
-    engine = Echo()
+    engine, topic = Echo(), fresh("later")
     quick = {"topic.metadata.refresh.interval.ms": "1000"}
-    with reading(broker, engine, topic="later", group="later", client=quick) as source:
+    with reading(broker, engine, topic, client=quick) as source:
         eventually(lambda: "UNKNOWN_TOPIC_OR_PART" in caplog.text, "the log names the error")
         assert not source.is_ready
-        broker.create("later")
-        produce(broker, "later", [1])
-        are_committed(broker, "later", "later")
+        broker.create(topic)
+        produce(broker, topic, [1])
+        are_committed(broker, topic)
         eventually(lambda: source.is_ready, "the worker is ready")
     assert "Create the topic" in caplog.text
 
@@ -201,8 +211,7 @@ def test_a_topic_that_is_made_later_is_read(
 @pytest.mark.parametrize("password", ["wrong", PASSWORD])
 def test_credentials(broker: Broker, password: str, caplog: pytest.LogCaptureFixture) -> None:
     """With a wrong password the worker is not ready and says so; no secret is in the log."""
-    topic = f"sasl-{len(password)}"
-    broker.create(topic)
+    topic = broker.create(fresh("sasl"))
     produce(broker, topic, [1])
     sasl = {
         "security.protocol": "SASL_PLAINTEXT",
@@ -211,9 +220,9 @@ def test_credentials(broker: Broker, password: str, caplog: pytest.LogCaptureFix
         "sasl.password": password,
     }
     engine, address = Echo(), f"127.0.0.1:{broker.sasl}"
-    with reading(broker, engine, brokers=address, topic=topic, group=topic, client=sasl) as source:
+    with reading(broker, engine, topic, brokers=address, client=sasl) as source:
         if password == PASSWORD:
-            are_committed(broker, topic, topic)
+            are_committed(broker, topic)
             eventually(lambda: source.is_ready, "the worker is ready")
         else:
             eventually(lambda: "_AUTHENTICATION" in caplog.text, "the log names the error")
@@ -233,11 +242,11 @@ def test_a_broker_that_comes_back(
     broker: Broker, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker is not ready in the meantime; what it had read is committed afterwards."""
-    topic = broker.create(f"restarted-{number}", 2)
+    topic = broker.create(fresh(f"restarted-{number}"), 2)
     produce(broker, topic, range(1, 101))
     engine = Echo()
     engine.is_held = True
-    with reading(broker, engine, topic=topic, group=topic) as source:
+    with reading(broker, engine, topic) as source:
         eventually(lambda: len(engine.held) == 100, "all is read")
         eventually(lambda: source.is_ready, "the worker is ready")
         broker.end(number)
@@ -246,7 +255,7 @@ def test_a_broker_that_comes_back(
         engine.release()
         broker.start()
         produce(broker, topic, range(101, 201))
-        are_committed(broker, topic, topic)
+        are_committed(broker, topic)
         eventually(lambda: source.is_ready, "the worker is ready")
     assert engine.exported.keys() == set(range(1, 201))
     assert "messages stay in the topic" in caplog.text
@@ -254,7 +263,7 @@ def test_a_broker_that_comes_back(
 
 def test_an_output_writes_what_a_source_reads(broker: Broker) -> None:
     """Spans that a worker writes to a topic can be read by another one."""
-    topic = broker.create("written", PARTITIONS)
+    topic = broker.create(fresh("written"), PARTITIONS)
     options = KafkaOptions(brokers=broker.address, topic="unused", output_topic=topic)
     output = KafkaOutput(Client(options))
     left = threading.Semaphore(0)
@@ -266,8 +275,8 @@ def test_an_output_writes_what_a_source_reads(broker: Broker) -> None:
     output.close(1)
     assert all(left.acquire(blocking=False) for _ in range(100))
     engine = Echo()
-    with reading(broker, engine, topic=topic, group="written"):
-        are_committed(broker, topic, "written")
+    with reading(broker, engine, topic):
+        are_committed(broker, topic)
     assert engine.exported == Counter(range(1, 101))
     keys = {one.key().decode() for one in broker.messages(topic)}
     assert keys == {f"{trace:032x}" for trace in range(1, 101)}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from corpus import llamaindex_via
 from e2e.corpus_checks import check_corpus
 
 
 def test_the_corpus() -> None:
     """Most applications are scored exactly, and few wrongly."""
-    check_corpus(
-        "llamaindex_native", "llamaindex", sources=llamaindex_via.SOURCES, exact=0.8, wrong=0.03
-    )
+    check_corpus("llamaindex_native", "llamaindex", exact=0.8, wrong=0.03)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from corpus import llamaindex_via
 from e2e.corpus_checks import check_corpus
 
 
 def test_the_corpus() -> None:
     """Most applications are scored exactly, and few wrongly."""
-    check_corpus(
-        "openinference", "llamaindex", sources=llamaindex_via.SOURCES, exact=0.9, wrong=0.03
-    )
+    check_corpus("openinference", "llamaindex", exact=0.9, wrong=0.03)

@@ -23,7 +23,6 @@ FEW = 0.005
 
 UNTOLD = {
     "agent_with_two_engines",
-    "two_retriever_tools",
     "two_retriever_nodes_in_parallel",
 }
 """Where the retriever, or the model, of one of two tools or nodes is lost and nothing shows it.
@@ -36,7 +35,7 @@ model of a tool is lost, the tool looks like one without a turn of its own.
 @cache
 def recorded() -> tuple[Retold, ...]:
     """Run every application once and record its spans."""
-    with quietly(), SOURCES["openinference"]() as source:
+    with quietly(), SOURCES["langchain"]["openinference"]() as source:
         warnings.simplefilter("ignore")  # pytest turns warnings of the frameworks into errors
         apps = [one for one in all_apps("langchain", "langgraph") if not one.missing()]
         return tuple(spans_of(one, source) for one in apps)
