@@ -21,7 +21,7 @@ from rag_eval_otel.judge.openai import OpenAIClient
 from rag_eval_otel.judge.texts import features
 from rag_eval_otel.judge.usage import Ledger, Meter
 from rag_eval_otel.providers import provider_of
-from rag_eval_otel.runtime.workers import SyncFirst
+from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
 
 if TYPE_CHECKING:

@@ -48,8 +48,8 @@ from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.redaction import Redactor
-from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.runtime.workers import DaemonExecutor
+from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.runtime.threads import DaemonExecutor
 from rag_eval_otel.types import (
     Embedder,
     Evaluation,

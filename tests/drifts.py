@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from rag_eval_otel.config import Config
 from rag_eval_otel.drift import Alarm, Drift, DriftOptions, Stream
 from rag_eval_otel.export.drift import DriftSink
-from rag_eval_otel.export.factory import build_sinks
+from rag_eval_otel.live.instrument import build_sinks
 from rag_eval_otel.types import Evaluation, Score, SpanRef
 
 QUICK = {"every": 100, "learn": 100, "cooldown": 50}

@@ -31,9 +31,8 @@ from rag_eval_otel.config import Config, ExportContent, Spans
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.score import Measurement, TurnJob, TurnScorer
-from rag_eval_otel.live.spending import build_measurement
-from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
+from rag_eval_otel.live.scorer import Measurement, TurnJob, TurnScorer, build_measurement
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
 
 

@@ -29,18 +29,18 @@ from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.metrics import InstrumentSink, Tally
-from rag_eval_otel.live.draining import Draining
-from rag_eval_otel.live.feedback import FeedbackIntake
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.score import TurnJob
-from rag_eval_otel.runtime.background import Job
+from rag_eval_otel.live.recorded import FeedbackIntake
+from rag_eval_otel.live.scorer import TurnJob
+from rag_eval_otel.live.shutdown import Draining
+from rag_eval_otel.runtime.threads import Job
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.semconv import EVALUATION_STATUS
 from rag_eval_otel.types import UNTOUCHED, Ending, Sample, SkipReason
 
 if TYPE_CHECKING:
-    from rag_eval_otel.live.score import TurnScorer
+    from rag_eval_otel.live.scorer import TurnScorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +287,7 @@ class _Noting:
         if not job.begin():
             return True
         if isinstance(job, TurnJob):
-            result, is_missed = self._read(job.turn), job.chosen.is_missed
+            result, is_missed = self._read(job.turn), job.is_missed
             self.found.append(Outcome(result=result, turn=job.turn, is_span_missed=is_missed))
             job.release(Ending("scored") if isinstance(result, Sample) else UNTOUCHED)
         return True

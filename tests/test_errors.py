@@ -9,7 +9,7 @@ import pytest
 from rag_eval_otel import errors
 from rag_eval_otel.export.backends.delivery import BACKENDS
 from rag_eval_otel.providers import PROVIDERS
-from rag_eval_otel.runtime.installed import EXTRA, require
+from rag_eval_otel.runtime.guard import EXTRA, require
 from rag_eval_otel.types import Reason
 
 ROOT = Path(__file__).parent.parent

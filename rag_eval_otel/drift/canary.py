@@ -18,7 +18,7 @@ from rag_eval_otel.drift.detector import Alarm, BettingDetector, valid_score
 from rag_eval_otel.drift.monitor import Cause, Drift, Stream
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.workers import Sweeper
+from rag_eval_otel.runtime.threads import Sweeper
 from rag_eval_otel.types import Evaluation, Sample
 
 Measure: TypeAlias = Callable[[Sample], Awaitable[Evaluation]]

@@ -26,7 +26,7 @@ from rag_eval_otel.drift.baseline import (
 )
 from rag_eval_otel.drift.evidence import Evidence
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import LimitedLog
 
 FORMAT = 2
 """The version number of the format in which detectors save their state."""

@@ -27,7 +27,7 @@ from rag_eval_otel.drift.detector import (
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import cause_of, log
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.types import Evaluation, SpanRef
 
 _MAX_LENGTH = math.log1p(20_000)  # characters

@@ -1,16 +1,20 @@
-"""Change the attributes of ended spans before export: add scores, and remove texts of users.
+"""Write scores on spans and in events, and remove texts of users from spans before export.
 
 A *turn* is one question of a user and its answer. An ended span cannot be changed, so functions
-here return a changed copy of the span.
+here return a changed copy of the span. The event of a score is called ``gen_ai.evaluation.result``.
+It is a log record with the context of the evaluated span, or an event on this span. The logs API of
+OpenTelemetry is private (``opentelemetry._logs``): only this module and `runtime.providers` use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from opentelemetry import _logs
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -21,20 +25,18 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import Owner, convention_of, native, openinference, owner_of
 from rag_eval_otel.capture.span import SdkSpan, attributes_of
 from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.config import ExportContent
+from rag_eval_otel.config import ExportContent, ScoreEvents
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
-from rag_eval_otel.types import Ending, Feedback, Score, SpanRef, Usage
+from rag_eval_otel.types import Ending, Evaluation, Feedback, Score, SpanRef, Usage
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
     from opentelemetry.util.types import AttributeValue
 
 
 def span_context(ref: SpanRef | None) -> Context:
-    """Return an OpenTelemetry context in which the span that ``ref`` identifies is current.
-
-    The span may have ended. If ``ref`` is None, the context is empty.
-    """
+    """Return a context in which the span of ``ref``, which may have ended, is current."""
     if ref is None:
         return Context()
     span = SpanContext(
@@ -51,9 +53,8 @@ MAX_EXPLANATION = 1024  # characters
 def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str, AttributeValue]:
     """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn.
 
-    ``ending`` says what became of the evaluation of the turn. If ``explanations``, the
-    explanations of the scores are included, each cut to 1,024 characters. The attributes of scores
-    by the offline judge of a cascade are called ``rag.evaluation.offline.<metric>.score`` etc.
+    Explanations are cut to 1,024 characters. The attributes of scores by the offline judge of a
+    cascade are called ``rag.evaluation.offline.<metric>.score`` etc.
     """
     found: dict[str, AttributeValue | None] = {
         semconv.EVALUATION_STATUS: ending.status,
@@ -128,10 +129,7 @@ def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
 def exportable_attributes(
     attributes: Iterable[tuple[str, AttributeValue]],
 ) -> dict[str, AttributeValue]:
-    """Return ``attributes`` as a dict, with all strings in a form that can be encoded as UTF-8.
-
-    Names of metrics and judges come from the user and may contain lone surrogates.
-    """
+    """Return ``attributes`` as a dict, in which names of users can be encoded as UTF-8."""
     return {k: exportable(value) if isinstance(value, str) else value for k, value in attributes}
 
 
@@ -140,9 +138,8 @@ def enrich(
 ) -> ReadableSpan:
     """Return a copy of the ended ``span`` with additional attributes and ``events``.
 
-    All other fields stay, including the counts of dropped attributes, events and links. The copy
-    has no limit on the number of attributes, because at the limit the SDK would drop the oldest
-    attributes. The original span is not changed, because other span processors may use it.
+    The copy has no limit on the number of attributes, because at the limit the SDK would drop the
+    oldest. The original is not changed, because other span processors may use it.
     """
     return copied(
         span, attributes={**(span.attributes or {}), **added}, events=[*span.events, *events]
@@ -178,15 +175,9 @@ def copied(
 
 
 def bounded(attributes: Mapping[str, AttributeValue], dropped: int) -> Mapping[str, AttributeValue]:
-    """Return ``attributes`` as a mapping with an attribute ``dropped``, which exporters read.
-
-    The number ``dropped`` says how many attributes the SDK has dropped at a limit. If the number is
-    0, ``attributes`` is returned unchanged.
-    """
-    if not dropped:
-        return (
-            attributes  # for a plain dict, the SDK counts none as dropped and checks no value again
-        )
+    """Return ``attributes`` with the number ``dropped`` at a limit, which exporters read."""
+    if not dropped:  # for a plain dict, the SDK counts none as dropped and checks no value again
+        return attributes
     found = BoundedAttributes(None, dict(attributes), immutable=False)
     found.dropped = dropped
     return found
@@ -207,22 +198,18 @@ Handling: TypeAlias = Literal["keep", "drop", "redact"]
 class ContentFilter:
     """Remove or redact texts in the attributes of spans and of their events before export.
 
-    The name of an attribute decides whether it contains a text, and who wrote it. ``exported`` says
-    whose texts stay: those of other instrumentations, all, or none. All include those of the
-    ``record_...()`` functions, in which ``redactor`` replaces what should not be exported. Spans
-    that this library created are not changed, because they were written according to the same
-    options. A span with texts from the ``record_...()`` functions, which no other instrumentation
-    describes, is also described in OpenInference.
+    The name of an attribute decides whether it contains a text, and who wrote it: other
+    instrumentations (``foreign``) or the ``record_...()`` functions (``own``), whose texts pass
+    ``redactor``. Spans that this library created were written by the same options. A span that only
+    the ``record_...()`` functions describe gets OpenInference's attributes, if ``conventions`` asks
+    for them.
     """
 
     exported: ExportContent = "foreign"
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
 
     def shown(self, span: ReadableSpan) -> ReadableSpan:
-        """Return a copy of ``span`` without the texts that must not be exported.
-
-        If no text has to be removed or redacted, return ``span`` itself.
-        """
+        """Return ``span``, or a copy without the texts that must not be exported."""
         scope = span.instrumentation_scope
         if scope is not None and scope.name == semconv.SCOPE:
             return span
@@ -244,11 +231,7 @@ class ContentFilter:
         )
 
     def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the OpenInference attributes of a span with recorded texts.
-
-        ``kept`` are the attributes that are exported. The result is empty if another
-        instrumentation describes the span.
-        """
+        """Return the OpenInference attributes of a span that no other instrumentation describes."""
         names = native.PARTS.keys() & attributes_of(span).keys()
         if not names:
             return {}
@@ -275,10 +258,7 @@ class ContentFilter:
     def _filtered(
         self, attributes: Mapping[str, Any], event: str | None = None
     ) -> dict[str, Any] | None:
-        """Return ``attributes`` after removing and redacting texts, or None if nothing changes.
-
-        If the attributes belong to a span event, ``event`` is the name of this event.
-        """
+        """Return the ``attributes`` of a span or ``event`` without texts; None if all stay."""
         handling = {name: self._handling(owner_of(name, event)) for name in attributes}
         if all(each == "keep" for each in handling.values()):
             return None
@@ -291,10 +271,7 @@ class ContentFilter:
         return kept
 
     def _redacted(self, name: str, value: Any) -> Any:
-        """Redact ``value``, the value of the attribute ``name``, and return the result.
-
-        The value is treated as JSON if the attribute contains a list, else as plain text.
-        """
+        """Redact the value of the attribute ``name``, as JSON if it is a list, else as text."""
         if isinstance(value, str) and name not in native.LISTS:
             return self.redactor.text(value)
         return self.redactor.value(value)
@@ -304,3 +281,134 @@ class ContentFilter:
             kept: Handling = "redact" if self.redactor else "keep"
             return kept if self.exported == "all" else "drop"
         return "drop" if owner == "foreign" and self.exported == "none" else "keep"
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+class EventLog:
+    """Emits events as log records, by default to the global logger provider."""
+
+    def __init__(self, logger_provider: _logs.LoggerProvider | None = None) -> None:
+        provider = logger_provider or _logs.get_logger_provider()
+        self._logger = provider.get_logger(
+            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+        )
+
+    def emit(
+        self,
+        name: str,
+        attributes: Iterable[tuple[str, AttributeValue]],
+        *,
+        span: SpanRef | None,
+        body: str | None = None,
+        is_warning: bool = False,
+    ) -> None:
+        """Emit the event ``name`` in the context of ``span``, which may have ended."""
+        severity = _logs.SeverityNumber.WARN if is_warning else _logs.SeverityNumber.INFO
+        self._logger.emit(
+            event_name=name,
+            context=span_context(span),
+            severity_number=severity,
+            body=body,
+            attributes=exportable_attributes(attributes),
+        )
+
+
+class EventSink:
+    """Emit one ``gen_ai.evaluation.result`` event for each score of an evaluation, or feedback.
+
+    The event is emitted even if the evaluated span was exported before the score was known.
+    """
+
+    def __init__(
+        self,
+        logger_provider: _logs.LoggerProvider | None = None,
+        *,
+        explanations: bool = False,
+    ) -> None:
+        self._log = EventLog(logger_provider)
+        self._explanations = explanations
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        if evaluation.offline is not None:
+            self(evaluation.offline)
+        for score in evaluation.scores:
+            found = _of_score(score, evaluation, explanations=self._explanations)
+            self._log.emit(semconv.EVALUATION_EVENT, found, span=evaluation.span)
+
+    def emit_feedback(self, feedback: Feedback) -> None:
+        """Emit the feedback of a person, in the context of the rated span or of its trace."""
+        rated = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
+        self._log.emit(semconv.EVALUATION_EVENT, _of_feedback(feedback), span=rated)
+
+
+def _of_feedback(feedback: Feedback) -> Iterator[tuple[str, AttributeValue]]:
+    yield semconv.GEN_AI_EVALUATION_NAME, feedback.name
+    yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, feedback.score
+    yield semconv.GEN_AI_EVALUATION_SCORE_LABEL, feedback.label or ""
+    yield semconv.EVALUATION_ANNOTATOR, semconv.HUMAN
+    if feedback.comment:
+        yield semconv.GEN_AI_EVALUATION_EXPLANATION, feedback.comment[:MAX_EXPLANATION]
+
+
+def _of_score(
+    score: Score, evaluation: Evaluation, *, explanations: bool
+) -> Iterator[tuple[str, AttributeValue]]:
+    yield from evaluation.about.items()
+    yield semconv.GEN_AI_EVALUATION_NAME, score.name
+    if score.value is not None:
+        yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, score.value
+    if score.label is not None:
+        yield semconv.GEN_AI_EVALUATION_SCORE_LABEL, score.label
+    if score.threshold is not None:
+        yield semconv.EVALUATION_THRESHOLD, float(score.threshold)
+    if score.status == "error" and score.reason is not None:
+        yield semconv.ERROR_TYPE, score.reason
+    if score.reason is not None:
+        yield semconv.EVALUATION_REASON, score.reason
+    if score.version:
+        yield semconv.EVALUATION_VERSION, score.version
+    if evaluation.judge is not None:
+        yield semconv.EVALUATION_JUDGE, evaluation.judge
+    if evaluation.sampling is not None:
+        probability = float(evaluation.sampling.probability)
+        yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
+    yield from spent(score.usage, score.cost, currency=evaluation.currency).items()
+    if explanations and score.explanation:
+        yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanScores:
+    """Write the end of an evaluation on the span of its turn.
+
+    The status and the scores become attributes. Unless ``events`` is ``log`` and ``has_logs()``,
+    because the application has a logger provider, each score also becomes an event of the span.
+    ``clock`` returns the time of the events in ns.
+    """
+
+    explanations: bool = False
+    events: ScoreEvents = "log"
+    has_logs: Callable[[], bool] = lambda: True
+    clock: Callable[[], int] = time.time_ns
+
+    def copy(self, span: ReadableSpan, ending: Ending) -> ReadableSpan:
+        """Return a copy of the ended ``span`` with the attributes and events of ``ending``."""
+        added = score_attributes(ending, explanations=self.explanations)
+        return enrich(span, added, events=self._events(ending))
+
+    def write(self, span: Span, ending: Ending) -> None:
+        """Add the attributes and events of ``ending`` to ``span``, which has not ended."""
+        span.set_attributes(score_attributes(ending, explanations=self.explanations))
+        for event in self._events(ending):
+            span.add_event(event.name, event.attributes, event.timestamp)
+
+    def _events(self, ending: Ending) -> Iterator[Event]:
+        is_wanted = self.events != "log" or not self.has_logs()
+        evaluation = ending.evaluation if is_wanted else None
+        while evaluation is not None:
+            for score in evaluation.scores:
+                found = _of_score(score, evaluation, explanations=self.explanations)
+                yield Event(semconv.EVALUATION_EVENT, exportable_attributes(found), self.clock())
+            evaluation = evaluation.offline

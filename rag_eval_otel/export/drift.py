@@ -16,12 +16,18 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.metrics import MeterProvider, Observation
 
 from rag_eval_otel import semconv
-from rag_eval_otel.drift.monitor import Drift, DriftMonitor, DriftOptions, Report, Stream
-from rag_eval_otel.export.attributes import exportable_attributes
-from rag_eval_otel.export.events import DriftEvents
+from rag_eval_otel.drift.monitor import (
+    Drift,
+    DriftMonitor,
+    DriftOptions,
+    NewBaseline,
+    Report,
+    Stream,
+)
+from rag_eval_otel.export.attributes import EventLog, exportable_attributes
 from rag_eval_otel.export.metrics import Agreement, Meters, add_gauge_source
 from rag_eval_otel.log import log
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.types import Evaluation, SpanRef
 
@@ -35,10 +41,7 @@ _SAVE_INTERVAL = 100  # evaluations after which the state is saved
 
 
 class DriftTelemetry:
-    """Report drift of scores as log events, in a counter of alarms, and in a gauge of evidence.
-
-    The gauge shows how strong the evidence is that the scores of a metric have changed.
-    """
+    """Report drift of scores as log events, in a counter of alarms, and in a gauge of evidence."""
 
     def __init__(
         self,
@@ -46,22 +49,26 @@ class DriftTelemetry:
         meter_provider: MeterProvider | None = None,
         logger_provider: LoggerProvider | None = None,
     ) -> None:
-        self._events = DriftEvents(logger_provider)
+        self._log = EventLog(logger_provider)
         self._meter_provider = meter_provider
         self._meters = Meters(meter_provider)
         self._held: dict[Stream, tuple[float, int]] = {}
         self._stop: Callable[[], None] = lambda: None
 
     def report(self, report: Report) -> None:
-        """Emit ``report`` as a log event, and count it if it is an alarm.
+        """Emit an alarm or a new baseline as a log event, and count an alarm.
 
-        A report is an alarm (`Drift`) or the start of a new baseline (`NewBaseline`).
+        The event of an alarm belongs to the trace of the answer with the worst score.
         """
-        if not isinstance(report, Drift):
-            self._events.new_baseline(report)
+        if isinstance(report, NewBaseline):
+            text = f"{report.stream.name} is another measurement: its baseline is learned anew"
+            self._log.emit(semconv.BASELINE_EVENT, _of_baseline(report), span=None, body=text)
             return
         self._held[report.stream] = (report.alarm.log10_evidence, _COLLECTIONS)
-        self._events.drift(report)
+        worst = report.worst[0].span if report.worst else None
+        self._log.emit(
+            semconv.DRIFT_EVENT, _of_drift(report), span=worst, body=str(report), is_warning=True
+        )
         alarm = {
             semconv.GEN_AI_EVALUATION_NAME: report.stream.name,
             semconv.DRIFT_DIRECTION: report.alarm.direction,
@@ -70,10 +77,7 @@ class DriftTelemetry:
         self._meters.record(semconv.DRIFT_ALARMS, 1, alarm)
 
     def observe(self, monitor: DriftMonitor) -> None:
-        """Report the evidence of drift in a gauge, at each collection of metrics until `stop`.
-
-        ``monitor`` has a drift detector for each stream of scores, with its current evidence.
-        """
+        """Report the evidence of ``monitor`` in a gauge, at each collection until `stop`."""
         self._monitor = monitor
         self._stop = add_gauge_source(
             self._meter_provider, semconv.DRIFT_EVIDENCE, source=self._observe
@@ -97,6 +101,30 @@ class DriftTelemetry:
             ]
         )
         return Observation(max(value, held), attributes)
+
+
+def _of_baseline(report: NewBaseline) -> Iterator[tuple[str, AttributeValue]]:
+    yield semconv.GEN_AI_EVALUATION_NAME, report.stream.name
+    yield semconv.EVALUATION_VERSION, report.stream.version
+    yield f"{semconv.EVALUATION_VERSION}.previous", report.previous
+
+
+def _of_drift(drift: Drift) -> Iterator[tuple[str, AttributeValue]]:
+    alarm, prefix = drift.alarm, semconv.DRIFT_PREFIX
+    yield semconv.GEN_AI_EVALUATION_NAME, drift.stream.name
+    yield semconv.EVALUATION_VERSION, drift.stream.version
+    yield semconv.DRIFT_DIRECTION, alarm.direction
+    yield semconv.DRIFT_CAUSE, drift.cause
+    yield f"{prefix}.before", alarm.before
+    yield f"{prefix}.after", alarm.after
+    yield f"{prefix}.change", alarm.change
+    yield f"{prefix}.change_low", alarm.interval[0]
+    yield f"{prefix}.change_high", alarm.interval[1]
+    yield f"{prefix}.scores_since_onset", alarm.n
+    yield semconv.DRIFT_EVIDENCE, alarm.log10_evidence
+    ids = [f"{turn.span.trace_id:032x}" for turn in drift.worst if turn.span is not None]
+    if ids:
+        yield f"{prefix}.worst_traces", ids
 
 
 class StateFile:
@@ -134,9 +162,8 @@ class StateFile:
 class DriftSink:
     """Watch the scores of live evaluations for drift, and report alarms.
 
-    Alarms go to ``telemetry`` and to the function ``on_drift`` in ``options``. If ``options`` name
-    a file for the state, the sink reads it at the start and writes it every 100 evaluations and at
-    the end. ``service`` is the name of the service.
+    Alarms go to ``telemetry`` and to ``on_drift`` in ``options``. If these name a file for the
+    state, it is read at the start and written every 100 evaluations and at the end.
     """
 
     def __init__(
@@ -170,10 +197,6 @@ class DriftSink:
             self._options.on_drift(report)
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Pass the scores of ``evaluation`` to the drift detectors, and report alarms.
-
-        If the function ``on_drift`` raises an exception, this method raises it, too.
-        """
         try:
             for watched in _watched(evaluation):
                 self.monitor.emit(watched)
@@ -183,10 +206,7 @@ class DriftSink:
                 self.save()
 
     def emit_agreement(self, agreement: Agreement) -> None:
-        """Add to a stream of its own whether judge and person agree on a turn.
-
-        An alarm of this stream says that the judge drifts away from people, or people from it.
-        """
+        """Add to a stream of its own whether judge and person agree on a turn."""
         name = f"{agreement.metric}.agreement"
         stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
         feedback = agreement.feedback
@@ -195,10 +215,7 @@ class DriftSink:
         self.monitor.update(stream, agreement.value, span=span)
 
     def save(self) -> None:
-        """Write the state of all drift detectors to the file in the option ``state``.
-
-        If the option names no file, or if there are no new scores, nothing is written.
-        """
+        """Write the state of all drift detectors to the file, if there is one and a new score."""
         if self._file is not None and self._unsaved:
             self._unsaved = 0
             self._file.save(self.monitor.to_state())

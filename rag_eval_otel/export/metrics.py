@@ -11,9 +11,9 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
-from weakref import WeakKeyDictionary, WeakMethod
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from opentelemetry.metrics import (
     CallbackOptions,
@@ -203,33 +203,48 @@ class Meters:
 
 # --- gauges ---------------------------------------------------------------------------------------
 
-Source: TypeAlias = Callable[[], Iterable[Observation]]
+Source: TypeAlias = "Callable[[Any], Iterable[Observation]]"
+"""Returns the values of a gauge at a collection of metrics, from an object."""
 
 
 @dataclass(slots=True)
 class _SharedGauge:
-    """A gauge of one meter provider, and the functions that return its values.
-
-    Several pipelines may report values for one gauge, which OpenTelemetry allows only once.
-    """
+    """A gauge of one meter provider, which OpenTelemetry allows once, and the sources of values."""
 
     join: Callable[[Iterable[float]], float]
-    sources: list[WeakMethod[Source]] = field(default_factory=list)
+    sources: list[tuple[weakref.ref[Any], Source]] = field(default_factory=list)
 
     def observe(self, _: CallbackOptions) -> Iterator[Observation]:
-        """Call the functions in ``sources``, and yield one observation for each attribute set."""
+        """Yield one observation for each attribute set."""
         observations: dict[frozenset[tuple[str, object]], list[Observation]] = {}
-        for source in filter(None, [reference() for reference in tuple(self.sources)]):
-            for each in source():
+        for reference, source in tuple(self.sources):
+            owner = reference()
+            for each in () if owner is None else source(owner):
                 key = frozenset((each.attributes or {}).items())
                 observations.setdefault(key, []).append(each)
         for same in observations.values():
             yield Observation(self.join(each.value for each in same), same[0].attributes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all pipelines of one meter provider share: the gauges, and the endpoints reported on."""
+
+    gauges: dict[str, _SharedGauge] = field(default_factory=dict)
+    endpoints: weakref.WeakSet[Endpoint] = field(default_factory=weakref.WeakSet)
+
+
 # The global provider may be a proxy now and replaced later.
-_of_global: dict[str, _SharedGauge] = {}
-_of_others: WeakKeyDictionary[MeterProvider, dict[str, _SharedGauge]] = WeakKeyDictionary()
+_of_global = _Shared()
+_of_others: weakref.WeakKeyDictionary[MeterProvider, _Shared] = weakref.WeakKeyDictionary()
+
+
+def _shared_by(provider: MeterProvider) -> _Shared:
+    shared = _of_others.get(provider)
+    if shared is None:
+        is_global = provider is get_meter_provider()
+        shared = _of_global if is_global else _of_others.setdefault(provider, _Shared())
+    return shared
 
 
 def meter_of(provider: MeterProvider | None) -> Meter:
@@ -239,34 +254,38 @@ def meter_of(provider: MeterProvider | None) -> Meter:
     )
 
 
-def add_gauge_source(
-    provider: MeterProvider | None, name: str, *, source: Source
+def add_gauges(
+    provider: MeterProvider | None, owner: object, sources: Mapping[str, Source]
 ) -> Callable[[], None]:
-    """Report the values that ``source()`` returns in the gauge ``name`` of `INSTRUMENTS`.
+    """Report the values of ``source(owner)`` in the gauges ``sources`` of `INSTRUMENTS`.
 
-    The gauge belongs to ``provider``, by default the global meter provider. ``source`` is a bound
-    method and is called at each collection of metrics; its object is referenced weakly. Returns a
-    function that ends the reports from ``source``. The function is not thread-safe; `instrument`
-    calls it under a lock.
+    ``owner`` is referenced weakly. Returns a function that ends the reports. Not thread-safe:
+    `instrument` calls it under a lock.
     """
-    used = provider or get_meter_provider()
-    gauges = _of_others.get(used)
-    if gauges is None:
-        is_global = used is get_meter_provider()
-        gauges = _of_global if is_global else _of_others.setdefault(used, {})
-    if name not in gauges:
-        row = INSTRUMENTS[name]
-        shared = gauges[name] = _SharedGauge(row.join)
-        create = getattr(meter_of(used), f"create_observable_{row.kind}")
-        create(name, callbacks=[shared.observe], unit=row.unit, description=row.description)
-    sources, reference = gauges[name].sources, WeakMethod(source)
-    sources[:] = [*(kept for kept in sources if kept() is not None), reference]
+    used, reference = provider or get_meter_provider(), weakref.ref(owner)
+    gauges = _shared_by(used).gauges
+    for name, source in sources.items():
+        if name not in gauges:
+            row = INSTRUMENTS[name]
+            shared = gauges[name] = _SharedGauge(row.join)
+            create = getattr(meter_of(used), f"create_observable_{row.kind}")
+            create(name, callbacks=[shared.observe], unit=row.unit, description=row.description)
+        kept = [each for each in gauges[name].sources if each[0]() is not None]
+        gauges[name].sources[:] = [*kept, (reference, source)]
 
     def stop() -> None:
-        if reference in sources:
-            sources.remove(reference)
+        for name in sources:
+            gauges[name].sources[:] = [e for e in gauges[name].sources if e[0] is not reference]
 
     return stop
+
+
+def add_gauge_source(
+    provider: MeterProvider | None, name: str, *, source: Callable[[], Iterable[Observation]]
+) -> Callable[[], None]:
+    """Report the values of the bound method ``source`` in the gauge ``name``: see `add_gauges`."""
+    method: Any = source
+    return add_gauges(provider, method.__self__, {name: method.__func__})
 
 
 # --- turns ----------------------------------------------------------------------------------------
@@ -283,10 +302,9 @@ exported. ``failure``: failures of this library by the part that failed, such as
 
 
 class Tally:
-    """Counters of turns, spans and failures, for `Handle.stats` and ``rag-eval-otel doctor``.
+    """Counts of turns, spans and failures, by kind and name, for `Handle.stats` and the doctor.
 
-    Each counter has a kind (see `Counted`) and a name. A tally is thread-safe. In a forked child
-    process all counts start at zero.
+    Thread-safe. In a forked child process all counts start at zero.
     """
 
     def __init__(self) -> None:
@@ -294,8 +312,7 @@ class Tally:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        # The lock is reentrant, because garbage collection may end a span while the lock is held,
-        # and the end of a span is counted.
+        # Reentrant: a garbage collection may end a span while the lock is held, which is counted.
         self._lock = threading.RLock()
         self._counts: dict[Counted, Counter[str]] = {}
 
@@ -304,17 +321,26 @@ class Tally:
             self._counts.setdefault(kind, Counter())[name] += number
 
     def of(self, kind: Counted) -> Mapping[str, int]:
-        """Return the counts of ``kind`` by name, for example of turns by outcome and reason."""
+        """Return the counts of ``kind`` by name."""
         with self._lock:
             return dict(self._counts.get(kind, {}))
 
-    def turns(self) -> tuple[int, Mapping[str, int]]:
-        """Return the number of turns that were found, and the turns by outcome and reason.
-
-        Both are from the same moment. Their difference is the number of turns without an outcome.
-        """
+    def stats(self, *, held: int = 0, scoring: int = 0) -> Stats:
+        """Return all counts at this moment, with the numbers of spans that wait now."""
         with self._lock:
-            return sum(self.of("captured").values()), self.of("turn")
+            counts = {kind: self.of(kind) for kind in get_args(Counted)}
+        captured = sum(counts["captured"].values())
+        return Stats(
+            captured=captured,
+            turns=counts["turn"],
+            pending=captured - sum(counts["turn"].values()),
+            released=counts["released"],
+            sources=counts["source"],
+            failures=counts["failure"],
+            held=held,
+            scoring=scoring,
+            feedback=counts["feedback"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,9 +408,8 @@ class InstrumentSink:
     """Record scores and durations in histograms, and turns, requests and failures in counters.
 
     Values in the histograms can have exemplars, which refer to the evaluated spans. The counter
-    ``rag.evaluation.turns`` counts every turn exactly once, with or without scores. It has the
-    attribute ``status`` and, if there is a reason, the attribute ``reason``. ``services`` are
-    always told apart in metrics, however many other services there are.
+    ``rag.evaluation.turns`` counts every turn exactly once. ``services`` are always told apart in
+    metrics, however many other services there are.
     """
 
     def __init__(
@@ -395,7 +420,6 @@ class InstrumentSink:
         self._services = set[str]()
         self._named_services = frozenset(services)
         self._feedback_names = set[str]()
-        self._health: Health | None = None
         self._meter_provider = meter_provider
         self._meters = Meters(meter_provider)
 
@@ -493,49 +517,20 @@ class InstrumentSink:
         self.tally.add("failure", place)
         self._meters.record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
-    def stats(self, *, held: int, scoring: int) -> Stats:
-        """Return all counts, with the number of spans that are ``held`` and ``scoring`` now."""
-        captured, turns = self.tally.turns()
-        return Stats(
-            captured=captured,
-            turns=turns,
-            pending=captured - sum(turns.values()),
-            released=self.tally.of("released"),
-            sources=self.tally.of("source"),
-            failures=self.tally.of("failure"),
-            held=held,
-            scoring=scoring,
-            feedback=self.tally.of("feedback"),
-        )
-
     def watch(self, held: Held, measurements: Iterable[Measurement] = ()) -> None:
-        """Report the state of the evaluator in gauges, at each collection of metrics.
+        """Report in gauges the spans that are ``held``, pending turns, and judges and embedders."""
+        self._held = held  # gauges refer to it weakly
+        _watch_held(self._meter_provider, held)
+        pending: Source = lambda tally: [Observation(tally.stats().pending)]  # noqa: E731
+        add_gauges(self._meter_provider, self.tally, {semconv.PENDING: pending})
+        for measurement in measurements:
+            for model in (measurement.judge, measurement.embedder):
+                endpoint = getattr(model, "endpoint", None)  # an offline one has none
+                if isinstance(endpoint, Endpoint):
+                    _watch_endpoint(self._meter_provider, endpoint)
 
-        ``held`` are the spans that wait for scores. The gauges also show the judges and embedders
-        of ``measurements``, whose requests are counted until `stop_watching`.
-        """
-        self._health = Health(
-            self._meter_provider,
-            held=held,
-            pending=self._count_pending,
-            measurements=measurements,
-        )
-
-    def stop_watching(self) -> None:
-        """Stop reporting judges and embedders. The other gauges go on, to the last collection."""
-        if self._health is not None:
-            self._health.stop()
-
-    def _count_pending(self) -> int:
-        captured, turns = self.tally.turns()
-        return captured - sum(turns.values())
-
-    def watch_budget(self, left: Source) -> None:
-        """Report what is left of the budget, at each collection of metrics.
-
-        ``left`` is a bound method, and its object is referenced weakly. If several pipelines have
-        equal limits, the lowest value is reported.
-        """
+    def watch_budget(self, left: Callable[[], Iterable[Observation]]) -> None:
+        """Report what the bound method ``left`` returns of the budget, the lowest of pipelines."""
         add_gauge_source(self._meter_provider, semconv.BUDGET_LEFT, source=left)
 
     def _judge_and_service(self, evaluation: Evaluation) -> dict[str, str]:
@@ -586,11 +581,9 @@ def _limited(name: str, known: set[str]) -> str:
 
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | None]:
-    """Return the outcome of the evaluated turn (``scored``, ``unscored``, ``error``) and a reason.
+    """Return the outcome of the evaluated turn and why scores of the judge are missing.
 
-    The reason says why there is no score of the judge. If only some metrics have a score, the
-    reason is that of the first metric without a score. If all have a score, the reason is None, or
-    ``span_missed`` if the scores are not on a span and nothing on a span says so.
+    ``span_missed``: all are there, but not on a span, and nothing on a span says so.
     """
     status = evaluation.status
     if status in {"unscored", "error"}:
@@ -603,7 +596,7 @@ def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | N
     return "scored", failed.reason if failed else None
 
 
-# --- the state of a pipeline ----------------------------------------------------------------------
+# --- the state of a pipeline and of its endpoints -------------------------------------------------
 
 _COMPONENT = "rag_eval_otel.RagEvalSpanProcessor"
 _numbers = count()
@@ -624,185 +617,63 @@ class Held(Protocol):
         """The most spans that may wait at the same time."""
 
 
-class Health:
-    """Report the state of one pipeline in the metrics of ``provider``, by default the global one.
+def _watch_held(provider: MeterProvider | None, held: Held) -> None:
+    """Report the spans that wait; if the SDK reports on itself, as the queue of a processor, too.
 
-    ``held`` are the spans that wait for scores, and ``pending()`` is the number of turns without an
-    outcome. The judges and embedders of ``measurements`` that have an `Endpoint` are reported by
-    its name, until `stop`: attempts by outcome with their latency, requests that were not sent, and
-    the state of the breaker and the other limits.
-
-    If ``OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED`` is set, the spans that wait are also reported as
-    the queue of a span processor, in the way of the SDK. Processed spans are not, because the
-    processor that exports them counts them.
+    Processed spans are not, because the processor that exports them counts them.
     """
-
-    def __init__(
-        self,
-        provider: MeterProvider | None = None,
-        *,
-        held: Held,
-        pending: Callable[[], int],
-        measurements: Iterable[Measurement] = (),
-    ) -> None:
-        self._held = held
-        self._pending = pending
-        self._component = {
+    sources: dict[str, Source] = {
+        semconv.HELD: lambda held: [Observation(len(held))],
+        semconv.HELD_BYTES: lambda held: [Observation(held.size)],
+    }
+    if sdk_metrics_enabled():
+        component = {
             semconv.OTEL_COMPONENT_TYPE: _COMPONENT,
             semconv.OTEL_COMPONENT_NAME: f"{_COMPONENT}/{next(_numbers)}",
         }
-        self._add_gauges(provider)
-        endpoints = dict.fromkeys(endpoints_of(measurements))  # two measurements may share one
-        reports = [_reports.join(endpoint, provider) for endpoint in endpoints]
-        self._leave = weakref.finalize(self, _reports.leave, reports)
-        self._leave.atexit = False
-
-    def stop(self) -> None:
-        """Stop reporting the endpoints, except those that another pipeline reports, too."""
-        self._leave()
-
-    def _add_gauges(self, provider: MeterProvider | None) -> None:
-        sources: dict[str, Source] = {
-            semconv.HELD: self._observe_held,
-            semconv.HELD_BYTES: self._observe_bytes,
-            semconv.PENDING: self._observe_pending,
-        }
-        if sdk_metrics_enabled():
-            sources[semconv.SDK_QUEUE_SIZE] = self._observe_queue
-            sources[semconv.SDK_QUEUE_CAPACITY] = self._observe_capacity
-        for name, source in sources.items():
-            add_gauge_source(provider, name, source=source)
-
-    def _observe_held(self) -> list[Observation]:
-        return [Observation(len(self._held))]
-
-    def _observe_bytes(self) -> list[Observation]:
-        return [Observation(self._held.size)]
-
-    def _observe_pending(self) -> list[Observation]:
-        return [Observation(self._pending())]
-
-    def _observe_queue(self) -> list[Observation]:
-        return [Observation(len(self._held), self._component)]
-
-    def _observe_capacity(self) -> list[Observation]:
-        return [Observation(self._held.capacity, self._component)]
+        sources[semconv.SDK_QUEUE_SIZE] = lambda held: [Observation(len(held), component)]
+        sources[semconv.SDK_QUEUE_CAPACITY] = lambda held: [Observation(held.capacity, component)]
+    add_gauges(provider, held, sources)
 
 
-# --- the endpoints of judges and embedders --------------------------------------------------------
+_ENDPOINT_GAUGES: Final[Mapping[str, Callable[[EndpointState], float]]] = {
+    semconv.ENDPOINT_BREAKER: lambda state: float(state.breaker == "open"),
+    semconv.ENDPOINT_LIMIT: lambda state: state.limit,
+    semconv.ENDPOINT_IN_FLIGHT: lambda state: state.in_flight,
+    semconv.ENDPOINT_PAUSE: lambda state: state.pause,
+}
 
 
-class _EndpointReport:
-    """Reports ``endpoint`` in the metrics of ``provider``, by default the global one.
-
-    ``pipelines`` is the number of pipelines that use the report.
-    """
-
-    def __init__(self, endpoint: Endpoint, provider: MeterProvider | None) -> None:
-        self._endpoint = endpoint
-        self._provider = provider
-        self.pipelines = 0
-        self._meters = Meters(provider)
-        sources: dict[str, Source] = {
-            semconv.ENDPOINT_BREAKER: self._observe_breaker,
-            semconv.ENDPOINT_LIMIT: self._observe_limit,
-            semconv.ENDPOINT_IN_FLIGHT: self._observe_in_flight,
-            semconv.ENDPOINT_PAUSE: self._observe_pause,
-        }
-        self._stops = [add_gauge_source(provider, n, source=s) for n, s in sources.items()]
-        endpoint.observers = [*endpoint.observers, self._count_attempt]
-        endpoint.refusal_observers = [*endpoint.refusal_observers, self._count_not_sent]
-
-    def is_of(self, provider: MeterProvider | None) -> bool:
-        """Return True if the metrics of ``provider`` are those of this report."""
-        return (self._provider or get_meter_provider()) is (provider or get_meter_provider())
-
-    def stop(self) -> None:
-        """Report nothing any more. The lists are replaced, because another thread may read them."""
-        endpoint = self._endpoint
-        endpoint.observers = [one for one in endpoint.observers if one != self._count_attempt]
-        endpoint.refusal_observers = [
-            one for one in endpoint.refusal_observers if one != self._count_not_sent
-        ]
-        for stop in self._stops:
-            stop()
-
-    # --- requests, on the thread that sends them --------------------------------------------------
-
-    def _count_attempt(self, attempt: AttemptResult) -> None:
-        attributes = {**_named(attempt.endpoint), semconv.OUTCOME: attempt.outcome}
-        self._meters.record(semconv.ENDPOINT_ATTEMPTS, 1, attributes)
-        self._meters.record(semconv.ENDPOINT_DURATION, attempt.seconds, attributes)
-
-    def _count_not_sent(self, endpoint: str, reason: str) -> None:
-        attributes = {**_named(endpoint), semconv.REASON: reason}
-        self._meters.record(semconv.ENDPOINT_NOT_SENT, 1, attributes)
-
-    # --- gauges, at each collection of metrics ----------------------------------------------------
-
-    def _observe_breaker(self) -> list[Observation]:
-        return self._observe(lambda state: float(state.breaker == "open"))
-
-    def _observe_limit(self) -> list[Observation]:
-        return self._observe(lambda state: state.limit)
-
-    def _observe_in_flight(self) -> list[Observation]:
-        return self._observe(lambda state: state.in_flight)
-
-    def _observe_pause(self) -> list[Observation]:
-        return self._observe(lambda state: state.pause)
-
-    def _observe(self, value: Callable[[EndpointState], float]) -> list[Observation]:
-        state = self._endpoint.state
-        return [Observation(value(state), _named(state.name))]
-
-
-class _EndpointReports:
-    """The reports on all endpoints: one for each endpoint and meter provider.
+def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
+    """Report ``endpoint`` as long as it exists: attempts, requests not sent, and its limits.
 
     Several pipelines may use one judge, at the same time or one after another, and each request is
     counted once.
     """
+    known = _shared_by(provider or get_meter_provider()).endpoints
+    if endpoint in known:
+        return
+    known.add(endpoint)
+    meters = Meters(provider)
 
-    def __init__(self) -> None:
-        self._create_lock()
-        call_in_child(self._create_lock)
+    def count_attempt(attempt: AttemptResult) -> None:
+        attributes = {**_named(attempt.endpoint), semconv.OUTCOME: attempt.outcome}
+        meters.record(semconv.ENDPOINT_ATTEMPTS, 1, attributes)
+        meters.record(semconv.ENDPOINT_DURATION, attempt.seconds, attributes)
 
-    def _create_lock(self) -> None:
-        self._lock = threading.RLock()  # `leave` is also called by the garbage collector
+    def count_not_sent(name: str, reason: str) -> None:
+        meters.record(semconv.ENDPOINT_NOT_SENT, 1, {**_named(name), semconv.REASON: reason})
 
-    def join(self, endpoint: Endpoint, provider: MeterProvider | None) -> _EndpointReport:
-        """Return the report on ``endpoint`` for a further pipeline; make it at the first call."""
-        with self._lock:
-            owners = [getattr(observe, "__self__", None) for observe in endpoint.observers]
-            known = [one for one in owners if isinstance(one, _EndpointReport)]
-            found = [one for one in known if one.is_of(provider)]
-            report = found[0] if found else _EndpointReport(endpoint, provider)
-            report.pipelines += 1
-            return report
-
-    def leave(self, reports: Iterable[_EndpointReport]) -> None:
-        """End the use of ``reports`` by one pipeline; the last one stops the report."""
-        with self._lock:
-            for report in reports:
-                report.pipelines -= 1
-                if not report.pipelines:
-                    report.stop()
+    # New lists, because another thread may read the old ones.
+    endpoint.observers = [*endpoint.observers, count_attempt]
+    endpoint.refusal_observers = [*endpoint.refusal_observers, count_not_sent]
+    sources = {name: partial(_of_state, value) for name, value in _ENDPOINT_GAUGES.items()}
+    add_gauges(provider, endpoint, sources)
 
 
-_reports = _EndpointReports()
-
-
-def endpoints_of(measurements: Iterable[Measurement]) -> Iterator[Endpoint]:
-    """Yield the endpoints of the judges and embedders of ``measurements``.
-
-    An offline judge or embedder has none.
-    """
-    for measurement in measurements:
-        for model in (measurement.judge, measurement.embedder):
-            endpoint = getattr(model, "endpoint", None)
-            if isinstance(endpoint, Endpoint):
-                yield endpoint
+def _of_state(value: Callable[[EndpointState], float], endpoint: Endpoint) -> list[Observation]:
+    state = endpoint.state
+    return [Observation(value(state), _named(state.name))]
 
 
 def _named(endpoint: str) -> dict[str, str]:

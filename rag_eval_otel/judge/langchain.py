@@ -10,7 +10,7 @@ from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.log import address_of
-from rag_eval_otel.runtime.workers import SyncFirst
+from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:

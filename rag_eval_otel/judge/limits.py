@@ -38,7 +38,7 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.judge.outcomes import Outcome, outcome_of, retry_after_of
 from rag_eval_otel.providers import Part
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import LimitedLog
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]

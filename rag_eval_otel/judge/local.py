@@ -18,8 +18,8 @@ from rag_eval_otel.judge.answers import ANSWERS, EVEN, EvidenceAnswers, Shown
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.runtime.installed import require
-from rag_eval_otel.runtime.workers import Workers
+from rag_eval_otel.runtime.guard import require
+from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Replies
 
 Pair: TypeAlias = "tuple[str, str]"

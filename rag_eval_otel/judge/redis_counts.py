@@ -11,9 +11,8 @@ from typing import Any
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import CELLS, Taken, whole
 from rag_eval_otel.limits import Limit
-from rag_eval_otel.runtime.installed import require
-from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.runtime.workers import Workers
+from rag_eval_otel.runtime.guard import LimitedLog, require
+from rag_eval_otel.runtime.threads import Workers
 
 _MICRO = 1_000_000
 _THREADS = 4

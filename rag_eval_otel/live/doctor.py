@@ -1,31 +1,128 @@
-"""Print what a process has captured and scored when it ends, if ``RAG_EVAL_DOCTOR=1`` is set.
+"""The causes of missing scores, and a report when a process ends, if ``RAG_EVAL_DOCTOR=1`` is set.
 
-The report has counts, names and the causes of missing scores. It never has texts of the
-application, arguments or keys.
+``causes.md`` describes the causes, and what to do. ``rag-eval-otel doctor`` shares them. The report
+has counts, names and causes; it never has texts of the application, arguments or keys.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from rag_eval_otel import semconv
 from rag_eval_otel.environment import doctor_is_on
-from rag_eval_otel.live.causes import Finding, Level, finding, findings_on_turns
-from rag_eval_otel.runtime.endings import call_at_end
+from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.providers import missing_providers
 
 if TYPE_CHECKING:
+    from rag_eval_otel.export.metrics import Stats
     from rag_eval_otel.live.pipeline import Pipeline
     from rag_eval_otel.runtime.providers import Attachment
+
+Level = Literal["problem", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that keeps turns from being scored, or scores from arriving.
+
+    ``cause`` is its id in ``causes.md``, which says ``why`` it matters and what to do (``fix``).
+    ``seen`` is the evidence.
+    """
+
+    cause: str
+    level: Level
+    why: str
+    fix: str
+    seen: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.level.upper()} {self.cause}: {self.seen}"
+        return f"{head}\n  why: {self.why}\n  do:  {self.fix}"
+
+
+def causes_text() -> str:
+    """Return the text of ``causes.md``, which the page on statuses repeats."""
+    return (files("rag_eval_otel.live") / "causes.md").read_text(encoding="utf-8")
+
+
+@cache
+def causes() -> Mapping[str, Finding]:
+    """Return the causes in ``causes.md`` by their ids."""
+    entry = r"^- `([a-z-]+)` \((\w+)\): (.+)\n  \*Do:\* (.+)$"
+    entries = re.findall(entry, causes_text(), re.MULTILINE)
+    levels: Mapping[str, Level] = {level: level for level in get_args(Level)}
+    return {
+        cause: Finding(cause=cause, level=levels[level], why=why, fix=fix)
+        for cause, level, why, fix in entries
+    }
+
+
+def finding(cause: str, seen: str, *, level: Level | None = None) -> Finding:
+    """Return the finding of a known ``cause`` with the evidence ``seen``, or with another level."""
+    usual = causes()[cause]
+    return replace(usual, level=level or usual.level, seen=seen)
+
+
+# --- turns without scores -------------------------------------------------------------------------
+
+_OF_SCORES: Final[Mapping[str, str]] = {
+    "transport": "server-unreachable",
+    "circuit_open": "server-unreachable",
+    "timeout": "server-slow",
+    "unauthorized": "key-refused",
+    "rate_limited": "rate-limited",
+    "bad_request": "model-refused",
+    "unparsable": "reply-unusable",
+    "judge_incomplete": "reply-unusable",
+    "too_long": "texts-too-long",
+    "redaction_error": "turns-redaction-error",
+    "internal": "internal-errors",
+    "shutdown": "turns-shutdown",
+    "span_missed": "turns-span-missed",
+    "budget": "turns-budget",
+}
+
+
+def cause_of(status: str, reason: str) -> str:
+    """Return the id of the cause for which turns of a ``status`` and ``reason`` lack scores."""
+    if status in {"skipped", "dropped"}:
+        return f"turns-{reason.replace('_', '-')}"
+    return _OF_SCORES.get(reason, "scores-undefined")
+
+
+def findings_on_turns(turns: Mapping[str, int]) -> Sequence[Finding]:
+    """Return a finding for each status and reason in ``turns`` that lacks scores.
+
+    ``turns`` maps statuses with reasons, such as ``skipped no_answer``, to numbers of turns. If no
+    turn was scored, a refusal is a problem.
+    """
+    is_scored = any(key.partition(" ")[0] == "scored" for key in turns)
+    results = []
+    for key, number in sorted(turns.items()):
+        status, _, reason = key.partition(" ")
+        if not reason:
+            continue
+        is_refused = status in {"skipped", "dropped"} and reason != "duplicate" and not is_scored
+        level: Level | None = "problem" if is_refused else None
+        seen = f"{number} turns lack a score" if status == "scored" else f"{number} turns {status}"
+        results.append(finding(cause_of(status, reason), f"{seen}: {reason}", level=level))
+    return results
+
+
+# --- the report -----------------------------------------------------------------------------------
 
 
 def report_at_exit(
@@ -88,29 +185,28 @@ class _Report(SpanProcessor):
 
     def _lines(self) -> Iterator[str]:
         pipeline, config = self._pipeline, self._pipeline.config
-        captured, turns = pipeline.instruments.tally.turns()
-        pending = captured - sum(turns.values())
+        stats = pipeline.stats
         program = Path(sys.argv[0]).name or "python"
         yield f"rag-eval-otel {semconv.VERSION}, {program}, process {os.getpid()}"
         yield f"judge     {_name_of(config.judge)}; embedder {_name_of(config.embedder)}"
         yield f"spans     {listed(self._spans)}"
-        yield f"read      {listed(pipeline.instruments.tally.of('source'))}"
-        yield f"turns     {listed(turns)}" + (f"; pending: {pending}" if pending > 0 else "")
+        yield f"read      {listed(stats.sources)}"
+        waiting = f"; pending: {stats.pending}" if stats.pending > 0 else ""
+        yield f"turns     {listed(stats.turns)}{waiting}"
         levels = get_args(Level)
-        for each in sorted(self._findings(turns), key=lambda one: levels.index(one.level)):
+        for each in sorted(self._findings(stats), key=lambda one: levels.index(one.level)):
             yield str(each)
 
-    def _findings(self, turns: Mapping[str, int]) -> Iterator[Finding]:
-        tally = self._pipeline.instruments.tally
+    def _findings(self, stats: Stats) -> Iterator[Finding]:
         yield from self._of_provider()
-        if not turns:
-            yield self._why_silent()
-        yield from findings_on_turns(turns)
-        early = {s: n for s, n in tally.of("released").items() if s in {"timeout", "flushed"}}
+        if not stats.turns:
+            yield self._why_silent(stats)
+        yield from findings_on_turns(stats.turns)
+        early = {s: n for s, n in stats.released.items() if s in {"timeout", "flushed"}}
         if early:
             yield finding("unscored-spans", listed(early))
-        if failures := tally.of("failure"):
-            yield finding("internal-errors", listed(failures))
+        if stats.failures:
+            yield finding("internal-errors", listed(stats.failures))
 
     def _of_provider(self) -> Iterator[Finding]:
         name = f"{type(self._provider).__module__}.{type(self._provider).__qualname__}"
@@ -129,9 +225,9 @@ class _Report(SpanProcessor):
         if not self._spans and re.search(r"AlwaysOff|TraceIdRatioBased\{0(\.0)?\}", text):
             yield finding("sampler-off", f"{name} with {text}: no span recorded")
 
-    def _why_silent(self) -> Finding:
+    def _why_silent(self, stats: Stats) -> Finding:
         """Return the finding that explains why no turn was found in the spans."""
-        if semconv.SCOPE in self._spans or self._pipeline.instruments.tally.of("source"):
+        if semconv.SCOPE in self._spans or stats.sources:
             return finding("no-turns", f"spans by {listed(self._spans)}")
         if "langchain_core.runnables" in sys.modules:
             return finding("callback-missing", "LangChain is in use, but no run is recorded")
@@ -148,3 +244,34 @@ def listed(counts: Mapping[str, int]) -> str:
     """Return the names and numbers in ``counts`` as text, the largest number first."""
     items = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{name or 'no name'} {number}" for name, number in items) or "none"
+
+
+# --- what is installed ----------------------------------------------------------------------------
+
+OURS: Final = (
+    "rag-eval-otel",
+    "opentelemetry-api",
+    "opentelemetry-sdk",
+    "opentelemetry-exporter-otlp-proto-grpc",
+    "opentelemetry-exporter-otlp-proto-http",
+    "langchain-core",
+    "openai",
+)
+"""The names of this package and of the main packages that it requires."""
+
+_OTHERS: Final = re.compile(
+    r"arize-phoenix-otel|ddtrace|haystack-ai|lang(chain|fuse|graph|smith)|llama-index-(core|obs.*)"
+    r"|logfire|mlflow(-skinny)?|(openinference|opentelemetry)-instrumentation(-.+)?"
+    r"|opentelemetry-(distro|util-genai)|pydantic-ai(-slim)?|traceloop-sdk"
+)
+"""Instrumentations and frameworks whose spans this library reads, or that change the spans."""
+
+
+def versions() -> Mapping[str, str]:
+    """Return the versions of Python, of the packages in `OURS`, and of instrumentations."""
+    from importlib.metadata import distributions  # noqa: PLC0415  # 30 ms
+
+    installed = {str(each.metadata["Name"]).lower(): each.version for each in distributions()}
+    found = {"python": platform.python_version(), "rag-eval-otel": semconv.VERSION}
+    found |= {name: installed.get(name, "not installed") for name in OURS[1:]}
+    return found | {name: installed[name] for name in sorted(installed) if _OTHERS.fullmatch(name)}

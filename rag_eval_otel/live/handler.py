@@ -9,8 +9,7 @@ from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.export.factory import find_sinks
-from rag_eval_otel.live.instrument import Handle, instrument, pipeline_of, recorder_of
+from rag_eval_otel.live.instrument import Handle, find_sinks, instrument, pipeline_of, recorder_of
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Sink
 

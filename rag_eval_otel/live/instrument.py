@@ -6,13 +6,14 @@ background, and puts the scores on their spans.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from threading import get_ident
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -23,22 +24,21 @@ from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.capture.trace import is_own
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.drift.canary import Canary, CanaryMonitor
+from rag_eval_otel.drift.monitor import DriftOptions
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.export.drift import DriftSink
-from rag_eval_otel.export.factory import (
-    build_sinks,
-    check_targets,
-    find_sinks,
-    warn_of_missing_providers,
-)
-from rag_eval_otel.export.metrics import InstrumentSink, Stats
+from rag_eval_otel.export.attributes import EventSink
+from rag_eval_otel.export.backends.delivery import BackendSink
+from rag_eval_otel.export.drift import DriftSink, DriftTelemetry
+from rag_eval_otel.export.metrics import OVERALL, InstrumentSink, Stats
 from rag_eval_otel.live.doctor import report_at_exit
-from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
-from rag_eval_otel.live.spending import build_measurement
+from rag_eval_otel.live.scorer import build_measurement
+from rag_eval_otel.live.shutdown import Draining, call_at_end
 from rag_eval_otel.log import log
-from rag_eval_otel.runtime.endings import call_at_end
+from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.metrics.base import kinds_of
+from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.providers import (
     Attachment,
@@ -49,8 +49,9 @@ from rag_eval_otel.runtime.providers import (
     global_or_new_tracer_provider,
     has_logger_provider,
     logger_provider_or_global,
+    missing_providers,
 )
-from rag_eval_otel.types import Sample, Sink
+from rag_eval_otel.types import Evaluation, Sample, Score, Sink
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -121,7 +122,6 @@ class Handle:
         return VectorStoreSearches()
 
     def _record_searches(self) -> None:
-        """If the option ``host_hooks`` is on, record searches of LangChain vector stores."""
         if self.config.host_hooks:
             self._searches.install()
 
@@ -203,7 +203,6 @@ class Handle:
         if searches := vars(self).get("_searches"):
             searches.remove()
         self._draining.drain(timeout)
-        self._pipeline.instruments.stop_watching()
         for sink in self._pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
                 sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge
@@ -217,7 +216,7 @@ class Handle:
 def recorder_of(handle: Handle) -> RunRecorder:
     """Return the object that records LangChain runs for the pipeline of ``handle``.
 
-    If the option ``host_hooks`` is on, searches of vector stores are recorded from now on.
+    With the option ``vector_stores``, searches of vector stores are recorded from now on.
     """
     handle._record_searches()  # noqa: SLF001
     return handle._pipeline.recorder  # noqa: SLF001
@@ -261,31 +260,20 @@ class RagEvalSpanProcessor(SpanProcessor):
         **options: Unpack[ConfigOptions],
     ) -> None:
         check_processor(next_processor)
-        provider = tracer_provider or get_tracer_provider()
-        pipeline = _build_pipeline(
+        _new_handle(
             _config(config, options),
-            provider=provider,
-            meter_provider=meter_provider,
-            logger_provider=logger_provider,
+            provider=tracer_provider or get_tracer_provider(),
+            meters=meter_provider,
+            logs=logger_provider,
             sinks=find_sinks(sinks),
-        )
-        self._connect(next_processor, pipeline)
-        needed = _needed_providers(pipeline.config, meter_provider, logger_provider)
-        report_at_exit(pipeline, provider, needed=needed)
-        Handle(
-            pipeline,
-            processor=self,
-            logger_provider=logger_provider,
-            meter_provider=meter_provider,
+            connect=partial(self._connect, next_processor),
         )
 
     @classmethod
     def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
-        made = cls.__new__(cls)
-        made._connect(next_processor, pipeline)  # noqa: SLF001
-        return made
+        return cls.__new__(cls)._connect(next_processor, pipeline)  # noqa: SLF001
 
-    def _connect(self, next_processor: NextProcessor, pipeline: Pipeline) -> None:
+    def _connect(self, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
         if isinstance(next_processor, RagEvalSpanProcessor):
             msg = "the next processor is a RagEvalSpanProcessor: wrap the one that exports, once"
             raise ConfigError(msg)
@@ -302,6 +290,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         self._bind()
         pipeline.attach(next_processor)
         call_in_child(self._bind)
+        return self
 
     def _bind(self) -> None:
         """Keep methods of the pipeline's store as attributes, as a look-up per span is slow."""
@@ -315,10 +304,9 @@ class RagEvalSpanProcessor(SpanProcessor):
         self._start_next(span, parent_context)
 
     def _start_first(self, span: Span, parent_context: Context | None = None) -> None:
-        """Check at the first span that no other pipeline of this library is on the span's provider.
+        """Check at the first span that no other pipeline is on its provider.
 
-        If there is another pipeline, this processor logs a warning and passes its spans on without
-        scores.
+        If there is one, log a warning, and pass spans on without scores.
         """
         self._start_next = self._next.on_start
         attachment = attachment_of_span(span)
@@ -338,9 +326,8 @@ class RagEvalSpanProcessor(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
 
-        On the threads on which this library evaluates turns, no span is kept back. Spans that the
-        library writes for LangChain runs are passed on. Any other span is dropped, because it comes
-        from an instrumented client of the judge that has ignored the suppression of tracing.
+        On the threads of this library, spans that it writes for LangChain runs are passed on. Any
+        other span is dropped: it comes from an instrumented client of the judge.
         """
         if get_ident() in self._own_threads:
             if is_own(span):
@@ -422,23 +409,14 @@ def instrument(
                     "already instrumented: the options and sinks of the first call stay in force"
                 )
             return known
-        pipeline = _build_pipeline(
+        handle = _new_handle(
             config,
             provider=provider,
-            meter_provider=meter_provider,
-            logger_provider=logger_provider,
+            meters=meter_provider,
+            logs=logger_provider,
             sinks=own_sinks,
-        )
-        processor = _attach(pipeline, attachment, wrap, provider=provider)
-        # Before `Handle`, because exit handlers run in reverse.
-        needed = _needed_providers(config, meter_provider, logger_provider)
-        report_at_exit(pipeline, provider, attachment, needed=needed)
-        handle = Handle(
-            pipeline,
-            processor=processor,
+            connect=partial(_attach, attachment, wrap, provider),
             attachment=attachment,
-            logger_provider=logger_provider,
-            meter_provider=meter_provider,
         )
         if attachment is not None:
             attachment.mark(handle)
@@ -472,52 +450,48 @@ def _handle_on(attachment: Attachment | None) -> Handle | None:
     return next((one for one in handles if pipeline_of(one).store.is_open), None)
 
 
-def _build_pipeline(
+def _new_handle(
     config: Config,
     *,
     provider: TracerProvider,
-    meter_provider: MeterProvider | None,
-    logger_provider: LoggerProvider | None,
+    meters: MeterProvider | None,
+    logs: LoggerProvider | None,
     sinks: Sequence[Sink],
-) -> Pipeline:
-    instruments = InstrumentSink(meter_provider)
-    built_in = build_sinks(
-        config,
-        provider=provider,
-        meters=meter_provider,
-        logs=logger_provider,
-    )
-    needed = _needed_providers(config, meter_provider, logger_provider)
-    return Pipeline(
+    connect: Callable[[Pipeline], RagEvalSpanProcessor | None],
+    attachment: Attachment | None = None,
+) -> Handle:
+    """Return the handle of a new pipeline; ``connect`` returns the processor that feeds it."""
+    # The kinds of providers that the application must set, because it passes none.
+    needed = ["MeterProvider"] if meters is None else []
+    if logs is None and config.score_events != "span":
+        needed.append("LoggerProvider")
+    built_in = build_sinks(config, provider=provider, meters=meters, logs=logs)
+    pipeline = Pipeline(
         config,
         provider=NoOpTracerProvider() if sdk_disabled() else provider,
-        instruments=instruments,
+        instruments=InstrumentSink(meters),
         sinks=(partial(warn_of_missing_providers, needed), *sinks, *built_in),
-        has_logs=partial(has_logger_provider, logger_provider),
+        has_logs=partial(has_logger_provider, logs),
     )
-
-
-def _needed_providers(
-    config: Config, meter_provider: MeterProvider | None, logger_provider: LoggerProvider | None
-) -> list[str]:
-    """Return the kinds of providers that the application must set, because it passes none."""
-    needed = ["MeterProvider"] if meter_provider is None else []
-    if logger_provider is None and config.score_events != "span":
-        needed.append("LoggerProvider")
-    return needed
+    processor = connect(pipeline)
+    # Before `Handle`, because exit handlers run in reverse.
+    report_at_exit(pipeline, provider, attachment, needed=needed)
+    return Handle(
+        pipeline,
+        processor=processor,
+        attachment=attachment,
+        logger_provider=logs,
+        meter_provider=meters,
+    )
 
 
 def _attach(
-    pipeline: Pipeline,
     attachment: Attachment | None,
     wrap: NextProcessor | None,
-    *,
     provider: TracerProvider,
+    pipeline: Pipeline,
 ) -> RagEvalSpanProcessor | None:
-    """Return the span processor of ``pipeline``, attached to the provider or made for ``wrap``.
-
-    Return None if the provider takes no span processors, or if ``OTEL_SDK_DISABLED`` is set.
-    """
+    """Return the span processor of ``pipeline``, or None if the provider takes none."""
     if wrap is not None:
         return RagEvalSpanProcessor.of_pipeline(wrap, pipeline)
     if sdk_disabled():
@@ -534,3 +508,106 @@ def _attach(
         pipeline.config.export_content,
     )
     return None
+
+
+# --- sinks ----------------------------------------------------------------------------------------
+
+
+def print_scores(evaluation: Evaluation) -> None:
+    """Print a line with the scores of a turn, for a first look: the sink ``"print"``."""
+    scores = ", ".join(map(_score_text, evaluation.scores))
+    sys.stdout.write(f"{evaluation.label or 'no label'}: {scores}\n")
+
+
+def _score_text(score: Score) -> str:
+    value = score.reason if score.value is None else f"{score.value:.2f}"
+    return " ".join(filter(None, [score.name, value, score.label]))
+
+
+def warn_of_missing_providers(needed: Collection[str], _: Evaluation) -> None:
+    """Log once if one of the OpenTelemetry providers ``needed`` is not set by the first evaluation.
+
+    This is a sink.
+    """
+    missing = set(needed).intersection(missing_providers())
+    if missing:
+        _warn_of_missing(*sorted(missing, reverse=True))
+
+
+_LOST: Mapping[str, str] = {
+    "MeterProvider": "metrics of scores, turns and drift are not exported",
+    "LoggerProvider": "score events are written on the span, and events of drift and feedback lost",
+}
+
+
+@cache
+def _warn_of_missing(*names: str) -> None:
+    losses = "; ".join(f"no {name} is set: {_LOST[name]}" for name in names)
+    log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
+
+
+SINKS = Registry(kind="sink", built_in={"print": "rag_eval_otel.live.instrument:print_scores"})
+"""Finds a sink that the user names in ``instrument(sinks=[...])``: a function, or a class."""
+
+
+def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
+    """Return ``sinks``, in which each name is replaced by the sink of this name.
+
+    Raises `ConfigError` if a name is unknown, or if an object cannot be called.
+    """
+    value: object = sinks
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        msg = f"sinks must be a sequence of sinks and names, not {value!r}"
+        raise ConfigError(msg)
+    return tuple(_named_sink(sink) if isinstance(sink, str) else _checked(sink) for sink in sinks)
+
+
+def _named_sink(name: str) -> Sink:
+    sink = SINKS.find(name)
+    return _checked(SINKS.make(name) if isinstance(sink, type) else sink)
+
+
+def _checked(sink: Any) -> Sink:
+    if not callable(sink):
+        msg = f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
+        raise ConfigError(msg)
+    checked: Sink = sink
+    return checked
+
+
+def build_sinks(
+    config: Config,
+    *,
+    provider: object,
+    meters: MeterProvider | None = None,
+    logs: LoggerProvider | None = None,
+) -> Iterator[Sink]:
+    """Yield the sinks for log events, for backends and for drift, as far as ``config`` asks."""
+    if config.score_events != "span":
+        yield EventSink(logs, explanations=config.explanations)
+    if config.backends and not sdk_disabled():
+        metrics = resolve_metrics(config.metrics)
+        yield BackendSink(
+            config.backends,
+            asking=frozenset(metric.name for metric in metrics if kinds_of(metric)),
+            explanations=config.explanations,
+            meter_provider=meters,
+        )
+    if config.drift is False or sdk_disabled():
+        return
+    resource = getattr(getattr(provider, "resource", None), "attributes", {})
+    yield DriftSink(
+        DriftOptions() if config.drift is True else cast("DriftOptions", config.drift),
+        DriftTelemetry(meter_provider=meters, logger_provider=logs),
+        service=str(resource.get("service.name", "")),
+    )
+
+
+def check_targets(config: Config) -> None:
+    """Raise `ConfigError` if a drift target names a metric that ``config`` does not measure."""
+    known = {metric.name for metric in resolve_metrics(config.metrics)}
+    compared = {f"{name}.agreement" for name in (*known, OVERALL)}
+    unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - known - compared))
+    if unknown:
+        msg = f"drift has targets for {unknown}, but metrics has {', '.join(sorted(known))}"
+        raise ConfigError(msg)

@@ -10,7 +10,7 @@ from typing import Any
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.instrument import Handle, instrument
 from rag_eval_otel.log import log
-from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.guard import require
 
 BaseInstrumentor: Any = require(
     "opentelemetry.instrumentation.instrumentor", "auto"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from opentelemetry.trace import (
@@ -29,13 +29,12 @@ from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.capture.values import messages_in, plain
 from rag_eval_otel.config import Spans
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.types import UNTOUCHED, Ending, Passage
+from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -65,19 +64,6 @@ class EndedTree:
     def size(self) -> int:
         """About how many bytes this tree keeps in memory."""
         return _OVERHEAD + self.tree.size
-
-
-@dataclass(frozen=True, slots=True)
-class TreeReading:
-    """The steps (calls) and the turns of a run tree.
-
-    ``steps`` maps the id of a run to its step. ``turns`` maps the id of the run whose span gets the
-    scores to the turn. ``root`` is what is written on the span of the root run if there is no turn.
-    """
-
-    steps: Mapping[Hashable, Step] = field(default_factory=dict)
-    turns: Mapping[Hashable, Turn] = field(default_factory=dict)
-    root: Ending = UNTOUCHED
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan
@@ -39,33 +39,41 @@ from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.trace import Held, Trace
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
-from rag_eval_otel.export.attributes import ContentFilter
-from rag_eval_otel.export.events import SpanScores
+from rag_eval_otel.export.attributes import ContentFilter, SpanScores
 from rag_eval_otel.export.metrics import DropReason, InstrumentSink, Stats
-from rag_eval_otel.live.admission import attributes_around
-from rag_eval_otel.live.clock import Clock
 from rag_eval_otel.live.langchain_spans import (
     EndedTree,
     RunSpans,
     SpanWriter,
-    TreeReading,
     TreeUse,
     end_span,
 )
 from rag_eval_otel.live.recorded import register
-from rag_eval_otel.live.score import Chosen, TurnJob, TurnScorer, build_scorer, given_up
-from rag_eval_otel.live.store import Fate, HoldLimits, Store, Taken
+from rag_eval_otel.live.scorer import (
+    TurnJob,
+    TurnScorer,
+    attributes_around,
+    build_scorer,
+)
+from rag_eval_otel.live.store import Clock, Fate, HoldLimits, Store, Taken
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.workers import TimedCalls
+from rag_eval_otel.runtime.threads import GivenUp, Workers
 from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import Span as StartedSpan
     from opentelemetry.trace import Span
+
+
+_MAX_HUNG: Final = 4  # threads for flushes that hang
+_GIVEN_UP: Final[Mapping[HoldStatus | None, GivenUp]] = {
+    "overload": "overload",
+    "shutdown": "shutdown",
+    "error": "error",
+}
 
 
 class NextProcessor(Protocol):
@@ -120,35 +128,16 @@ class Pipeline:
             leave=self.leave,
             is_idle=lambda: not self.recorder.runs,
         )
-        self.flushes = TimedCalls()
-        self.scorer.feedback.is_under_way = self._is_under_way
+        self.flushes = Workers(_MAX_HUNG)
+        self.scorer.feedback.is_under_way = lambda number: (
+            number in self.store.traces or number in self.recorder.runs
+        )
         register(self.scorer.feedback)
         self.is_forked = False
         self._scores = SpanScores(
             explanations=config.explanations, events=config.score_events, has_logs=has_logs
         )
-        self._writer = self._make_writer(provider)
-        self._tree_edge = self.edge("callback")
-        self._end_edge = self.edge("on_end")
-        self._read_edge = self.edge("reading")
-        self.release_edge = self.edge("release")
-        call_in_child(self._after_fork)
-
-    def _is_under_way(self, number: int) -> bool:
-        """Return True if ``number`` is the id of a trace or LangChain run that has not ended."""
-        return number in self.store.traces or number in self.recorder.runs
-
-    def edge(self, place: str) -> Edge:
-        """Return a context manager that keeps errors of this library from the application.
-
-        ``place`` names the part of this library in which an error is counted.
-        """
-        on_error = self.instruments.internal_error
-        return Edge(place, on_error=on_error, raise_errors=self.config.raise_errors)
-
-    def _make_writer(self, provider: TracerProvider) -> SpanWriter:
-        config = self.config
-        return SpanWriter(
+        self._writer = SpanWriter(
             tracer=provider.get_tracer(
                 semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
             ),
@@ -157,6 +146,16 @@ class Pipeline:
             redactor=redactor(config.redact),
             metadata_keys=config.metadata_keys,
         )
+        self._tree_edge = self.edge("callback")
+        self._end_edge = self.edge("on_end")
+        self._read_edge = self.edge("reading")
+        self.release_edge = self.edge("release")
+        call_in_child(self._after_fork)
+
+    def edge(self, place: str) -> Edge:
+        """Return an `Edge` that counts errors in the part ``place`` of this library."""
+        on_error = self.instruments.internal_error
+        return Edge(place, on_error=on_error, raise_errors=self.config.raise_errors)
 
     # --- spans of other instrumentations, on the application's thread -----------------------------
 
@@ -193,7 +192,10 @@ class Pipeline:
             self.prepare_calls()
             self.clock.wake()
         for turns in taken.evicted:
-            self._count_skipped(turns, "evicted")
+            with self._read_edge:
+                self.instruments.found(turns)
+                for _ in range(turns):
+                    self.instruments.turn("skipped", "evicted")
         if taken.evicted:
             self.clock.export()
 
@@ -203,10 +205,7 @@ class Pipeline:
         self.export_enriched(span, Ending(why))
 
     def export(self, span: ReadableSpan) -> None:
-        """Export ``span`` without the texts that the configuration excludes.
-
-        If these texts cannot be removed because of an error, export the span without any text.
-        """
+        """Export ``span`` without the texts that must not be exported, or any on error."""
         shown = None
         with self.release_edge:
             shown = self.content.shown(span)
@@ -227,7 +226,7 @@ class Pipeline:
     def leave(self, held: Held) -> bool:
         """Export a held span, or end held spans of a run tree, in the context in which it ended.
 
-        A run tree that is not read yet is read now. Return False if its spans leave by themselves.
+        A run tree that is not read yet is read now; return False, as its spans leave by themselves.
         """
         item, ending = held.item, held.ending or UNTOUCHED
         if isinstance(item, EndedTree):
@@ -266,7 +265,7 @@ class Pipeline:
             return
 
         def give_up(why: GivenUp) -> None:  # the clock writes the spans, and has the turns counted
-            self.clock.release(held, given_up(why))
+            self.clock.release(held, Ending(why))
 
         if not self.evaluator.submit(_ReadJob(held.size, partial(self.read_tree, held), give_up)):
             give_up("shutdown" if self.evaluator.is_closed else "overload")
@@ -296,8 +295,8 @@ class Pipeline:
     def _use_of(self, tree: RunTree) -> TreeUse:
         """Return ``read`` to look for RAG turns in ``tree`` alone, ``joined`` for the whole trace.
 
-        A tree without a model call after a retrieval may be part of a turn of the current span. If
-        another instrumentation made that span, the result is ``read``.
+        A tree without a model call after a retrieval may be part of a turn of the current span,
+        unless another instrumentation made that span.
         """
         if tree.root.error is not None or tree.lost:
             return "read"
@@ -315,15 +314,14 @@ class Pipeline:
         return "joined" if taken.is_added else "read"
 
     def read_tree(self, held: Held) -> None:
-        """Start the spans of a held run tree, and have its turns scored.
+        """Start the spans of a held run tree, and have its turns scored, at the first call only.
 
-        The spans of the turns are held in place of the tree. If another thread does this already,
-        nothing is done.
+        The spans of the turns are held in place of the tree.
         """
         if not self.store.claim(held):
             return
         item: EndedTree = held.item
-        started = _StartedTree(TreeReading())
+        started = _StartedTree()
         by_run: dict[Hashable, Held] = {}
         others: list[Held] = []
         try:
@@ -338,7 +336,12 @@ class Pipeline:
         finally:
             self.store.replace(held, list(by_run.values()), others)
             self.clock.export()
-        for turn_id, turn in started.reading.turns.items():
+        turns = started.turns
+        why = None if held.ending is None else _GIVEN_UP.get(held.ending.status)
+        if why is not None:  # the spans say it
+            self.scorer.drop(why, len(turns))
+            return
+        for turn_id, turn in turns.items():
             job = self._tree_turn(item.tree, turn, started.contexts.get(turn_id))
             job.held = by_run.get(turn_id)
             self.scorer.submit(job)
@@ -347,7 +350,7 @@ class Pipeline:
         """Write the spans of a run tree for which there is no room, and count its turns."""
         why: DropReason = "overload" if self.store.is_open else "shutdown"
         started = self._start_tree(item)
-        self.scorer.drop(why, len(started.reading.turns))
+        self.scorer.drop(why, len(started.turns))
         token = otel_context.attach(item.tree.context)
         try:
             self._end_spans(RunSpans(started.others), UNTOUCHED)
@@ -357,52 +360,50 @@ class Pipeline:
 
     def _start_tree(self, item: EndedTree) -> _StartedTree:
         """Read a run tree, and start its spans."""
-        reading = TreeReading(root=Ending("error"))
-        is_read = False
+        started = _StartedTree(root=Ending("error"))
         with self._tree_edge:  # an error in reading must not keep the spans from being written
-            reading = self._read_tree(item)
-            is_read = True
+            started = self._read_tree(item)
         with self._tree_edge:
-            self.instruments.found(len(reading.turns) if is_read else 1)
+            is_read = started.root.status != "error"
+            self.instruments.found(len(started.turns) if is_read else 1)
             if not is_read:
                 self.instruments.turn("error", "internal")
         tree = item.tree
         token = otel_context.attach(tree.context)
         try:
             spans = self._writer.start(
-                tree, reading.steps, also=reading.turns.keys(), edge=self._tree_edge
+                tree, started.steps, also=started.turns.keys(), edge=self._tree_edge
             )
         finally:
             otel_context.detach(token)
-        if reading.root.status is not None and tree.root.id in spans:
+        if started.root.status is not None and tree.root.id in spans:
             with self._tree_edge:
-                self._scores.write(spans[tree.root.id], reading.root)
-        started = _StartedTree(reading)
+                self._scores.write(spans[tree.root.id], started.root)
         for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
             span = spans.get(run.id)
             if span is not None:
                 started.contexts[run.id] = span.get_span_context()
-                is_turn = run.id in reading.turns and span.is_recording()
+                is_turn = run.id in started.turns and span.is_recording()
                 (started.of_turns if is_turn else started.others).append((span, run))
         return started
 
-    def _read_tree(self, item: EndedTree) -> TreeReading:
+    def _read_tree(self, item: EndedTree) -> _StartedTree:
         tree = item.tree
         steps = tree.steps(USUAL, most=self.config.max_text_chars)
         by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
         if item.use != "read":
-            return TreeReading(by_id)
+            return _StartedTree(by_id)
         if tree.lost:
             self.instruments.found()
             self.scorer.refuse("evicted")
-            return TreeReading(by_id, root=Ending("skipped", "evicted"))
+            return _StartedTree(by_id, root=Ending("skipped", "evicted"))
         found = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
         turns = {turn.path[-1].id: turn for turn in found}
         reason = None if turns else self.scorer.refuse_steps(steps)
-        return TreeReading(by_id, turns, UNTOUCHED if reason is None else Ending("skipped", reason))
+        root = UNTOUCHED if reason is None else Ending("skipped", reason)
+        return _StartedTree(by_id, turns, root)
 
     def _tree_turn(self, tree: RunTree, turn: Turn, context: SpanContext | None) -> TurnJob:
-        """Return a job that scores ``turn`` of a run tree. ``context`` is that of its span."""
         around = get_current_span(tree.context)
         context = context or around.get_span_context()
         return TurnJob(
@@ -446,21 +447,22 @@ class Pipeline:
     def read(self, trace: Trace) -> None:
         """Find the RAG turns in ``trace``, and have them scored; release the other held spans.
 
-        If another thread has given the trace up meanwhile, it has counted the turns.
+        A thread that has given the trace up meanwhile has counted the turns.
         """
         ending = UNTOUCHED
         turns: list[Turn] | None = None
         steps: list[Step] = []
         with self._read_edge:
             steps = self._steps_of(trace)
-            turns = [] if trace.is_doubled else self._turns_in(steps)
+            chosen = self.config.contexts_from_prompt
+            turns = [] if trace.is_doubled else turns_in(steps, contexts_from_prompt=chosen)
         if not self.store.claim(trace):
             return
         try:
             if turns is None:
                 with self._read_edge:
                     self.instruments.found(trace.count_turns())
-                    self.scorer.count_given_up("error", trace.count_turns())
+                    self.scorer.drop("error", trace.count_turns())
             elif turns:
                 with self._read_edge:
                     self.instruments.found(len(turns))
@@ -485,9 +487,6 @@ class Pipeline:
             steps += tree.steps(USUAL, parent=span_id, most=most)
         return steps
 
-    def _turns_in(self, steps: Sequence[Step]) -> list[Turn]:
-        return turns_in(steps, contexts_from_prompt=self.config.contexts_from_prompt)
-
     def _refuse(self, trace: Trace, steps: Sequence[Step]) -> SkipReason | None:
         """Count a trace without turns as skipped, and return the reason to write on its spans."""
         if not trace.is_doubled:
@@ -502,13 +501,13 @@ class Pipeline:
             self.scorer.submit(self._turn_job(trace, turn))
             is_submitted = True
         if not is_submitted:
-            self.scorer.count_given_up("error")
+            self.scorer.drop("error")
 
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
-        """Return a job that scores ``turn``, whose span is the first held one that can take scores.
+        """Return a job that scores ``turn`` for the first held span that can take scores.
 
-        If such a span has left at its deadline, or found no room, the turn is late. If there is no
-        such span, the turn has missed its span.
+        If it has left at its deadline, or found no room, the turn is late. If there is none, the
+        turn has missed its span.
         """
         line = [view for step in turn.path if (view := trace.spans.get(cast("int", step.id)))]
         spans = [held for view in line if (held := trace.held.get(view.span_id))]
@@ -526,7 +525,7 @@ class Pipeline:
             ended=(view.end if view is not None else turn.anchor.end) or 0,
             held=held,
             clock=self.clock,
-            chosen=Chosen(is_missed=held is None and not has_left),
+            is_missed=held is None and not has_left,
             trace_id=trace.trace_id,
             attributes=partial(attributes_around, turn, trace.spans),
         )
@@ -535,8 +534,8 @@ class Pipeline:
         """Count the turns of ``trace``, unless it was read, and release its held spans."""
         if self.store.claim(trace):
             self.instruments.found(trace.count_turns())
-            self.scorer.count_given_up(why, trace.count_turns())
-        self.release_held(trace, given_up(why))
+            self.scorer.drop(why, trace.count_turns())
+        self.release_held(trace, Ending(why))
 
     def release_held(self, trace: Trace, ending: Ending) -> None:
         """Release the held spans of ``trace`` that belong to no submitted turn."""
@@ -545,23 +544,13 @@ class Pipeline:
             self.store.decide(held, ending)
         self.clock.export()
 
-    def _count_skipped(self, turns: int, reason: SkipReason) -> None:
-        with self._read_edge:
-            self.instruments.found(turns)
-            for _ in range(turns):
-                self.instruments.turn("skipped", reason)
-
     # --- flush and shutdown -----------------------------------------------------------------------
 
     @property
     def stats(self) -> Stats:
         """The counts of turns, waiting spans and errors up to now."""
         scoring = self.store.count("scoring")
-        return self.instruments.stats(held=self.count_held(), scoring=scoring)
-
-    def count_held(self) -> int:
-        """Return the number of spans and LangChain run trees that wait for scores."""
-        return len(self.store)
+        return self.instruments.tally.stats(held=len(self.store), scoring=scoring)
 
     def close(self) -> None:
         """Submit all traces and runs for scoring, complete or not, and hold no more spans."""
@@ -571,10 +560,7 @@ class Pipeline:
             self._submit_all(self.store.close())
 
     def flush_next(self, timeout: float) -> bool:
-        """Flush the next processor, which may take longer than ``timeout`` seconds.
-
-        Return False if the processor returns False. A processor that returns nothing did not fail.
-        """
+        """Flush the next processor; return False if it does. It may return nothing."""
         return self._next is None or self._next.force_flush(int(timeout * 1000)) is not False
 
     def prepare_calls(self) -> None:
@@ -603,10 +589,13 @@ class Pipeline:
 class _StartedTree:
     """A run tree whose spans have started: those of turns, and the others, in order of their end.
 
-    ``contexts`` identifies the spans by run id.
+    ``steps``, ``contexts`` of spans, and ``turns`` are by run id. ``root`` is what is written on
+    the span of the root run if there is no turn.
     """
 
-    reading: TreeReading
+    steps: Mapping[Hashable, Step] = field(default_factory=dict)
+    turns: Mapping[Hashable, Turn] = field(default_factory=dict)
+    root: Ending = UNTOUCHED
     contexts: dict[Hashable, SpanContext] = field(default_factory=dict)
     of_turns: list[tuple[Span, Run]] = field(default_factory=list)
     others: list[tuple[Span, Run]] = field(default_factory=list)

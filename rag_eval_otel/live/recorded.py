@@ -1,10 +1,13 @@
-"""`record_question`, `record_retrieval`, `record_answer`, `record_feedback`: for applications.
+"""What an application records: `record_question`, `record_retrieval`, `record_answer`, feedback.
 
 A *turn* is one question of a user and its answer. The functions are for hand-written RAG, and for
 retrievers that no instrumentation covers or that run in another process. A call belongs to the
 LangChain run in which it is made, if the callback handler records that run. Otherwise the call
-belongs to the current span. Recorded texts take precedence over observed texts. Feedback may come
-later, for a turn that its trace id names.
+belongs to the current span. Recorded texts take precedence over observed texts.
+
+Feedback of people often comes minutes after the answer, in another request, and names the turn by
+the id of its trace. So `FeedbackIntake` remembers the judge's labels of the recent turns of a
+pipeline, to compare them with people.
 """
 
 from __future__ import annotations
@@ -12,14 +15,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import UUID
 from weakref import ReferenceType, ref
 
-from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import Span, get_current_span
 
 from rag_eval_otel import semconv
@@ -28,16 +33,17 @@ from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Part
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import raises_errors
-from rag_eval_otel.export.attributes import feedback_attributes
-from rag_eval_otel.export.events import EventSink
-from rag_eval_otel.export.metrics import InstrumentSink
-from rag_eval_otel.live.feedback import FeedbackIntake, Origin
-from rag_eval_otel.log import log
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.limited_log import LimitedLog
-from rag_eval_otel.types import Feedback, Passage
+from rag_eval_otel.errors import RedactionError
+from rag_eval_otel.export.attributes import EventSink, feedback_attributes
+from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink, Meters
+from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.guard import Edge, LimitedLog
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp
+from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, SpanRef
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
     from opentelemetry.util.types import AttributeValue
 
 
@@ -195,13 +201,7 @@ def _edge(*, raise_errors: bool) -> Edge:
 
 
 def _count(place: str) -> None:
-    meter = get_meter_provider().get_meter(
-        semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
-    )
-    counter = meter.create_counter(
-        semconv.ERRORS, unit="{error}", description="Failures of this library, by place."
-    )
-    counter.add(1, {semconv.PLACE: place})
+    Meters().record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
 
 def _text(caller: str, text: object) -> str:
@@ -354,29 +354,247 @@ def _current() -> tuple[int, int | None, Origin]:
     return (0, None, "current") if run is None else (run.tree.root.id, None, "run")
 
 
+# --- feedback joined with turns ------------------------------------------------------------------
+
+Origin: TypeAlias = Literal["ids", "current", "run"]
+"""Where the ids of feedback come from: the caller, the current span, or a LangChain run."""
+
+Key: TypeAlias = "tuple[int, int]"
+"""Trace id and span id of the span of a turn."""
+
+Labels: TypeAlias = "dict[str, tuple[Label, str]]"
+"""The label and the version of each metric."""
+
+_MAX_TURNS = 4096  # turns whose labels are remembered
+_MAX_EARLY = 1024  # traces whose feedback waits for a turn
+_MAX_SAID = 16  # feedback on one turn
+
+
+@dataclass(slots=True)
+class _Known:
+    """A recent turn: the feedback on it, and the judge's labels once it is evaluated."""
+
+    key: Key
+    labels: Labels | None = None
+    said: tuple[Feedback, ...] = ()
+
+
+class FeedbackIntake:
+    """Join feedback with the recent turns of one pipeline; a sink of evaluations.
+
+    ``pass_on`` gives feedback, or its agreement with the judge, to the sinks. ``is_under_way(id)``
+    returns True if a trace or a LangChain run of this id has not ended. All but `submit`, `drop`
+    and `knows` runs on the evaluator's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        instruments: InstrumentSink,
+        evaluator: BackgroundEvaluator,
+        pass_on: Callable[[Feedback | Agreement], None],
+        redactor: Redactor = Redactor(),  # noqa: B008  # frozen
+    ) -> None:
+        self.instruments = instruments
+        self.evaluator = evaluator
+        self._pass_on = pass_on
+        self._redactor = redactor
+        self.is_under_way: Callable[[int], bool] = lambda _: False
+        self._warnings = LimitedLog()
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        self._turns: OrderedDict[Key, _Known] = OrderedDict()
+        self._runs: OrderedDict[Hashable, tuple[int, int | None]] = OrderedDict()
+        # Feedback whose turn is not known yet, and whether the sinks have it.
+        self._early: OrderedDict[Hashable, list[tuple[Feedback, bool]]] = OrderedDict()
+
+    def submit(self, feedback: Feedback, origin: Origin) -> None:
+        """Have ``feedback`` joined and passed on by the evaluator's thread."""
+        # Looked up now: the trace may end before the evaluator's thread takes the feedback.
+        is_expected = origin == "current" or self.is_under_way(feedback.trace_id)
+        job = _FeedbackJob(self, feedback, origin, is_expected=is_expected)
+        if not self.evaluator.submit(job):
+            self.drop(feedback)
+
+    def drop(self, feedback: Feedback) -> None:
+        """Count ``feedback`` as dropped, because there was no room, or after a shutdown."""
+        self.instruments.feedback(feedback, "dropped")
+        self._warn("dropped", feedback, "there is no room for it, or the pipeline was shut down")
+
+    def knows(self, trace_id: int) -> bool:
+        """Return True if a turn, or a trace under way, has this id."""
+        is_known = trace_id in self._runs or any(key[0] == trace_id for key in tuple(self._turns))
+        return is_known or self.is_under_way(trace_id)
+
+    def note(self, span: SpanContext, *, runs: Iterable[Hashable] = ()) -> None:
+        """Remember the turn of ``span``; ``runs`` are the ids of its LangChain runs."""
+        if not span.span_id:
+            return
+        self._known((span.trace_id, span.span_id))
+        for run in runs:
+            is_shared = self._runs.get(run, (0, span.span_id))[1] != span.span_id
+            self._runs[run] = (span.trace_id, None if is_shared else span.span_id)
+            if len(self._runs) > _MAX_TURNS:
+                self._runs.popitem(last=False)
+            for early, is_told in self._early.pop(run, ()):
+                known = self._find(early.trace_id, early.span_id)
+                feedback = early if known is None else self._add(known, early)
+                if not is_told:
+                    self._pass_on(feedback)
+
+    def facts(self, span: SpanContext) -> dict[str, Any]:
+        """Return the attributes of feedback that came before its turn, for sampling rules."""
+        known = self._turns.get((span.trace_id, span.span_id))
+        said = [feedback for feedback, _ in self._early.get(span.trace_id, ())]
+        said += known.said if known is not None else ()
+        worst_last = sorted(said, key=lambda feedback: -feedback.score)
+        return {k: v for one in worst_last for k, v in feedback_attributes(one).items()}
+
+    def of(self, span: SpanRef) -> tuple[Feedback, ...]:
+        """Return the feedback on the turn of ``span`` up to now."""
+        known = self._turns.get((span.trace_id, span.span_id))
+        if known is None:
+            return ()
+        self._settle(known)
+        return known.said
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        """Remember the labels of ``evaluation``, unless its turn was targeted, and compare them."""
+        span, sampling = evaluation.span, evaluation.sampling
+        if span is None or not span.span_id:
+            return
+        if sampling is not None and (sampling.stage != "judge" or sampling.is_targeted):
+            return
+        known = self._known((span.trace_id, span.span_id))
+        self._settle(known)
+        known.labels = {s.name: (s.label, s.version) for s in evaluation.scores if s.label}
+        if evaluation.label is not None:
+            known.labels[OVERALL] = (evaluation.label, evaluation.judge or "")
+        for feedback in known.said:
+            self._compare(feedback, known.labels)
+
+    def take(self, feedback: Feedback, origin: Origin, *, is_expected: bool = False) -> None:
+        """Join ``feedback`` with its turn, if it is known or under way, and pass it on."""
+        feedback = replace(feedback, comment=self._cleaned(feedback.comment))
+        known = self._find(feedback.trace_id, feedback.span_id)
+        if known is not None:
+            self.instruments.feedback(feedback, "joined")
+            joined = self._add(known, feedback)
+            keeps_ids = origin == "ids" and feedback.span_id is not None
+            self._pass_on(feedback if keeps_ids else joined)
+            return
+        self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
+        if not is_expected:
+            self._warn("unmatched", feedback, _UNMATCHED[origin == "run"])
+        if origin != "run":
+            self._pass_on(feedback)
+        self._wait(feedback, is_told=origin != "run")
+
+    def _add(self, known: _Known, feedback: Feedback) -> Feedback:
+        """Add ``feedback`` to its turn, and return it with the ids of the turn's span."""
+        feedback = replace(feedback, trace_id=known.key[0], span_id=known.key[1])
+        known.said = (*known.said, feedback)[-_MAX_SAID:]
+        if known.labels is not None:
+            self._compare(feedback, known.labels)
+        return feedback
+
+    def _compare(self, feedback: Feedback, labels: Labels) -> None:
+        """Tell the sinks whether labels agree with ``feedback``, which may name one metric."""
+        chosen = {feedback.name} if feedback.name in labels else labels.keys()
+        for name in chosen:
+            label, version = labels[name]
+            self._pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
+
+    def _cleaned(self, comment: str | None) -> str | None:
+        """Return ``comment`` after redaction; None if it cannot be redacted."""
+        try:
+            return None if comment is None else exportable(self._redactor.text(comment))
+        except RedactionError:
+            return None
+
+    def _warn(self, kind: str, feedback: Feedback, why: str) -> None:
+        told = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"
+        self._warnings.write(kind, told, feedback.name, feedback.trace_id, why)
+
+    def _known(self, key: Key) -> _Known:
+        known = self._turns.setdefault(key, _Known(key))
+        if len(self._turns) > _MAX_TURNS:
+            self._turns.popitem(last=False)
+        return known
+
+    def _find(self, trace_id: int, span_id: int | None) -> _Known | None:
+        """Return the turn of a span, or else the only turn of a trace or LangChain run."""
+        if trace_id in self._runs:
+            trace_id, of_run = self._runs[trace_id]
+            span_id = span_id or of_run
+        if span_id is not None and (trace_id, span_id) in self._turns:
+            return self._turns[trace_id, span_id]
+        turns = [known for key, known in self._turns.items() if key[0] == trace_id]
+        return turns[0] if len(turns) == 1 else None
+
+    def _settle(self, known: _Known) -> None:
+        """Give early feedback to the turn ``known``, unless it may be about another turn."""
+        for feedback, is_told in self._early.pop(known.key[0], ()):
+            if self._find(known.key[0], feedback.span_id) is known:
+                self._add(known, feedback)
+            else:
+                self._wait(feedback, is_told=is_told)
+
+    def _wait(self, feedback: Feedback, *, is_told: bool) -> None:
+        waiting = self._early.setdefault(feedback.trace_id, [])
+        waiting.append((feedback, is_told))
+        del waiting[:-_MAX_SAID]
+        if len(self._early) > _MAX_EARLY:
+            self._early.popitem(last=False)
+
+
+_UNMATCHED: Final = (
+    "no turn of it is known here; the feedback is passed on with its ids",
+    "no turn of this LangChain run is known here, so the feedback has no span and is not passed on",
+)
+
+
+@dataclass(slots=True, eq=False)
+class _FeedbackJob:
+    """A job of the evaluator that takes one feedback."""
+
+    intake: FeedbackIntake
+    feedback: Feedback
+    origin: Origin
+    is_expected: bool = False
+    seconds_left: float = float("inf")
+
+    @property
+    def size(self) -> int:
+        return len(self.feedback.comment or "")
+
+    def begin(self) -> bool:
+        self.intake.take(self.feedback, self.origin, is_expected=self.is_expected)
+        return False
+
+    async def run(self) -> None: ...
+
+    def give_up(self, why: GivenUp) -> None:  # noqa: ARG002  # whatever it is, the feedback is lost
+        self.intake.drop(self.feedback)
+
+
 # --- the pipelines of the process -----------------------------------------------------------------
+
+_intakes: Final[list[ReferenceType[FeedbackIntake]]] = []
+"""The intakes of this process, the newest last."""
 
 
 def register(intake: FeedbackIntake) -> None:
     """Let `record_feedback` find ``intake`` until its evaluator is shut down."""
-    intakes = _intakes()
-    intakes[:] = [*(one for one in intakes if _is_open(one)), ref(intake)]
-
-
-@cache
-def _intakes() -> list[ReferenceType[FeedbackIntake]]:
-    """Return the list of the intakes of this process, the newest last."""
-    return []
-
-
-def _is_open(reference: ReferenceType[FeedbackIntake]) -> bool:
-    intake = reference()
-    return intake is not None and not intake.evaluator.is_closed
+    is_open = [(one := each()) is not None and not one.evaluator.is_closed for each in _intakes]
+    _intakes[:] = [*compress(_intakes, is_open), ref(intake)]
 
 
 def _intake_for(trace_id: int) -> FeedbackIntake | None:
     """Return the intake that knows the trace, or else the newest open one, or else the newest."""
-    found = [one for reference in reversed(_intakes()) if (one := reference()) is not None]
+    found = [one for each in reversed(_intakes) if (one := each()) is not None]
     still = [one for one in found if not one.evaluator.is_closed]
     known = (one for one in still if one.knows(trace_id))
     return next(known, next(iter([*still, *found]), None))
@@ -384,7 +602,11 @@ def _intake_for(trace_id: int) -> FeedbackIntake | None:
 
 def _emit_alone(feedback: Feedback) -> None:
     """Emit ``feedback`` as an event and in metrics, in a process that scores no turns."""
-    _warn_alone()
+    _warnings().write(
+        "alone",
+        "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is only"
+        " emitted as an event and a metric; call instrument() to reach backends",
+    )
     instruments = InstrumentSink()
     instruments.feedback(feedback, "unmatched")
     instruments.emit_feedback(feedback)
@@ -392,16 +614,7 @@ def _emit_alone(feedback: Feedback) -> None:
 
 
 @cache
-def _warn_alone() -> None:
-    log.warning(
-        "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is only"
-        " emitted as an event and a metric; call instrument() to reach backends (logged once)"
-    )
-
-
-@cache
 def _feedback_edge(*, raise_errors: bool) -> Edge:
-    """Return the error handler of `record_feedback`."""
     log = LimitedLog(raise_errors=True)  # the message says which argument is wrong
     return Edge("feedback", on_error=_count_refused, raise_errors=raise_errors, log=log)
 

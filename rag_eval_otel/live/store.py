@@ -1,5 +1,7 @@
 """`Store`: the traces of one pipeline that collect spans, and the spans that are kept back.
 
+`Clock` is the thread that completes traces, keeps deadlines and exports held spans.
+
 A *turn* is one question of a user and its answer. The scores go on the span of the turn. So that
 the scores can be added after the span has ended, the span is held: kept back from the exporter.
 
@@ -11,13 +13,15 @@ started.
 Most spans have nothing to do with RAG. For such a span, the application's thread only records that
 the span started, and looks at the names of its attributes when it ends. It takes no lock.
 
-Any thread may decide how a held span leaves (`Store.decide`); the first decision counts. The
-thread of `Clock` then exports it, and it has left (`Store.left`). A span that the application ends
-is added to its trace and held in one critical section. Nothing of others is called within the lock.
+Any thread may decide how a held span leaves (`Store.decide`); the first decision counts. `Clock`
+alone exports it, and it has left (`Store.left`). So an exporter that blocks delays the deadlines of
+its own pipeline only, and a judge that blocks delays no span. A span that the application ends is
+added to its trace and held in one critical section. Nothing of others is called within the lock.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections import OrderedDict, deque
@@ -50,6 +54,7 @@ from rag_eval_otel.capture.trace import (
     trace_of,
 )
 from rag_eval_otel.config import Config
+from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.types import UNTOUCHED, Ending
 
 if TYPE_CHECKING:
@@ -63,16 +68,18 @@ _LOST: Final = 4096  # the most evicted traces whose later spans are ignored
 _SHARE: Final = 4  # one trace may take a quarter of all bytes
 _AROUND: Final = 8  # spans held in all, for each that may wait for scores: they are bounded, too
 _NEVER: Final = float("inf")
+TICK: Final = 0.05  # seconds between two searches for complete traces
+_IDLE: Final = 1.0  # seconds between two looks at open spans while nothing collects or is held
+_STOPPED: Final = 2.0  # seconds by which a wait is late only if the process was stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What happened when a span or a tree of LangChain runs was added to a trace.
 
-    ``fate`` says whether the span is held. If ``is_added`` is false, nothing was added. If
-    ``is_new`` is true, a trace was started, and the clock must run from now on. ``evicted`` are the
-    numbers of turns of the traces that were removed to limit memory. If ``is_late`` is true, the
-    span may stand for a turn, but the store is closed. The caller counts these turns.
+    If ``is_new`` is true, a trace was started, and the clock must run from now on. ``evicted`` are
+    the numbers of turns of the traces that were removed to limit memory. If ``is_late`` is true,
+    the span may stand for a turn, but the store is closed. The caller counts these turns.
     """
 
     fate: Fate = "passes"
@@ -107,8 +114,8 @@ class HoldLimits:
 class Store:
     """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
 
-    `concerns`, `take` and `join` run on the application's thread, `sweep` on the clock's. If a
-    trace was removed to limit memory, its later spans are ignored until none of its spans is open.
+    `concerns`, `take` and `join` run on the application's thread, `sweep` on the clock's. The later
+    spans of a trace that was removed to limit memory are ignored until none of its spans is open.
     """
 
     def __init__(
@@ -120,6 +127,8 @@ class Store:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hold = hold or HoldLimits()
+        self.capacity = self._hold.max_spans
+        """The most spans and run trees that may wait for scores."""
         self._limits = limits or TraceLimits()
         self._contexts_from_prompt = contexts_from_prompt
         self._clock = clock
@@ -136,10 +145,7 @@ class Store:
         self.traces: OrderedDict[int, Trace] = OrderedDict()
         """The traces that are not complete yet, by trace id, oldest first."""
         self.evicted: deque[Trace] = deque(maxlen=_SHARE)
-        """The newest removed traces, whose spans are deleted on the clock's thread.
-
-        More of them would take more than the bytes of all traces while an exporter blocks.
-        """
+        """The newest removed traces, whose spans are deleted on the clock's thread."""
         self._lost: OrderedDict[int, Trace] = OrderedDict()
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
         self._bytes = 0
@@ -147,8 +153,10 @@ class Store:
         """What is kept back and has not left yet."""
         self.exit: deque[Held] = deque()
         """What was decided to leave, oldest first."""
-        self._held_bytes = 0
-        self._places = 0
+        self.size = 0
+        """About how many bytes the held spans and run trees take in memory."""
+        self.waiting = 0
+        """The number of held spans and run trees that will probably get scores."""
         self._leaving = 0
         self._next = 0
         self._due = _NEVER  # no deadline is earlier
@@ -161,24 +169,9 @@ class Store:
         return len(self.held) - self._leaving
 
     @property
-    def size(self) -> int:
-        """About how many bytes the held spans and run trees take in memory."""
-        return self._held_bytes
-
-    @property
     def collecting_size(self) -> int:
         """The estimated size in bytes of all traces that collect, and of log records."""
         return self._bytes + self._logs.size
-
-    @property
-    def waiting(self) -> int:
-        """The number of held spans and run trees that will probably get scores."""
-        return self._places
-
-    @property
-    def capacity(self) -> int:
-        """The most spans and run trees that may wait for scores."""
-        return self._hold.max_spans
 
     @property
     def is_empty(self) -> bool:
@@ -198,20 +191,16 @@ class Store:
     # --- spans that end, on the application's thread ----------------------------------------------
 
     def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
-        """Store the log ``record`` until the span within which the record was written has ended.
-
-        ``trace_id`` and ``span_id`` are the ids of that span.
-        """
+        """Store the log ``record`` until the span within which it was written has ended."""
         if self.is_open:
             with self.lock:
                 self._logs.add((trace_id, span_id), record)
 
     def concerns(self, span: ReadableSpan) -> bool:
-        """Return True if the ended ``span`` may belong to a RAG trace.
+        """Return True if the ended ``span`` may belong to a RAG trace, and must go to `take`.
 
-        If so, the caller must pass the span to `take`. This is called for every span of the
-        application. To be fast, it looks only at the scope, the attribute names and the trace id of
-        the span.
+        This is called for every span of the application. To be fast, it looks only at the scope,
+        the attribute names and the trace id.
         """
         scope = span.instrumentation_scope
         name = scope.name if scope is not None else ""
@@ -225,10 +214,9 @@ class Store:
         return False
 
     def take(self, span: ReadableSpan, *, may_hold: bool = True) -> Taken:
-        """Add the ended ``span`` to its trace, hold it if it may get scores, and say what happened.
+        """Add the ended ``span``, which `concerns`, to its trace; hold it if it may get scores.
 
-        `concerns` must have returned True for this span. If ``may_hold`` is false, no thread can
-        export spans later, and the span is not held.
+        If ``may_hold`` is false, no thread can export spans later, and the span is not held.
         """
         context = span.context
         if context is None:
@@ -251,10 +239,7 @@ class Store:
         return Taken(fate, is_added=True, is_new=is_new, evicted=evicted)
 
     def join(self, tree: RunTree, around: SdkSpan) -> Taken:
-        """Add LangChain runs to the trace of the open span ``around``, within which they ran.
-
-        ``tree`` is a LangChain root run with all runs below it.
-        """
+        """Add LangChain runs to the trace of the open span ``around``, within which they ran."""
         with self.lock:  # `close` may come before it
             if not (self.is_open and self.is_fed):
                 return _NOT_TAKEN
@@ -270,7 +255,8 @@ class Store:
     def _hold_span(
         self, span: ReadableSpan, trace: Trace, *, anchoring: Anchoring, may_hold: bool
     ) -> Fate:
-        key, context = (trace.trace_id, span_id_of(span)), otel_context.get_current()
+        key = (trace.trace_id, span.context.span_id if span.context is not None else 0)
+        context = otel_context.get_current()
         held = Held(key, span, context, trace.unheld, anchoring == "likely")
         if may_hold and self.hold(held):
             trace.held[key[1]] = held
@@ -300,24 +286,20 @@ class Store:
         return True
 
     def _has_room(self, held: Held) -> bool:
-        limits = self._hold
         return (
-            (self._places < limits.max_spans or not held.is_likely)
-            and len(self.held) < _AROUND * limits.max_spans
-            and self._held_bytes + held.size <= limits.max_bytes
+            (self.waiting < self.capacity or not held.is_likely)
+            and len(self.held) < _AROUND * self.capacity
+            and self.size + held.size <= self._hold.max_bytes
         )
 
     def _store(self, held: Held) -> None:
         self.held[held.key] = held
-        self._places += held.takes_place
-        self._held_bytes += held.size
+        self.waiting += held.takes_place
+        self.size += held.size
         self._due = min(self._due, held.deadline)
 
     def claim(self, claimed: Held | Trace) -> bool:
-        """Return True at the first call only.
-
-        The caller then writes the spans of this run tree, or counts the turns of this trace.
-        """
+        """Return True at the first call only: who writes this run tree, or counts this trace."""
         with self.lock:
             is_first, claimed.is_claimed = not claimed.is_claimed, True
             return is_first
@@ -330,6 +312,7 @@ class Store:
         with self.lock:
             for held in (*others, *spans):
                 held.number, held.deadline = tree.number, tree.deadline
+                held.takes_place = held.is_likely and tree.takes_place
                 self._store(held)
             for held in others:
                 self.decide(held, UNTOUCHED)
@@ -348,7 +331,7 @@ class Store:
             held.is_likely = True
 
     def decide(self, held: Held, ending: Ending) -> bool:
-        """Let ``held`` leave with ``ending``; return False if it was decided before how it leaves.
+        """Let ``held`` leave with ``ending``; return False if that was decided before.
 
         The clock must be told: see `Clock.release`.
         """
@@ -382,8 +365,8 @@ class Store:
         with self._changed:
             if self.held.get(held.key) is held:
                 del self.held[held.key]
-                self._places -= held.takes_place
-                self._held_bytes -= held.size
+                self.waiting -= held.takes_place
+                self.size -= held.size
                 self._leaving -= held.ending is not None
             held.state, held.item = "left", None
             self._changed.notify_all()
@@ -403,10 +386,7 @@ class Store:
             return list(self.held.values())
 
     def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
-        """Wait until all that is held now, or is older than ``number``, has left.
-
-        Return False if ``timeout`` seconds passed before that.
-        """
+        """Wait until all that is held now, or is older than ``number``, has left, if it does."""
         with self._changed:
             last = self._next if number is None else number
             return self._changed.wait_for(
@@ -424,11 +404,7 @@ class Store:
     # --- traces -----------------------------------------------------------------------------------
 
     def _trace_of(self, trace_id: int) -> Trace:
-        """Return the trace with the id ``trace_id``. If no such trace is known, start the trace.
-
-        The returned trace may have been removed to limit memory. Nothing more is added to such a
-        trace.
-        """
+        """Return the trace with this id, which may be lost; start it if it is not known."""
         trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
             now = self._clock()
@@ -451,10 +427,9 @@ class Store:
         return self._anchoring(trace, view, kind=kind)
 
     def sweep(self) -> list[Trace]:
-        """Remove and return all traces that are complete.
+        """Remove and return all traces, and parts of traces, that are complete.
 
-        If only a part of a trace is complete, such as one answered question below an open span,
-        that part is removed and returned as a trace.
+        A part is one answered question below an open span.
         """
         now = self._clock()
         self.open_spans.refresh()
@@ -470,11 +445,9 @@ class Store:
         return ready
 
     def flush(self) -> list[Trace]:
-        """Remove and return all traces without an open span, however recently a span ended.
+        """Remove and return all traces without an open span, and complete parts of the others.
 
         A trace in which a span ends during this call is left, as its open spans may not be known.
-        Complete parts of the other traces are removed and returned, too. A part is one answered
-        question below an open span.
         """
         until = self._clock()
         self.open_spans.refresh()
@@ -525,11 +498,9 @@ class Store:
         *,
         ready: Sequence[Trace],
     ) -> list[Trace]:
-        """Remove and return the complete parts of traces, except of the traces in ``ready``.
+        """Remove and return the parts of traces that are complete since ``until``.
 
-        A part is a question with its answer below an open span. The part is complete only if none
-        of its spans has ended since the time ``until``. ``opened`` is a function that returns the
-        open spans of a trace for a trace id.
+        ``opened(trace_id)`` returns the open spans of a trace. The traces ``ready`` are left out.
         """
         done = {one.trace_id for one in ready}
         going_on = [one for one in self.traces.values() if one.trace_id not in done]
@@ -551,8 +522,7 @@ class Store:
     def _evict(self, newest: Trace) -> list[int]:
         """Remove traces until the store is within its limits; return the numbers of their turns.
 
-        The trace ``newest`` is removed if it is too large by itself. Then the oldest traces are
-        removed.
+        These are ``newest``, if it is too large by itself, and then the oldest traces.
         """
         limits, evicted = self._limits, list[int]()
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
@@ -564,10 +534,7 @@ class Store:
         return evicted
 
     def _give_up(self, trace: Trace, ending: Ending) -> int:
-        """Remove ``trace``, ignore its later spans, and return the number of its turns.
-
-        Its held spans leave with ``ending``.
-        """
+        """Remove ``trace``, ignore its later spans, and return the number of its turns."""
         self._remove(trace)
         turns = trace.count_turns()
         for held in trace.held.values():
@@ -580,10 +547,9 @@ class Store:
         return turns
 
     def _finish(self, traces: Iterable[Trace]) -> None:
-        """Remove ``traces``, and add to each trace its spans that are still open.
+        """Remove ``traces``, and add to each its open spans that are no part of RAG.
 
-        Only open spans that are no part of RAG are added. They may be parents of other spans of the
-        trace.
+        They may be parents of other spans of the trace.
         """
         for trace in traces:
             self._remove(trace)
@@ -598,7 +564,178 @@ class Store:
         self._bytes -= trace.size
 
 
-def span_id_of(span: ReadableSpan) -> int:
-    """Return the id of ``span``, or 0 if it has none."""
-    context = span.context
-    return context.span_id if context is not None else 0
+class Clock:
+    """Call ``sweep()`` every 50 ms, and ``leave(held)`` for all that leaves ``store``.
+
+    ``leave`` returns False if another thread goes on with the item. ``is_idle()`` returns True if
+    nothing needs to be swept. The thread starts with the first `start`, and ends after `stop` when
+    the store is empty. A forked child must call `reset`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        sweep: Callable[[], None],
+        leave: Callable[[Held], bool],
+        is_idle: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.store = store
+        self._sweep = sweep
+        self._leave = leave
+        self._is_idle = is_idle
+        self._is_inline = False
+        self._is_stopped = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the thread, in a forked child."""
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._has_run = False
+        self._wakes: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._waits = False  # whether the thread waits for the store to become non-empty
+        self._sweep_at = 0.0
+
+    def run_inline(self) -> None:
+        """Start no thread: spans leave on the thread that decides it, for replays and tests."""
+        self._is_inline = True
+
+    # --- on any thread ----------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Start the thread if it does not run; return False if no thread can be started."""
+        if self._thread is not None or self._is_inline:
+            return True
+        with self._lock:
+            if self._thread is None:
+                if not self._has_run:  # gevent may have replaced this class since the fork
+                    self._wakes = queue.SimpleQueue()
+                thread = threading.Thread(target=self._run, name="rag-eval-otel-clock", daemon=True)
+                self._thread = thread  # a garbage collection may end spans during the start
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is shutting down
+                    self._thread = None
+                    return False
+                self._has_run = True
+        return True
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the thread was started in this process."""
+        return self._thread is not None
+
+    def is_current(self) -> bool:
+        """Return True if the caller runs on the clock's thread."""
+        return self._thread is threading.current_thread()
+
+    def wake(self) -> None:
+        """Have the thread look at the store, which may have been empty."""
+        if self.start() and self._waits:
+            self._wakes.put(None)
+
+    def release(self, held: Held, ending: Ending) -> bool:
+        """Let ``held`` leave with ``ending``; return False if it leaves, or has left, already."""
+        is_first = self.store.decide(held, ending)
+        self.export()
+        return is_first
+
+    def export(self) -> None:
+        """Have everything exported that was decided to leave."""
+        if not self.store.exit:
+            return
+        if self._is_inline or not self.start():
+            while self._export_next():
+                pass
+        elif self._wakes.empty():  # else the thread looks at the store after what waits there
+            self._wakes.put(None)
+
+    def call(self, function: Callable[[], object], timeout: float) -> bool:
+        """Have ``function`` called on the thread; return False after ``timeout`` seconds."""
+        if self._is_inline or self.is_current() or not self.start():
+            function()
+            return True
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                function()
+            finally:
+                done.set()
+
+        self._wakes.put(run)
+        return done.wait(timeout)
+
+    def stop(self) -> None:
+        """Let the thread end when the store is empty."""
+        self._is_stopped = True
+        self._wakes.put(None)
+
+    # --- on its thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        silence()
+        try:
+            while not (self._is_stopped and self._has_nothing_to_do()):
+                self._tick()
+                self._wait()
+        finally:  # if an exporter raises SystemExit, a new thread must export the other spans
+            with self._lock:
+                self._thread = None
+            if not self._has_nothing_to_do():
+                self.start()
+
+    def _has_nothing_to_do(self) -> bool:
+        return self.store.is_empty and self._wakes.empty()
+
+    def _tick(self) -> None:
+        """Complete traces if it is time, and export what leaves, one after the other."""
+        self._sweep_if_due()
+        while self._export_next():
+            self._sweep_if_due()
+
+    def _sweep_if_due(self) -> None:
+        if time.monotonic() >= self._sweep_at:
+            self.store.evicted.clear()
+            try:
+                self._sweep()
+            finally:  # a sweep that takes long leaves time for others, too
+                self._sweep_at = time.monotonic() + TICK
+
+    def _export_next(self) -> bool:
+        """Export the oldest item that leaves, if any, after a look at the deadlines."""
+        store = self.store
+        if not self._is_inline:
+            store.decide_due()
+        try:
+            held = store.exit.popleft()
+        except IndexError:
+            return False
+        has_left = held.state != "left"
+        try:
+            has_left = has_left and self._leave(held)
+        finally:
+            if has_left:
+                store.left(held)
+        return True
+
+    def _wait(self) -> None:
+        """Wait for a moment, or until another thread decides something; do what it asks for."""
+        self._waits = True
+        is_idle = self.store.is_empty and self._is_idle()
+        seconds = _IDLE if is_idle else max(0.0, self._sweep_at - time.monotonic())
+        self._waits = is_idle
+        began = time.monotonic()
+        try:
+            call = self._wakes.get(timeout=seconds)
+        except queue.Empty:
+            call = None
+        self._waits = False
+        passed = time.monotonic() - began
+        if passed > seconds + _STOPPED:
+            self.store.add_stopped(passed)
+        while call is not None or not self._wakes.empty():
+            if call is not None:
+                call()
+            call = None if self._wakes.empty() else self._wakes.get()

@@ -24,7 +24,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.replies import Graded, Reply, grade_on, integer, number, one_of, within
 from rag_eval_otel.judge.tasks import GUIDELINE, AskLike, Kind, Rated
 from rag_eval_otel.metrics.base import MISSING, BaseMetric, label_of, shown_text, task_about
-from rag_eval_otel.runtime.workers import Workers
+from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
 # --- a question of your own -----------------------------------------------------------------------

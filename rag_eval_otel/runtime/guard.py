@@ -1,18 +1,24 @@
 """Protect the application from this library.
 
-`Edge` catches the exceptions of this library. `silence` suppresses instrumentation, so that the
-library's own requests make no spans.
+`Edge` catches the exceptions of this library, `LimitedLog` limits how often they are logged, and
+`silence` suppresses instrumentation, so that the library's own requests make no spans. `require`
+imports an optional package, or says how to install it.
 """
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from types import TracebackType
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.errors import MissingDependencyError
+from rag_eval_otel.log import cause_of, log
 
 # The OpenTelemetry API creates these keys in each process and gives them no public name. Older
 # instrumentations look for the plain words instead.
@@ -21,6 +27,8 @@ _SILENT_HTTP = (
     otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY,  # noqa: SLF001
     "suppress_http_instrumentation",
 )
+_MAX_KINDS: Final = 256  # kinds of warnings whose last time is remembered
+EXTRA: Final = "tools"
 
 
 def silence() -> None:
@@ -37,16 +45,78 @@ def is_silent() -> bool:
     return bool(context) and any(context.get(key) for key in _SILENT)
 
 
+def require(module: str, extra: str = EXTRA) -> Any:
+    """Import and return ``module``.
+
+    Raises `MissingDependencyError`, which names the package that is missing and ``extra``, the
+    optional dependencies of this package that contain it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(error.name or module, extra) from error
+
+
+class LimitedLog:
+    """Writes at most one warning of each kind within ``seconds``, and counts those left out.
+
+    The next warning of the same kind says how many were left out, so that a second outage is seen
+    in the log. With ``raise_errors``, for tests, errors are logged with their messages. Any
+    number of threads may use one instance.
+    """
+
+    def __init__(
+        self,
+        *,
+        seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        raise_errors: bool = False,
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._raises = raise_errors
+        # Kind to time of the last warning, and number of warnings left out since then.
+        self._kinds: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def write(
+        self, kind: str, message: str, *args: object, error: BaseException | None = None
+    ) -> None:
+        """Log ``message % args`` with the traceback of ``error``, unless ``kind`` was just logged.
+
+        A message that is left out is logged at debug level.
+        """
+        now = self._clock()
+        last, left_out = self._kinds.get(kind, (float("-inf"), 0))
+        if now - last < self._seconds:
+            self._kinds[kind] = (last, left_out + 1)
+            log.debug(message, *args, exc_info=error)
+            return
+        self._kinds.pop(kind, None)  # the kinds are in the order of their last warnings
+        self._kinds[kind] = (now, 0)
+        while len(self._kinds) > _MAX_KINDS:
+            self._kinds.popitem(last=False)
+        text = f"{message} ({left_out} more such messages were left out)" if left_out else message
+        log.warning(text, *args, exc_info=error)
+
+    def write_error(self, part: str, error: BaseException, *, kind: str = "") -> None:
+        """Log that ``part`` has raised ``error``: its class, and the calls that raised it.
+
+        The message of ``error`` may quote texts of users; only ``raise_errors`` shows it.
+        """
+        with suppress(Exception):  # the application's log filters may raise an exception
+            told = cause_of(error)
+            shown = error if self._raises else None
+            message = "failed in %s; the application is unaffected: %s"
+            self.write(kind or f"{part} {told}", message, part, told, error=shown)
+
+
 class Edge:
     """A context manager that keeps exceptions of this library from the application.
 
-    For each exception, ``on_error(place)`` is called, where ``place`` names a part of this library.
-    ``part`` is its name in the log, by default ``place``. An exception is logged once in a minute
-    as a warning, otherwise at debug level: its class, and the calls that raised it. Its message may
-    quote texts of users, and is logged only with ``raise_errors``, for tests, or if ``log`` does.
-    Then exceptions are raised, too. Exceptions that are not subclasses of `Exception`
-    (KeyboardInterrupt, cancellation) are always raised, and not logged. Any number of threads may
-    enter one instance at once.
+    For each `Exception`, ``on_error(place)`` is called, where ``place`` names a part of this
+    library; ``part`` is its name in the log. It is logged as a warning once a minute. With
+    ``raise_errors``, for tests, it is raised, too. Any number of threads may enter one instance at
+    once.
     """
 
     __slots__ = ("_log", "_on_error", "_part", "_place", "_raises")
@@ -75,7 +145,6 @@ class Edge:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> bool:
-        """Count and log an `Exception`, and do not raise it, unless ``raise_errors``."""
         if not isinstance(error, Exception):
             return False
         with suppress(Exception):  # the application's meter may raise an exception

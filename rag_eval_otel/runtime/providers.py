@@ -59,10 +59,9 @@ class Providers:
         logs: Iterable[Any],
         service: str | None = None,
     ) -> Providers:
-        """Return providers that export spans, metrics and log records through the given exporters.
+        """Return providers that export through the given exporters, in batches.
 
-        Spans and log records are exported in batches. If the environment gives the service no name,
-        ``service`` is the name.
+        If the environment gives the service no name, ``service`` is the name.
         """
         resource = Resource.create()
         if service and str(resource.attributes[_SERVICE]).startswith("unknown_service"):
@@ -79,10 +78,7 @@ class Providers:
         return made
 
     def shutdown(self) -> None:
-        """Shut down all three providers, and export what they still have.
-
-        The tracer provider comes first, because scoring its last spans makes metrics and events.
-        """
+        """Shut down all three; the last spans, whose scores make metrics and events, come first."""
         self.tracer_provider.shutdown()
         self.logger_provider.shutdown()
         self.meter_provider.shutdown()
@@ -97,10 +93,8 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
     if not isinstance(current, trace.ProxyTracerProvider):
         return current
     log.info("no tracer provider is set: making one from the OTEL_* variables")
-    has_meters, has_logs = (
-        _is_set(metrics.get_meter_provider()),
-        _is_set(_logs.get_logger_provider()),
-    )
+    has_meters = _is_set(metrics.get_meter_provider())
+    has_logs = _is_set(_logs.get_logger_provider())
     made = Providers.exporting(
         traces=exporters("traces"),
         metrics=() if has_meters else exporters("metrics"),
@@ -151,16 +145,12 @@ def _is_set(provider: object) -> bool:
 
 
 def _reader(exporter: Any) -> MetricReader:
-    return (
-        exporter if isinstance(exporter, MetricReader) else PeriodicExportingMetricReader(exporter)
-    )
+    is_reader = isinstance(exporter, MetricReader)
+    return exporter if is_reader else PeriodicExportingMetricReader(exporter)
 
 
 def exporters(signal: Signal) -> Iterator[Any]:
-    """Yield the exporters that the ``OTEL_*`` variables name for ``signal``.
-
-    If no installed package has an exporter of that name, raise `ConfigError`.
-    """
+    """Yield the exporters that the ``OTEL_*`` variables name; raise `ConfigError` without one."""
     for name in exporter_names(signal):
         found = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
         if not found:
@@ -186,10 +176,7 @@ def _warn_if_http(url: str) -> None:
 
 
 def answers_http(url: str, *, timeout: float) -> bool:
-    """Return True if the server at ``url``, which may have no scheme, answers HTTP/1.1 requests.
-
-    A gRPC server closes the connection, or answers with bytes that are not HTTP/1.1.
-    """
+    """Return True if the server at ``url``, which may have no scheme, answers HTTP/1.1 requests."""
     parts = urlsplit(url if "://" in url else f"//{url}")
     if parts.hostname is None:
         return False
@@ -223,10 +210,9 @@ class OriginalProcessor:
 class Attachment:
     """Put a span processor in front of all span processors of one tracer provider.
 
-    In the OpenTelemetry SDK, all tracers and spans of a provider refer to one multi-processor,
-    which calls the span processors of the provider. `attach` replaces the methods of the
-    multi-processor. So the new methods are also called for spans that have started before, and
-    before span processors that are added later.
+    In the SDK, all tracers and spans of a provider refer to one multi-processor, which calls the
+    span processors. `attach` replaces its methods, also for spans that have started before, and
+    before processors that are added later.
 
     ``target`` is the multi-processor. A provider that is not the SDK's has no multi-processor. For
     such a provider, ``target`` is the provider itself, and only `mark` and `owner` can be used.
@@ -269,10 +255,9 @@ class Attachment:
         methods.update((name, getattr(processor, name)) for name in _METHODS)
 
     def detach(self, processor: SpanProcessor | None) -> None:
-        """Remove the owner that `mark` stored, and put the methods back that `attach` replaced.
+        """Undo `mark`, and `attach` if a ``processor`` was attached.
 
-        ``processor`` is the span processor that was attached, or None if there is none. If another
-        library has replaced a method in the meantime, the method of that library stays.
+        If another library has replaced a method in the meantime, its method stays.
         """
         with suppress(AttributeError):
             delattr(self.target, _OWNER)

@@ -36,8 +36,7 @@ from rag_eval_otel.limits import Limit
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.base import Metric
-from rag_eval_otel.runtime.guard import silence
-from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.guard import require, silence
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.tools.cache import ScoreCache, open_cache
 from rag_eval_otel.tools.compare import Comparison, Versions, compare_rows

@@ -42,10 +42,9 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS, Judge
-from rag_eval_otel.live.causes import Finding, Level, finding
-from rag_eval_otel.runtime.installed import OURS, versions
+from rag_eval_otel.live.doctor import OURS, Finding, Level, finding, versions
 from rag_eval_otel.runtime.providers import answers_http
-from rag_eval_otel.runtime.workers import DaemonExecutor
+from rag_eval_otel.runtime.threads import DaemonExecutor
 from rag_eval_otel.tools.cli.options import AS_JSON
 from rag_eval_otel.types import Embedder
 

@@ -23,8 +23,8 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.config import ScoreEvents
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.attributes import EventSink, SpanScores
 from rag_eval_otel.export.backends.delivery import BackendSink, Limits
-from rag_eval_otel.export.events import EventSink, SpanScores
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.runtime.providers import Providers, exporters

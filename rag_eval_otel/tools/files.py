@@ -19,7 +19,7 @@ from unicodedata import category, normalize
 
 from rag_eval_otel.capture.otlp_files import LONGEST, lines_of
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.rows import FurtherColumn, Row, flat_columns
 from rag_eval_otel.types import Sample
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.agreement import wilson
 from rag_eval_otel.tools.compare import (
     Pairs,

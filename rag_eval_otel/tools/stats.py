@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rag_eval_otel.errors import MissingDependencyError
-from rag_eval_otel.runtime.installed import EXTRA, require
+from rag_eval_otel.runtime.guard import EXTRA, require
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 Numbers: TypeAlias = NDArray[np.float64]

@@ -22,7 +22,7 @@ from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.backends import langfuse
 from rag_eval_otel.export.backends.annotation import OVERALL, backend_error
-from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.collect import Collected
 
 _ERROR: Final = "ERROR"

@@ -23,11 +23,11 @@ from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.trace import Key
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.drift import DriftSink
-from rag_eval_otel.export.factory import build_sinks, check_targets
 from rag_eval_otel.export.metrics import InstrumentSink, Stats, meter_of
-from rag_eval_otel.live.draining import Draining
+from rag_eval_otel.live.instrument import build_sinks, check_targets
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.score import TurnScorer
+from rag_eval_otel.live.scorer import TurnScorer
+from rag_eval_otel.live.shutdown import Draining
 from rag_eval_otel.live.store import HoldLimits
 from rag_eval_otel.types import UNTOUCHED, Ending, Sink
 from rag_eval_otel.worker.events import ServiceLogs
@@ -361,7 +361,6 @@ class Engine:
         timeout = self.config.shutdown_seconds if timeout is None else timeout
         end = time.monotonic() + timeout
         self._draining.drain(timeout)
-        self.pipeline.instruments.stop_watching()
         for sink in self.pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
                 sink.stop_gauge()

@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
 
 from rag_eval_otel import semconv
 from rag_eval_otel.export.metrics import meter_of
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.worker.parts import TooManyPartsError, check_parts, read_json
 from rag_eval_otel.worker.wire import OverloadedError
 

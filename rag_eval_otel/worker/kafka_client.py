@@ -19,9 +19,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.metrics import meter_of
 from rag_eval_otel.log import log
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.installed import require
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import Edge, LimitedLog, require
 from rag_eval_otel.worker.kafka_options import KafkaOptions
 from rag_eval_otel.worker.watermark import Partition
 from rag_eval_otel.worker.wire import WireGroup, WireSpan, request_of

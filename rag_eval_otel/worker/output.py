@@ -18,8 +18,7 @@ from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
 from rag_eval_otel.export.metrics import add_gauge_source, meter_of
-from rag_eval_otel.runtime.guard import Edge, silence
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
 from rag_eval_otel.worker.batches import Batch, BatchLimits, Item, Queue
 from rag_eval_otel.worker.senders import Reply, Sender, SendError, Signal
 from rag_eval_otel.worker.wire import WireGroup, WireSpan

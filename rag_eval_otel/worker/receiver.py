@@ -26,7 +26,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import cause_of, log
-from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.worker.intake import Desk, Intake, RefusalKind, RefusedError
 from rag_eval_otel.worker.listening import (
     ReceiverOptions,

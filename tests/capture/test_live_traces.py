@@ -193,7 +193,7 @@ def test_a_stream_that_ends_after_its_chain() -> None:
         app.retrieve(1, chain)
         call = app.step("LLM", chain, **generated(1))
         chain.end()
-        assert app.pipeline.count_held() == 1
+        assert len(app.pipeline.store) == 1
         call.end()
         assert app.handle.flush()
         assert app.names() == ["retriever", "llm", "chain"]
@@ -207,7 +207,7 @@ def test_a_retrieval_that_ends_after_its_chain() -> None:
         chain = app.chain()
         retriever = app.step("RETRIEVER", chain, **retrieved(1))
         chain.end()
-        assert app.pipeline.count_held() == 1
+        assert len(app.pipeline.store) == 1
         retriever.end()
         app.generate(1, chain)
         assert app.handle.flush()

@@ -56,7 +56,7 @@ def test_a_turn_is_scored_and_written() -> None:
     statuses = [(span.attributes or {}).get("rag.evaluation.status") for span in captured.spans]
     assert statuses == [None, None, "scored"]
     assert captured.truths == [(QUESTION, (PAGE,), ANSWER)]
-    assert len(captured.recorder) == captured.pipeline.count_held() == 0
+    assert len(captured.recorder) == len(captured.pipeline.store) == 0
 
 
 def test_events_that_come_twice_count_once() -> None:
@@ -169,7 +169,7 @@ def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None
     with captured.tracer.start_as_current_span("request") as request:
         run_turn(captured)
         assert not captured.turns
-    assert captured.pipeline.count_held() == 1
+    assert len(captured.pipeline.store) == 1
     captured.flush()
     assert [span for span, _ in captured.turns] == [request.get_span_context()]
     assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"

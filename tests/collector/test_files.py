@@ -28,7 +28,7 @@ from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.live.spending import Spending
+from rag_eval_otel.live.scorer import Spending
 from rag_eval_otel.live.store import HoldLimits, Store
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.sampling import Sampling

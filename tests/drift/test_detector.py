@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rag_eval_otel.drift import BettingDetector, detector
 from rag_eval_otel.drift.detector import count_ignored
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.testing import ManualClock
 
 GOOD, BAD = (0.08, 0.24, 0.68), (0.24, 0.40, 0.36)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import get_current_span
 
-from rag_eval_otel.export.attributes import MAX_EXPLANATION, enrich, score_attributes, span_context
-from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, SpanRef, Usage
+from rag_eval_otel.export.attributes import MAX_EXPLANATION, enrich, score_attributes
+from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
 
@@ -91,11 +90,6 @@ def test_explanations_are_opt_in_and_limited() -> None:
     assert score_attributes(ending_of(evaluation), explanations=True)[key] == "x" * MAX_EXPLANATION
 
 
-def test_without_an_evaluation_only_the_status_is_set() -> None:
-    """A span may be exported before its scores are known."""
-    assert score_attributes(Ending("timeout")) == {"rag.evaluation.status": "timeout"}
-
-
 def test_a_skipped_turn_has_status_and_reason() -> None:
     """A span without an ending has no attributes."""
     assert score_attributes(Ending("skipped", "no_answer")) == {
@@ -129,13 +123,6 @@ def test_an_enriched_copy_keeps_all_fields(limit: int, count: int) -> None:
         assert getattr(copy, name) == getattr(span, name)
     assert (copy.start_time, copy.end_time) == (span.start_time, span.end_time)
     assert copy.instrumentation_scope == span.instrumentation_scope
-
-
-def test_an_ended_span_can_be_the_current_span() -> None:
-    """Without a reference the context has no valid span."""
-    span = get_current_span(span_context(SpanRef(trace_id=7, span_id=8))).get_span_context()
-    assert (span.trace_id, span.span_id, span.trace_flags) == (7, 8, 1)
-    assert not get_current_span(span_context(None)).get_span_context().is_valid
 
 
 def test_the_span_has_the_score_and_the_normalized_score() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.trace import Span
 
 from pipeline import ANSWER, CONTEXT, QUESTION, GatedJudge, Pipeline, good_judge, running
@@ -96,13 +96,6 @@ def test_other_attributes_are_kept() -> None:
     """Token counts, models, ids, scores and errors stay, and so do the other fields of the span."""
     pairs = [(path, span, shown) for path in PATHS for span, shown in stripped(path)]
     assert [path.stem for path, span, shown in pairs if not is_intact(span, shown)] == []
-
-
-@needs_recordings
-def test_most_recordings_export_texts_without_the_filter() -> None:
-    """Otherwise the two tests above would show nothing."""
-    telling = [path for path in PATHS if any(span is not shown for span, shown in stripped(path))]
-    assert len(telling) > len(PATHS) / 2
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -229,14 +222,6 @@ def test_the_option_says_whose_texts_stay(
     assert before.attributes == SAID
 
 
-@pytest.mark.parametrize("asked", ['{"card": 4111}', "[4111]", '{"4111": true}'])
-def test_a_question_that_looks_like_json_is_redacted_as_text(asked: str) -> None:
-    """Its numbers and names are parts of one text."""
-    clean = ContentFilter(exported="all", redactor=redactor(hide("4111")))
-    shown = clean.shown(span({semconv.QUESTION: asked}))
-    assert (shown.attributes or {})[semconv.QUESTION] == asked.replace("4111", "[redacted]")
-
-
 def test_a_span_without_texts_is_not_copied() -> None:
     """The filter returns the same object."""
     plain = span({"n": 1}, [("tick", {"a": 1})])
@@ -245,17 +230,6 @@ def test_a_span_without_texts_is_not_copied() -> None:
     assert STRIP.shown(ours) is ours
     foreign = span({"input.value": "Ada"})
     assert ContentFilter().shown(foreign) is foreign
-
-
-def test_events_keep_their_other_attributes() -> None:
-    """The original event is unchanged."""
-    before = span({}, [("gen_ai.choice", {"message": "Ada", "index": 0})])
-    shown = STRIP.shown(before)
-    assert [(e.name, dict(e.attributes or {})) for e in shown.events] == [
-        ("gen_ai.choice", {"index": 0})
-    ]
-    assert isinstance(shown.events[0], Event)
-    assert dict(before.events[0].attributes or {}) == {"message": "Ada", "index": 0}
 
 
 # --- every way out --------------------------------------------------------------------------------

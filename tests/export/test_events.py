@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
 from rag_eval_otel.config import ScoreEvents
-from rag_eval_otel.export.events import EventSink, SpanScores
+from rag_eval_otel.export.attributes import EventSink, SpanScores
 from rag_eval_otel.types import Ending, Evaluation, Score
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
@@ -47,14 +47,6 @@ def test_events_keep_the_scale_of_the_metric() -> None:
     (event,) = emitted(Evaluation(scores=(NORMAL,)))
     assert event["gen_ai.evaluation.score.value"] == 4.0
     assert not any("normalized" in key for key in event)
-
-
-def test_events_have_the_threshold_of_the_label() -> None:
-    """A score without a threshold has neither."""
-    passed = Score(name="mrr", value=1.0, label="pass", threshold=1)
-    events = emitted(Evaluation(scores=(passed, Score(name="ndcg", value=1.0))))
-    assert [one.get("rag.evaluation.threshold") for one in events] == [1.0, None]
-    assert [one.get("gen_ai.evaluation.score.label") for one in events] == ["pass", None]
 
 
 def test_events_of_names_with_a_lone_surrogate_are_exported() -> None:
@@ -103,9 +95,3 @@ def test_scores_of_both_judges_of_a_cascade_are_events() -> None:
 def test_log_records_leave_the_events_of_the_span_alone() -> None:
     """By default, scores are log records, and a span has no events of ours."""
     assert [event.name for event in SpanScores().copy(ended(), SCORED).events] == ["mine"]
-
-
-def test_a_skipped_turn_has_no_events() -> None:
-    """Without an evaluation there is only the reason, which is an attribute."""
-    span = SpanScores(events="span").copy(ended(), Ending("skipped", "no_answer"))
-    assert len(span.events) == 1

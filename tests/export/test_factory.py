@@ -11,8 +11,8 @@ from pipeline import good_judge, running
 from rag_eval_otel import instrument, registry
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.export.events import EventSink
-from rag_eval_otel.export.factory import SINKS, build_sinks
+from rag_eval_otel.export.attributes import EventSink
+from rag_eval_otel.live.instrument import SINKS, build_sinks
 from rag_eval_otel.types import Evaluation
 
 

@@ -19,7 +19,6 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.judge.budget import NANO, Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.live.admission import Admission
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock
@@ -83,36 +82,6 @@ def test_fault_38_a_budget_of_requests_is_exact(measured: Callable[[str, object]
     measured("requests of 192 in the next minute", second - half)
     assert (first, half, second) == (100, 100, 200)
     assert reasons.count("budget") == 3 * THREADS - 100
-
-
-@pytest.mark.slow
-@pytest.mark.fault(38, expected="retries count as requests")
-def test_fault_38_retries_are_within_the_budget(measured: Callable[[str, object], None]) -> None:
-    """A server that always fails gets no more HTTP requests than the budget allows."""
-    budget = Budget(limits_of("9 requests/minute", where="budget"), clock=ManualClock())
-    down = HttpReply(status=500, body={"error": {"message": "down"}})
-    with ScriptedOpenAI(lambda _: down) as server:
-        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=1)
-        asyncio.run(judged(judge, budget, range(20)))
-        sent = len(server.requests)
-    measured("requests of a budget of 9", sent)
-    assert sent == 9
-
-
-@pytest.mark.fault(38, expected="600 turns a minute admit at most 606 and at least 594 in 60 s")
-def test_fault_38_turns_a_minute_slide(measured: Callable[[str, object], None]) -> None:
-    """No window of 60 seconds has more turns than the limit, and few have less."""
-    clock = ManualClock()
-    admission = Admission(limits=limits_of("600 turns/minute", where="budget"), clock=clock)
-    times = []
-    for _ in range(20_000):
-        if not admission.is_over_budget():
-            times.append(clock())
-        clock.advance(0.01)
-    windows = [sum(start <= at < start + 60 for at in times) for start in range(60, 140, 3)]
-    measured("turns in a window of 60 s", f"{min(windows)} to {max(windows)}")
-    assert max(windows) <= 600
-    assert min(windows) >= 594
 
 
 @pytest.mark.slow

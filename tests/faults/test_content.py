@@ -288,20 +288,6 @@ def test_fault_15_a_context_of_10_megabytes(
     measured("characters of the context", len(text))
 
 
-@pytest.mark.fault(15, expected="a trace with more than 16 MB of text is counted, not scored")
-def test_fault_15_a_trace_beyond_the_memory_for_traces(
-    measured: Measured, check_invariants: Invariants
-) -> None:
-    """10 MB, in the span of the retriever and again in that of the model; all spans leave."""
-    with attached() as app:
-        make_turn(app, context="It is so. \ud800\x00" * 850_000, answer="Ada founded it.")
-        assert app.handle.flush(100)
-        check_invariants(app, turns=1, spans=3)
-        counted = app.counted()
-    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
-    assert counted == {("skipped", "evicted"): 1}
-
-
 def test_scores_of_suspected_texts_are_marked_and_no_evidence_of_drift() -> None:
     """The span says so, the details name the signs, and drift detection gets no value."""
     with attached() as app:
@@ -318,17 +304,3 @@ def test_scores_of_suspected_texts_are_marked_and_no_evidence_of_drift() -> None
     assert evaluation["faithfulness"].detail["injection"] == ["control_token"]
     names = [name for name, _, _ in monitored_values(evaluation)]
     assert names == ["faithfulness.scored"]
-
-
-def test_texts_are_searched_for_signs_only_if_a_judge_sees_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The search takes time and says something about the replies of a judge only."""
-    searched: list[object] = []
-    monkeypatch.setattr(
-        "rag_eval_otel.evaluation.suspicions", lambda texts: searched.append(texts) or ()
-    )
-    sample = Sample(question="Q", contexts=["C"], answer="Yes.", reference="Yes.")
-    for metrics, times in (["answer_exact_match"], 0), (["answer_exact_match", "faithfulness"], 1):
-        asyncio.run(aevaluate(sample, metrics, judge=FakeJudge(good_answers)))
-        assert len(searched) == times

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from live import App, attached, said
-from openai_server import ScriptedOpenAI
 from pipeline import GatedJudge, OnesEmbedder, good_answers, good_judge
-from rag_eval_otel import Evaluation, OpenAIJudge, Sample, Score
+from rag_eval_otel import Evaluation, Sample, Score
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge, ManualClock
 from rag_eval_otel.types import Replies
-from support import good_parts
 
 Measured = Callable[[str, object], None]
 Invariants = Callable[..., None]
@@ -117,42 +115,6 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
 
 
 @pytest.mark.slow
-@pytest.mark.fault(14, expected="at least 95 % of the paid evaluations are on a span, over HTTP")
-def test_fault_14_overload_of_a_judge_over_http(
-    measured: Measured, check_invariants: Invariants
-) -> None:
-    """A burst of ten times what the judge can answer until the spans' deadline."""
-    never = threading.Event()
-
-    def reply(body: Mapping[str, Any]) -> object:
-        never.wait(0.3)  # the time that the model takes
-        return good_parts(body)
-
-    turns, concurrency = 270, 2
-    with (
-        ScriptedOpenAI(reply, lambda _: [1.0, 0.0]) as server,
-        attached(
-            judge=OpenAIJudge("judge", base_url=server.base_url, api_key="key"),
-            embedder=OnesEmbedder(),
-            metrics=["context_relevance"],
-            concurrency=concurrency,
-            hold_seconds=4.0,
-        ) as app,
-    ):
-        for number in range(turns):
-            recorded(app, number)
-        wait_until(lambda: sum(app.counted().values()) == turns)
-        wait_until(lambda: len(app.exported()) == turns)
-        check_invariants(app, turns=turns, spans=turns)
-        statuses, counted = app.statuses(), app.counted()
-    paid = sum(n for (outcome, _), n in counted.items() if outcome != "dropped")
-    measured("turns, evaluations, spans with scores", (turns, paid, statuses["scored"]))
-    assert counted["dropped", "overload"] > 0
-    # On a busy machine, the first evaluations may outlast the deadline before their pace is known.
-    assert statuses["scored"] >= 0.95 * paid - concurrency
-
-
-@pytest.mark.slow
 @pytest.mark.fault(14, expected="a burst of 64 turns loses none with concurrency 16")
 def test_fault_14_a_burst_that_is_no_overload(
     measured: Measured, check_invariants: Invariants
@@ -198,37 +160,6 @@ def test_fault_13_a_judge_that_is_much_too_slow(
     measured("most spans held", most)
     assert most <= 100
     assert counted["dropped", "overload"] >= 2500
-
-
-@pytest.mark.slow
-@pytest.mark.fault(14, expected="100,000 spans in a burst: each leaves once, turns conserved")
-def test_fault_14_a_burst_of_spans(measured: Measured, check_invariants: Invariants) -> None:
-    """Turns and other spans of the application come without a pause."""
-    turns, others = 2_000, 10
-    with attached(judge="lexical", embedder="hashing", max_held=256, hold_seconds=2.0) as app:
-        tracer = app.provider.get_tracer("app")
-        for number in range(turns):
-            recorded(app, number)
-            for _ in range(others):
-                tracer.start_span("other").end()
-        assert app.handle.flush(PATIENCE)
-        app.handle.shutdown(PATIENCE)
-        check_invariants(app, turns=turns, spans=turns * (1 + others))
-        released = dict(app.handle.stats.released)
-    measured("spans that waited, by status", released)
-    assert sum(released.values()) == turns
-
-
-@pytest.mark.fault(14, expected="the release status of spans is in a metric")
-def test_fault_14_the_release_status_is_in_a_metric(measured: Measured) -> None:
-    """The counter has the statuses that are on the spans."""
-    with attached(judge=good_judge(), embedder=OnesEmbedder(), max_held=1) as app:
-        for number in range(5):
-            recorded(app, number)
-        assert app.handle.flush(PATIENCE)
-        counted, statuses = app.counted_by("rag.evaluation.released", "status"), app.statuses()
-    measured("released", counted)
-    assert counted == dict(statuses)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableLambda
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_ON,
     Decision,
@@ -26,11 +23,9 @@ from opentelemetry.trace import format_trace_id
 
 from apps.parts import rag
 from live import App, attached, remote
-from rag_eval_otel import Evaluation
 from rag_eval_otel.errors import JudgeError, JudgeTransportError
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.metrics.custom import FunctionMetric
-from rag_eval_otel.runtime.background import BackgroundEvaluator
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Sample
 
@@ -96,29 +91,6 @@ def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
     measured(f"reason of the metric {bad.__name__}", *reasons)
 
 
-class Raising:
-    """A sink that fails."""
-
-    def __call__(self, evaluation: Evaluation) -> None:
-        """Fail."""
-        raise KeyError(evaluation)
-
-
-@pytest.mark.fault(26, expected="a sink that raises: spans, events and metrics have the scores")
-def test_fault_26_a_sink_raises(measured: Measured, check_invariants: Invariants) -> None:
-    """Its errors are counted, and the other sinks get every evaluation."""
-    with attached(sinks=[Raising()], raise_errors=False) as app:
-        for number in range(8):
-            app.turn(number)
-        drain(app)
-        check_invariants(app, turns=8, spans=24)
-        assert app.statuses()["scored"] == 8
-        assert sum(app.scored_spans().values()) == 8
-        errors = app.counted_by("rag.evaluation.internal_errors", "place")
-    measured("errors counted", errors)
-    assert sum(errors.values()) == 8
-
-
 # --- callbacks ------------------------------------------------------------------------------------
 
 
@@ -151,28 +123,6 @@ def test_fault_28_nested_chains_in_64_threads(
 
 
 # --- exporters ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.fault(29, expected="OTLP endpoint down: all turns are scored, no span is kept")
-def test_fault_29_nobody_listens_at_the_otlp_endpoint(
-    measured: Measured, check_invariants: Invariants
-) -> None:
-    """The real exporter behind a batch processor does not delay the scores for another exporter."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}/v1/traces"
-        provider = TracerProvider()
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=1)))
-        with attached(provider=provider) as app:
-            for number in range(50):
-                app.turn(number)
-            drain(app)
-            check_invariants(app, turns=50, spans=150)
-            assert app.counted() == {("scored", None): 50}
-            statuses = app.statuses()
-    measured("spans with scores of 50 turns, spans held", (statuses["scored"], 0))
-    assert statuses["scored"] == 50
 
 
 # --- parents and sampling -------------------------------------------------------------------------
@@ -256,36 +206,3 @@ def test_fault_logs_two_outages_of_a_judge(
     again = sum("answers again" in line for line in lines)
     measured("two outages: lines that begin and end one", (failed, again))
     assert (failed, again) == (2, 2)
-
-
-class Failing:
-    """A job that fails."""
-
-    size = 1
-    seconds_left = float("inf")
-
-    def begin(self) -> bool:
-        """Go on."""
-        return True
-
-    async def run(self) -> None:
-        """Fail."""
-        raise ZeroDivisionError
-
-    def give_up(self, _: str) -> None:
-        """Do nothing."""
-
-
-@pytest.mark.fault("logs", expected="200 jobs that fail at once are one line")
-def test_fault_logs_jobs_that_fail(measured: Measured, caplog: pytest.LogCaptureFixture) -> None:
-    """The line has the class and the place of the first."""
-    evaluator = BackgroundEvaluator()
-    for _ in range(200):
-        assert evaluator.submit(Failing())
-    assert evaluator.flush(PATIENCE)
-    evaluator.shutdown(PATIENCE)
-    lines = [one for one in caplog.records if "failed in a job" in one.getMessage()]
-    loud = [one for one in lines if one.levelno >= logging.WARNING]
-    measured("lines for 200 jobs that fail", len(loud))
-    assert len(loud) == 1
-    assert f"ZeroDivisionError at {__file__}:" in loud[0].getMessage()

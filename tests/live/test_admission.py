@@ -14,7 +14,7 @@ from otlp_receiver import ReceivedSpan
 from pipeline import SOURCES, Source, good_answers, running, statuses, turn, turns_counted
 from rag_eval_otel import LexicalJudge
 from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.live.admission import Admission, facts_of, sampling_point
+from rag_eval_otel.live.scorer import Admission, facts_of, sampling_point
 from rag_eval_otel.sampling import Sampling, SamplingRule
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Evaluation, Label, Score
@@ -53,14 +53,6 @@ def test_probabilities_are_those_of_the_sample() -> None:
         assert found == (
             Sampling(probability=0.3) if sampling_point(trace_id) < 0.3 else "sample_rate"
         )
-
-
-def test_what_is_chosen_more_often_is_no_part_of_the_uniform_sample() -> None:
-    """A turn with an error has probability 1, and is targeted if the rate leaves it out."""
-    admission = Admission(sample_rate=0.3)
-    for trace_id in range(200):
-        found = admission.draw(trace_id, lambda: {"error": (True,)})
-        assert found == Sampling(probability=1.0, is_targeted=sampling_point(trace_id) >= 0.3)
 
 
 def test_a_rate_of_0_turns_scoring_off_also_for_errors() -> None:
@@ -147,21 +139,6 @@ def test_feedback(feedback: object, expected: str) -> None:
     assert facts_of(turn_with({"feedback": feedback}), [])["feedback"] == (expected,)
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -1, 0.49, False, 0.5, 1, 5, True])
-def test_feedback_as_a_text_means_what_the_value_means(value: float) -> None:
-    """A number or truth value is read alike, whether the span has it as such or as a text."""
-    told = facts_of(turn_with({"feedback": value}), [])["feedback"]
-    assert told == (("bad" if value < 0.5 else "good"),)
-    for text in (str(value), str(value).lower(), f" {value} "):
-        assert facts_of(turn_with({"feedback": text}), [])["feedback"] == told
-
-
-@pytest.mark.parametrize("nothing", [None, ""])
-def test_empty_feedback_is_none(nothing: object) -> None:
-    """A turn whose feedback is empty has no feedback."""
-    assert facts_of(turn_with({"feedback": nothing}), [])["feedback"] == ()
-
-
 # --- whole pipelines ------------------------------------------------------------------------------
 
 
@@ -201,15 +178,6 @@ def test_a_disabled_sdk_disables_the_cascade_and_the_rules(
     with running(cascade=LexicalJudge(), sample_rate=rules) as app:
         assert app.handle.flush()
         assert app.handle.stats.turns == {}
-
-
-def test_without_sampling_the_probability_is_1() -> None:
-    """All turns are evaluated, and say so."""
-    with running() as app:
-        names = app.run_turns(2)
-        assert app.handle.flush()
-        app.stop()
-        assert probabilities(app.arrived(names)) == {("scored", 1.0): 2}
 
 
 def test_rules_see_the_route_of_the_request() -> None:

@@ -11,7 +11,7 @@ from live import KIND, STATUS, App, asked, attached, said, told
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import SdkSpan
-from rag_eval_otel.export.events import SpanScores
+from rag_eval_otel.export.attributes import SpanScores
 from rag_eval_otel.types import Ending, Evaluation, Score
 
 

@@ -13,12 +13,12 @@ from typing import TypeAlias, get_args
 import pytest
 
 from rag_eval_otel.export.metrics import DropReason
-from rag_eval_otel.live.causes import cause_of, causes, causes_text, findings_on_turns
+from rag_eval_otel.live.doctor import cause_of, causes, causes_text, findings_on_turns
 from rag_eval_otel.tools.doctor import Verdict
 from rag_eval_otel.types import ErrorReason, Reason, SkipReason
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("live/causes.py", "live/doctor.py", "tools/doctor.py")
+NAMES = ("live/doctor.py", "tools/doctor.py")
 SOURCES = [ROOT / "rag_eval_otel" / name for name in NAMES]
 
 PROVIDER = """

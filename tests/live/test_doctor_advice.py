@@ -20,7 +20,7 @@ from apps.parts import PROMPT, handbook, join
 from live import App, asked, attached, generated, retrieved, said, told
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.causes import cause_of, causes
+from rag_eval_otel.live.doctor import cause_of, causes
 from rag_eval_otel.semconv import EVALUATION_CONTEXTS_SOURCE as SOURCE
 
 Build = Callable[[App, Span | None], None]

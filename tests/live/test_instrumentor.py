@@ -95,28 +95,6 @@ def test_runs_are_not_traced_beside_another_instrumentor(
     assert caplog.text.count("add 'langchain' to OTEL_PYTHON_DISABLED") == (other is not None)
 
 
-def test_instrumentor_takes_sinks(
-    instrumentor: RagEvalInstrumentor, exporter: InMemorySpanExporter
-) -> None:
-    """A sink gets the evaluations, as with `instrument`."""
-    got: list[Any] = []
-    instrument(instrumentor, exporter, sinks=[KeepingSink(got)])
-    rag().invoke(QUESTION)
-    instrumentor.uninstrument()
-    assert len(got) == 1
-
-
-class KeepingSink:
-    """A sink that appends evaluations to a list."""
-
-    def __init__(self, got: list[Any]) -> None:
-        self._got = got
-
-    def __call__(self, evaluation: Any) -> None:
-        """Append ``evaluation``."""
-        self._got.append(evaluation)
-
-
 def test_bad_options_are_refused(
     instrumentor: RagEvalInstrumentor, exporter: InMemorySpanExporter
 ) -> None:

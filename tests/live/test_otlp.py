@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from otlp_receiver import OtlpReceiver
 from pipeline import (
     SOURCES,
     GatedJudge,
@@ -23,8 +22,8 @@ from pipeline import (
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
-from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.instrument import pipeline_of
+from rag_eval_otel.live.shutdown import Draining
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies
 
@@ -125,17 +124,6 @@ def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source)
         assert turns_counted(app.receiver) == {("scored", None): 1}
 
 
-@pytest.mark.slow
-@SOURCES
-def test_flush_with_a_stuck_judge_releases_everything(source: Source) -> None:
-    """A flush does not wait for a judge that hangs: the span leaves with status flushed."""
-    judge = GatedJudge()
-    with running(judge=judge, shutdown_seconds=0.1, source=source) as app:
-        names = app.run_turns(3)
-        assert not app.handle.flush(0.4), "the scores are still missing"
-        assert statuses(app.arrived(names, wait=True)) == {"flushed": 3}
-
-
 class BlockingJudge:
     """Blocks the thread that asks it, until it is let go."""
 
@@ -180,7 +168,7 @@ def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: So
 @pytest.fixture
 def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give an ending without time to wait for scores all the time that it needs for the spans."""
-    monkeypatch.setattr("rag_eval_otel.live.draining._GRACE", 60.0)
+    monkeypatch.setattr("rag_eval_otel.live.shutdown._GRACE", 60.0)
 
 
 @pytest.mark.slow
@@ -203,21 +191,6 @@ def test_shutdown_with_pending_turns_loses_none(judge: str, pending: int, source
     assert statuses(spans) == {{"quick": "scored", "stuck": "shutdown"}[judge]: pending}
     outcome = {"quick": ("scored", None), "stuck": ("dropped", "shutdown")}[judge]
     assert turns_counted(app.receiver) == {outcome: pending}
-
-
-@pytest.mark.slow
-@SOURCES
-def test_turns_behind_a_stuck_judge_are_counted_once(source: Source) -> None:
-    """A shutdown counts turns that were found, but not scored, only as turns, not as traces too."""
-    judge = GatedJudge()
-    with running(judge=judge, concurrency=1, shutdown_seconds=0.1, source=source) as app:
-        names = app.run_turns(1)
-        assert not app.handle.flush(0.4)
-        names += app.run_turns(3)
-        assert not app.handle.flush(0.4)
-        app.stop()
-        assert len(app.arrived(names)) == 4
-    assert turns_counted(app.receiver) == {("dropped", "shutdown"): 4}
 
 
 @pytest.mark.slow
@@ -258,31 +231,6 @@ def test_text_over_the_byte_limit_is_not_held(
         counted = turns_counted(app.receiver)
     assert span.attributes["rag.evaluation.status"] == "overload"
     assert counted == {("dropped", "overload"): 1}
-
-
-@pytest.mark.slow
-@PROTOCOLS
-@SOURCES
-def test_exporter_down_then_up_delivers_once(protocol: str, source: Source) -> None:
-    """A receiver that refuses once gets the span at the exporter's retry, once."""
-    with running(protocol=protocol, source=source) as app:
-        app.receiver.fail_next(1)
-        names = app.run_turns(1)
-        app.handle.flush()
-        (span,) = app.arrived(names, wait=True)
-    assert span.attributes["rag.evaluation.status"] == "scored"
-
-
-@SOURCES
-def test_receiver_gone_does_not_disturb_what_comes_after(source: Source) -> None:
-    """A batch that can't be exported is the exporter's loss; the next one arrives."""
-    with running(source=source) as app:
-        app.receiver.fail_next(1, status=400)
-        app.run_turns(1)
-        app.handle.flush()
-        second = app.run_turns(1)
-        app.handle.flush()
-        assert app.arrived(second, wait=True)
 
 
 @SOURCES
@@ -361,29 +309,6 @@ def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     assert all(point.count == 1 and len(point.bounds) == 19 for point in points)
     assert {e[1] for point in points for e in point.exemplars} == {span_id}
     assert span.attributes["rag.evaluation.context_relevance.explanation"] == "backed"
-
-
-def test_two_providers_are_independent() -> None:
-    """Instrumenting one provider says nothing about another."""
-    with running() as one, running() as two:
-        assert one.handle is not two.handle
-        one.run_turns(1)
-        one.handle.flush()
-        assert one.receiver.wait_for_spans(1)
-        assert not two.receiver.spans()
-
-
-@pytest.mark.slow
-@SOURCES
-def test_slow_receiver_bounds_the_flush(source: Source) -> None:
-    """A receiver that hangs costs its exporter's time-out, not our promise: the span arrives."""
-    receiver = OtlpReceiver()
-    with running(receiver=receiver, source=source) as app:
-        receiver.pause()
-        names = app.run_turns(1)
-        app.handle.flush(0.2)
-        receiver.resume()
-        assert app.arrived(names, wait=True)
 
 
 def test_lone_surrogates_cost_no_span() -> None:
@@ -550,30 +475,3 @@ def test_runs_after_the_shutdown_are_counted_as_such() -> None:
         (arrived,) = app.arrived(names)
         assert turns_counted(app.receiver) == {("dropped", "shutdown"): 1}
     assert arrived.attributes["rag.evaluation.status"] == "shutdown"
-
-
-@SOURCES
-def test_a_turn_that_ends_while_shutting_down_is_counted(source: Source) -> None:
-    """A turn that ends just when the holding has ended leaves at once, and is counted once."""
-    with running(source=source) as app:
-        pipeline_of(app.handle).store.is_open = False  # as a shutdown in another thread does
-        names = app.run_turns(1)
-        app.stop()
-        (arrived,) = app.arrived(names)
-        counted = turns_counted(app.receiver)
-    if source == "runs":
-        assert counted == {("dropped", "shutdown"): 1}
-        assert arrived.attributes["rag.evaluation.status"] == "shutdown"
-    else:  # its scores, if they come in time, go to the events
-        assert sum(counted.values()) == 1
-
-
-@pytest.mark.slow
-def test_turns_without_a_trace_are_sampled_one_by_one() -> None:
-    """Where there is no trace id to decide by, the share still is one."""
-    with running(sample_rate=0.5, spans="none", source="runs") as app:
-        app.run_turns(200)
-        app.stop()
-        counted = turns_counted(app.receiver)
-    assert 50 < counted["scored", None] < 150
-    assert counted["skipped", "sample_rate"] == 200 - counted["scored", None]

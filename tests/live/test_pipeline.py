@@ -10,11 +10,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 
 from live import App, attached, generated
-from pipeline import GatedJudge, OnesEmbedder, good_judge
-from rag_eval_otel import Evaluation, instrument
+from pipeline import GatedJudge
+from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.trace import TraceLimits
 
@@ -57,34 +56,12 @@ def test_shutdown_with_a_turn_that_is_not_over() -> None:
     """The incomplete turn is read, refused and counted once, and its span leaves once."""
     with attached() as app:
         open_turn(app)
-        assert app.pipeline.count_held() == 1
+        assert len(app.pipeline.store) == 1
         app.handle.shutdown()
         assert left(app).most_common(1)[0][1] == 1
         assert sorted(app.names()) == ["chain", "retriever"]
         assert sum(app.counted().values()) == 1
         assert app.scored_spans() == {}
-
-
-def test_shutdown_scores_what_is_complete() -> None:
-    """A shutdown with enough time scores turns that were not read yet."""
-    with attached() as app:
-        session = app.plain("session")
-        chains = [app.turn(number, session) for number in range(5)]
-        app.handle.shutdown()
-        assert [app.status_of(chain) for chain in chains] == ["scored"] * 5
-        assert app.counted() == {SCORED: 5}
-
-
-def test_shutdown_without_time() -> None:
-    """Turns that are given up are counted as such, and every span leaves."""
-    judge = GatedJudge()
-    with attached(judge=judge) as app:
-        for number in range(5):
-            app.turn(number)
-        app.handle.shutdown(0.0)
-        assert app.statuses() == {"shutdown": 5, None: 10}
-        assert app.counted() == {("dropped", "shutdown"): 5}
-        judge.open()
 
 
 def test_after_shutdown_spans_pass() -> None:
@@ -147,57 +124,7 @@ def test_the_message_of_an_exception_in_a_sink_is_not_logged(
     assert "answer_relevancy" not in caplog.text
 
 
-def test_taken_off_and_put_on_again_in_the_middle_of_a_turn() -> None:
-    """Half a turn for each pipeline: neither scores it, and the next turn is scored by the new."""
-    with attached() as app:
-        chain = app.chain(1)
-        app.retrieve(1, chain)
-        app.handle.shutdown()
-        again = instrument(
-            tracer_provider=app.provider,
-            logger_provider=app.logger_provider,
-            judge=good_judge(),
-            embedder=OnesEmbedder(),
-            raise_errors=True,
-        )
-        assert again is not app.handle
-        app.generate(1, chain)
-        chain.end()
-        assert again.flush()
-        assert app.statuses() == {None: 3}
-        second = app.turn(2)
-        assert again.flush()
-        assert app.status_of(second) == "scored"
-        app.handle.shutdown()  # the first again: it must leave the second alone
-        third = app.turn(3)
-        assert again.flush()
-        assert app.status_of(third) == "scored"
-        again.shutdown()
-
-
-def test_instrumented_twice_each_turn_is_scored_once() -> None:
-    """The second call attaches nothing."""
-    with attached() as app:
-        assert instrument(tracer_provider=app.provider) is app.handle
-        chain = app.turn()
-        assert app.handle.flush()
-        assert app.scored_spans() == {chain.get_span_context().span_id: 1}
-
-
 # --- not enough room, not enough time -------------------------------------------------------------
-
-
-def test_scores_that_come_after_the_deadline() -> None:
-    """A span does not wait for a stream for ever; event and histogram still come."""
-    with attached(hold_seconds=0.05) as app:
-        chain, call = open_turn(app)
-        assert app.store.wait_left(30)
-        assert app.status_of(chain) == "timeout"
-        call.end()
-        assert app.handle.flush()
-        assert app.scored_spans() == {chain.get_span_context().span_id: 1}
-        assert app.counted() == {SCORED: 1}
-        assert set(left(app).values()) == {1}
 
 
 def test_no_room_to_hold_a_span() -> None:
@@ -237,7 +164,7 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         counted = app.counted()
         assert counted.keys() == {("skipped", "evicted")}
         app.let_leave()
-        assert app.pipeline.count_held() == 10 - counted["skipped", "evicted"]
+        assert len(app.pipeline.store) == 10 - counted["skipped", "evicted"]
         for _, call in streams:
             call.end()
         assert app.handle.flush()
@@ -246,15 +173,6 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         assert app.counted() == {("skipped", "evicted"): evicted, SCORED: 10 - evicted}
         assert set(left(app).values()) == {1}
         assert len(app.exported()) == 30
-
-
-def test_turns_that_are_not_admitted_leave_at_once() -> None:
-    """Sampling and budget hold for spans of others, too."""
-    with attached(sample_rate=0.0) as app:
-        app.turn()
-        assert app.handle.flush()
-        assert app.statuses() == {"skipped": 1, None: 2}
-        assert app.counted() == {("skipped", "sample_rate"): 1}
 
 
 def test_a_job_that_is_given_up_lets_its_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,30 +232,6 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_turns_on_many_threads() -> None:
-    """Each turn is scored once, on its span, however many are recorded at once."""
-    barrier = threading.Barrier(8)
-    with attached() as app:
-        session = app.plain("session")
-
-        def run(thread: int) -> None:
-            barrier.wait(30)
-            for number in range(10):
-                app.turn(100 * thread + number, session if number % 2 else None)
-
-        threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        session.end()
-        assert app.handle.flush()
-        assert app.counted() == {SCORED: 80}
-        assert app.statuses() == {"scored": 80, None: 161}
-        assert set(app.scored_spans().values()) == {1}
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_in_the_middle_of_a_turn() -> None:
@@ -362,19 +256,9 @@ def test_a_fork_in_the_middle_of_a_turn() -> None:
 
 
 def _child(app: App) -> int:
-    if len(app.store.traces) or app.store.collecting_size or app.pipeline.count_held():
+    if len(app.store.traces) or app.store.collecting_size or len(app.pipeline.store):
         return 2
     own = app.turn(2)
     if not app.handle.flush(20):
         return 3
     return 0 if app.status_of(own) == "scored" else 4
-
-
-def test_a_provider_that_is_shut_down_first() -> None:
-    """Shutting the provider down is shutting the pipeline down."""
-    provider = TracerProvider()
-    with attached(provider=provider) as app:
-        chain = app.turn()
-        provider.shutdown()
-        assert app.status_of(chain) == "scored"
-        assert app.counted() == {SCORED: 1}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import copy_context
 from types import SimpleNamespace
 from typing import Any
@@ -135,21 +134,6 @@ def test_what_cannot_be_recorded(
     assert not app.spans[0].events
 
 
-def test_a_wrong_call_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Every request may make the same mistake; one warning is enough."""
-    monkeypatch.setenv("RAG_EVAL_RAISE_ERRORS", "off")
-    caplog.set_level(logging.DEBUG, "rag_eval_otel")
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        for _ in range(3):
-            record_question(1)  # type: ignore[arg-type]  # that is the mistake
-    warned = [r for r in caplog.records if r.levelno == logging.WARNING]
-    assert len(warned) <= 1
-    assert len(caplog.records) == 3
-
-
 def test_without_a_recorded_span_nothing_happens() -> None:
     """Outside of any span, and on one that is not sampled, a call does nothing."""
     app = App(sampler=ALWAYS_OFF)
@@ -217,16 +201,6 @@ def test_nothing_found_is_a_turn_without_contexts() -> None:
         record_retrieval(QUESTION, [])
         record_answer(ANSWER)
     assert app.results == [Sample(question=QUESTION, answer=ANSWER)]
-
-
-def test_the_last_question_and_answer_count() -> None:
-    """Who says it again corrects it."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        record_question("first")
-        record_answer("first")
-        say_all()
-    assert app.results == [SAMPLE]
 
 
 @pytest.mark.parametrize(
@@ -316,25 +290,6 @@ def test_what_a_limit_has_cut_is_refused(limits: SpanLimits, reason: str) -> Non
     assert app.results == [reason]
 
 
-@pytest.mark.parametrize("hidden", ["[REDACTED]", "***"])
-def test_what_was_hidden_stays_hidden(hidden: str) -> None:
-    """A marker in place of a text is no text."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        say_all()
-        record_answer(hidden)
-    assert app.results == ["redacted"]
-
-
-def test_a_text_that_looks_like_a_repr_is_a_text() -> None:
-    """Texts that the application records itself are used unchanged."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        say_all()
-        record_question("print(x)")
-    assert app.results == [Sample(question="print(x)", contexts=[CONTEXT], answer=ANSWER)]
-
-
 # --- where it is said -----------------------------------------------------------------------------
 
 
@@ -363,24 +318,6 @@ def test_in_threads_and_tasks() -> None:
     for trace in traces:
         spans = [SdkSpan(s) for s in app.spans if s.context and s.context.trace_id == trace]
         assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
-
-
-def test_in_a_generator() -> None:
-    """The answer of a stream is recorded when it is complete, before its span ends."""
-    app = App()
-
-    def stream() -> Iterator[str]:
-        with app.tracer.start_as_current_span("ask"):
-            record_question(QUESTION)
-            record_retrieval(QUESTION, [CONTEXT])
-            said = []
-            for word in ANSWER.split(" "):
-                said.append(word)
-                yield word
-            record_answer(" ".join(said))
-
-    assert list(stream())
-    assert app.results == [SAMPLE]
 
 
 # --- scored ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, TypedDict
@@ -11,12 +10,11 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import tool
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from apps import company
 from apps.compat import START, StateGraph, make_agent
 from apps.fakes import KeywordRetriever, ScriptedChat
-from apps.parts import PROMPT, rag
+from apps.parts import PROMPT
 from apps.replies import calling, saying
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.live import recorded
@@ -53,19 +51,6 @@ def test_in_a_function_of_a_chain() -> None:
     invoke(captured, RunnableLambda(lambda question: generate(question, search(question))))
     assert captured.truths == TURN
     assert captured.errors == []
-
-
-def test_in_a_coroutine_of_a_chain() -> None:
-    """The same in a task."""
-    captured = capture()
-
-    async def ask(question: str) -> str:
-        record_retrieval(question, list(PAGES))
-        prompt = PROMPT.invoke({"context": "\n".join(PAGES), "question": question})
-        return str((await ScriptedChat(reply=saying(ANSWER)).ainvoke(prompt)).content)
-
-    asyncio.run(RunnableLambda(ask).ainvoke(QUESTION, {"callbacks": [captured.handler]}))
-    assert captured.truths == TURN
 
 
 class State(TypedDict, total=False):
@@ -186,16 +171,6 @@ def test_documents_that_were_observed_give_way() -> None:
 # --- on the current span, or nowhere --------------------------------------------------------------
 
 
-def test_a_run_comes_before_a_span() -> None:
-    """Within a noted run nothing is written on the span that is current."""
-    captured = capture()
-    with captured.within("request"):
-        invoke(captured, RunnableLambda(lambda question: generate(question, search(question))))
-    assert captured.truths == TURN
-    assert not captured.span("request").events
-    assert not [k for k in captured.span("request").attributes or {} if k.startswith("rag.ret")]
-
-
 def test_a_run_that_nobody_notes() -> None:
     """Where our handler is not attached the current span takes it."""
     captured = capture()
@@ -210,15 +185,6 @@ def test_a_run_that_nobody_notes() -> None:
         RunnableLambda(ask).invoke(QUESTION)
     assert captured.truths == TURN
     assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
-
-
-def test_after_the_run_the_span_is_said() -> None:
-    """A run that has ended takes nothing any more."""
-    captured = capture(content="all")
-    with captured.within("request"):
-        invoke(captured, rag(KeywordRetriever()))
-        record_question("On the span?")
-    assert (captured.span("request").attributes or {})["rag.question"] == "On the span?"
 
 
 CALLS: dict[str, Callable[[], None]] = {
@@ -237,16 +203,6 @@ def test_nowhere(name: str, caplog: pytest.LogCaptureFixture) -> None:
             CALLS[name]()
     (told,) = caplog.records
     assert f"{name}() has no effect" in told.getMessage()
-
-
-def test_a_span_that_is_not_sampled_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
-    """The current span is not sampled."""
-    recorded._warnings.cache_clear()  # noqa: SLF001
-    captured = capture(sampler=ALWAYS_OFF)
-    with caplog.at_level(logging.WARNING, "rag_eval_otel"), captured.within("request"):
-        for call in CALLS.values():
-            call()
-    assert not caplog.records
 
 
 def test_a_wrong_argument_within_a_run() -> None:

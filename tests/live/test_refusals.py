@@ -13,9 +13,9 @@ from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import join, rag
 from apps.replies import saying, unavailable
-from live import App, answered, attached, generated, retrieved
+from live import App, attached, generated
 from rag_eval_otel import record_question, record_retrieval
-from recording import ANSWER, QUESTION, Capture, begin, begin_turn, capture, finish
+from recording import ANSWER, Capture, begin_turn, capture, finish
 
 FOUNDED = company.FOUNDED
 
@@ -92,14 +92,6 @@ def test_a_plain_chat_is_only_counted(caplog: pytest.LogCaptureFixture) -> None:
     assert not told(caplog)
 
 
-def test_what_has_nothing_of_a_turn_says_nothing() -> None:
-    """A chain that neither retrieves nor asks is not counted."""
-    captured = capture()
-    finish(captured, begin(captured, "chain", 1, asked=QUESTION, told=ANSWER))
-    assert captured.reasons == []
-    assert {said_on(span) for span in captured.spans} == {(None, None)}
-
-
 def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """The reason is logged once a minute, however many turns, with the page that gives advice."""
     captured = capture()
@@ -156,28 +148,6 @@ def test_a_held_span_says_why(made: Callable[[App], Any], reason: str) -> None:
         assert app.counted() == {("skipped", reason): 1}
 
 
-def test_foreign_refusals_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The same line, and the counter goes on."""
-    with attached() as app, caplog.at_level(logging.WARNING, "rag_eval_otel"):
-        for _ in range(3):
-            without_an_answer(app)
-        assert app.handle.flush()
-        assert app.counted() == {("skipped", "no_answer"): 3}
-    (line,) = told(caplog)
-    assert "no_answer" in line
-
-
-def test_what_is_left_out_on_purpose_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Sampling is the user's own wish: the span says it, the log does not."""
-    with attached(sample_rate=0.0) as app, caplog.at_level(logging.WARNING, "rag_eval_otel"):
-        chain = app.turn()
-        assert app.handle.flush()
-        own = chain.get_span_context().span_id
-        (left,) = [one for one in app.exported() if one.context.span_id == own]
-        assert said_on(left) == ("skipped", "sample_rate")
-    assert not told(caplog)
-
-
 def test_a_recorded_retrieval_without_an_answer() -> None:
     """An incomplete turn that the application records on its span is refused on that span."""
     with attached() as app:
@@ -187,16 +157,3 @@ def test_a_recorded_retrieval_without_an_answer() -> None:
         assert app.handle.flush()
         assert app.counted() == {("skipped", "no_answer"): 1}
         assert app.status_of(span) == "skipped"
-
-
-def test_other_spans_say_nothing() -> None:
-    """Only the span that stands for the turn speaks of its refusal."""
-    with attached() as app:
-        session = app.plain("session")
-        chain = app.step("CHAIN", session, **answered(1))
-        app.step("RETRIEVER", chain, **retrieved(1)).end()
-        chain.end()
-        session.end()
-        assert app.handle.flush()
-        assert app.statuses() in ({None: 3}, {None: 2, "skipped": 1})
-        assert ("skipped", "no_answer") in app.counted()

@@ -13,11 +13,10 @@ import pytest
 from live import attached
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Config, Sample
-from rag_eval_otel.errors import JudgeTransportError, RedactionError
+from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.live.repeats import SharedEvaluations
-from rag_eval_otel.live.spending import Spending, build_measurement
+from rag_eval_otel.live.scorer import SharedEvaluations, Spending, build_measurement
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
@@ -107,15 +106,6 @@ def test_texts_are_kept_in_memory_only_if_they_are_exported(explanations: Any) -
     assert second == (first if explanations else {"truncated": 1})
 
 
-def test_any_change_of_the_sample_is_another_turn() -> None:
-    """Another answer, another entry and another reference are evaluated."""
-    judge = verdicts()
-    shared, _ = evaluations(judge)
-    for change in ({}, {"answer": "Ada."}, {"extra": {"a": "b"}}, {"reference": ""}):
-        evaluated(shared, replace(SAMPLE, **change))  # type: ignore[arg-type]
-    assert len(judge.requests) == 2 * 4
-
-
 def test_a_judge_that_changes_its_model_is_asked_again() -> None:
     """Its scores have another version."""
     judge = verdicts()
@@ -161,20 +151,6 @@ def test_kept_scores_are_used_when_the_budget_is_spent() -> None:
     assert exported(first) == exported(second)
     assert asyncio.run(spending.of(replace(SAMPLE, answer="No."), Sampling())) == "budget"
     assert len(judge.requests) == 2
-
-
-def test_a_function_of_redaction_that_fails_is_reported_in_any_case() -> None:
-    """No score is looked up for texts that could not be redacted."""
-
-    def fails(_: str) -> str:
-        raise ValueError
-
-    shared, counts = evaluations(verdicts(), redact=fails)
-    with pytest.raises(RedactionError):
-        evaluated(shared)
-    with pytest.raises(RedactionError):
-        shared.known(SAMPLE)
-    assert not counts
 
 
 def test_the_pipeline_counts_what_it_looks_up() -> None:

@@ -65,17 +65,3 @@ def test_a_run_that_never_ends() -> None:
 def test_applications_at_once(data: st.DataObject) -> None:
     """However the events of applications mix, each gives the samples it gives by itself."""
     check_interleaved(data, EVERY)
-
-
-@pytest.mark.slow
-def test_a_run_of_any_application_that_never_ends() -> None:
-    """The same with all applications."""
-    check_unended(1)
-
-
-@pytest.mark.slow
-@examples(200)
-@given(st.data())
-def test_any_applications_at_once(data: st.DataObject) -> None:
-    """The same with all applications."""
-    check_interleaved(data, 1)

@@ -12,7 +12,7 @@ import pytest
 from pipeline import SOURCES, Source, good_judge, running, turns_counted
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.limits import TURNS, Limit
-from rag_eval_otel.live.admission import Admission
+from rag_eval_otel.live.scorer import Admission
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeJudge, ManualClock
 from rag_eval_otel.types import SkipReason
@@ -100,7 +100,7 @@ def test_a_turn_that_cannot_be_read_is_an_error_not_a_loss(
     def fails(_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("rag_eval_otel.live.score.extract", fails)
+    monkeypatch.setattr("rag_eval_otel.live.scorer.extract", fails)
     with running(raise_errors=False, judge=good_judge(), source=source) as app:
         app.run_turns(1)
         assert app.handle.flush()
@@ -109,15 +109,3 @@ def test_a_turn_that_cannot_be_read_is_an_error_not_a_loss(
         assert turns_counted(app.receiver) == {("error", "internal"): 1}
     assert arrived.attributes["rag.evaluation.status"] == "error"
     assert arrived.attributes["rag.evaluation.faithfulness.reason"] == "internal"
-
-
-def test_less_than_one_turn_a_minute() -> None:
-    """One turn in two minutes."""
-    clock = ManualClock()
-    admission = Admission(limits=turns(1, seconds=120), clock=clock)
-    clock.advance(120)
-    assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
-    clock.advance(60)
-    assert refusal_of(admission, 1) == "budget"
-    clock.advance(61)
-    assert refusal_of(admission, 1) is None

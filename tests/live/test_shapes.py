@@ -202,7 +202,7 @@ def test_no_text_is_exported_unasked(app: App) -> None:
 @each_app
 def test_all_texts_are_exported_where_asked(app: App) -> None:
     """With content capture on the spans hold question, contexts and answer."""
-    captured, _ = ran(app, "essential", "span")
+    captured, _ = ran(app, "essential", "all")
     values = [str(v) for s in captured.spans for v in (s.attributes or {}).values()]
     texts = {text for t in app.truths for text in (t.question, *t.contexts, t.answer)}
     assert not [text for text in texts if not any(text in value for value in values)]

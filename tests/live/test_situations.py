@@ -183,7 +183,7 @@ def test_5_a_fork_while_spans_are_held() -> None:
             status = 1
             try:
                 app.exporter.clear()
-                held = app.pipeline.count_held()
+                held = len(app.pipeline.store)
                 judge.open()
                 app.turn(2)
                 app.pipeline.submit_ended()

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge
-from rag_eval_otel import Evaluation, RagEvalCallbackHandler, RagEvalSpanProcessor, instrument
+from rag_eval_otel import RagEvalCallbackHandler, RagEvalSpanProcessor, instrument
 from rag_eval_otel.errors import ConfigError
 from runs import run_chain
 
@@ -80,20 +80,6 @@ def test_a_shutdown_of_the_provider_scores_and_exports(
     assert processor.handle.stats.held == 0
 
 
-def test_a_flush_of_the_provider_releases_what_is_not_scored(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """`TracerProvider.force_flush` does not wait for a judge that does not answer."""
-    judge = GatedJudge()
-    provider.add_span_processor(
-        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options(judge=judge))
-    )
-    record_turn(provider)
-    provider.force_flush(200)
-    assert statuses(exporter.get_finished_spans())["turn", "flushed"] == 1
-    judge.open()
-
-
 def test_stats_count_turns_and_held_spans(
     provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
@@ -113,26 +99,6 @@ def test_stats_count_turns_and_held_spans(
     assert stats.released == {"scored": 1}
     assert (stats.held, stats.scoring, stats.failures) == (0, 0, {})
     assert stats.sources == {"native": 1}
-
-
-def test_runs_of_langchain_share_the_pipeline(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """`Handle.callback` of the processor scores runs, whose spans go through the provider."""
-    processor = RagEvalSpanProcessor(
-        SimpleSpanProcessor(exporter), tracer_provider=provider, **options()
-    )
-    provider.add_span_processor(processor)
-    run_chain(processor.handle.callback, "rag")
-    assert provider.force_flush()
-    found = [(span.attributes or {}).get(STATUS) for span in exporter.get_finished_spans()]
-    assert Counter(found) == {"scored": 1, None: 2}
-
-
-def test_a_wrong_option_is_refused(exporter: InMemorySpanExporter) -> None:
-    """Options are checked as those of `instrument` are."""
-    with pytest.raises(ConfigError, match=r"hold_second.*hold_seconds"):
-        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), hold_second=5)  # type: ignore[call-arg]
 
 
 # --- added twice ----------------------------------------------------------------------------------
@@ -185,46 +151,6 @@ def test_a_processor_on_an_instrumented_provider_passes_its_spans_on(
     assert statuses(exporter.get_finished_spans()) == SCORED
     assert handle.stats.turns == {"scored": 1}
     handle.shutdown()
-
-
-class NotingSink:
-    """A sink that notes the evaluations, and when it was closed."""
-
-    def __init__(self) -> None:
-        """Note nothing yet."""
-        self.seen: list[str] = []
-
-    def __call__(self, evaluation: Evaluation) -> None:
-        """Note the evaluation."""
-        self.seen.append(evaluation.status)
-
-    def close(self) -> None:
-        """Note the end."""
-        self.seen.append("closed")
-
-
-def test_a_refused_processor_leaves_the_sinks_of_the_first_open(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """A sink that two processors share gets each turn once, and is closed with the first."""
-    shared, own = NotingSink(), NotingSink()
-    for sinks in ([shared], [shared, own]):
-        one = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), sinks=sinks, **options())
-        provider.add_span_processor(one)
-    record_turn(provider)
-    assert provider.force_flush()
-    assert (shared.seen, own.seen) == (["scored"], ["closed"])
-    provider.shutdown()
-    assert (shared.seen, own.seen) == (["scored", "closed"], ["closed"])
-
-
-def test_instrumenting_a_provider_that_has_a_processor(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """`instrument` attaches nothing, and returns the handle of the processor."""
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
-    provider.add_span_processor(processor)
-    assert instrument(tracer_provider=provider) is processor.handle
 
 
 def test_the_callback_handler_finds_a_processor(
@@ -305,37 +231,6 @@ def test_an_exporter_in_place_of_a_processor_is_refused() -> None:
         RagEvalSpanProcessor(InMemorySpanExporter(), judge="lexical")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="wrap an exporter"):
         instrument(wrap=5, judge="lexical")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("sinks", [5, "name"])
-def test_sinks_that_are_no_sequence_are_refused(sinks: Any) -> None:
-    """A text is not read letter by letter."""
-    with pytest.raises(ConfigError, match="sinks must be a sequence of sinks and names"):
-        instrument(sinks=sinks, judge="lexical")
-
-
-class ClosingSink:
-    """A sink that counts calls of `close`."""
-
-    def __init__(self) -> None:
-        self.closed = 0
-
-    def __call__(self, evaluation: object) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def test_a_sink_is_closed_once_by_whatever_comes_first() -> None:
-    """The provider's shutdown closes a sink; a later shutdown of the handle does not repeat it."""
-    sink, provider = ClosingSink(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
-    handle = instrument(tracer_provider=provider, sinks=[sink], judge="lexical")
-    provider.shutdown()
-    assert sink.closed == 1
-    handle.shutdown()
-    assert sink.closed == 1
 
 
 def test_a_provider_can_be_instrumented_after_its_processor_was_shut_down() -> None:

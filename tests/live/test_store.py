@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
 from rag_eval_otel.capture.trace import Held
-from rag_eval_otel.live.clock import Clock
-from rag_eval_otel.live.store import HoldLimits, Store
+from rag_eval_otel.live.store import Clock, HoldLimits, Store
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import UNTOUCHED, Ending
 
@@ -97,13 +96,6 @@ def test_a_span_that_is_not_likely_leaves_as_it_is() -> None:
     assert kept.seconds_left(span) < 61
 
 
-def test_one_span_is_not_held_twice() -> None:
-    """A span that claims the identity of a held one is refused, not swallowed."""
-    kept = store()
-    assert kept.hold(held())
-    assert not kept.hold(held())
-
-
 @pytest.mark.parametrize("limit", [{"max_spans": 2}, {"max_bytes": 20}])
 def test_limits_refuse(limit: dict[str, int]) -> None:
     """Over the limit in spans or bytes nothing is held; a span that has left makes room."""
@@ -120,15 +112,6 @@ def test_spans_that_get_no_scores_are_bounded_in_number() -> None:
     kept = store()
     stored = [kept.hold(held(number, size=0, is_likely=False)) for number in range(81)]
     assert stored == [True] * 80 + [False]
-
-
-def test_closed_holds_nothing() -> None:
-    """After closing nothing is held any more, and a fork does not open the store again."""
-    kept = store()
-    kept.close()
-    kept.reset()
-    assert not kept.is_open
-    assert not kept.hold(held())
 
 
 def test_deadlines_in_order() -> None:
@@ -245,17 +228,6 @@ def test_threads_race_for_each_span() -> None:
 # --- the clock ------------------------------------------------------------------------------------
 
 
-def test_the_clock_keeps_deadlines() -> None:
-    """Nobody else is needed for spans to leave in time."""
-    kept, exits = store(seconds=0.01), Exits()
-    with ticking(kept, exits) as clock:
-        for number in range(3):
-            kept.hold(held(number))
-        clock.wake()
-        assert kept.wait_left(PATIENCE)
-    assert exits.left == [(0, "timeout"), (1, "timeout"), (2, "timeout")]
-
-
 def test_a_deadline_is_kept_between_two_exports() -> None:
     """While many spans leave slowly, those that are due leave next."""
     time, kept = ManualClock(), None
@@ -313,18 +285,6 @@ def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
         gate.set()
         assert clock.call(lambda: calls.append(2), PATIENCE)
         assert calls == [1, 2]
-
-
-def test_what_is_asked_of_a_clock_that_has_ended_is_done() -> None:
-    """A flush after the end does not wait for a thread that is gone."""
-    calls = list[int]()
-    with ticking(store(), Exits()) as clock:
-        assert clock.call(lambda: calls.append(1), PATIENCE)
-        thread = clock._thread  # noqa: SLF001
-    assert thread is not None
-    thread.join(PATIENCE)
-    assert clock.call(lambda: calls.append(2), PATIENCE)
-    assert calls == [1, 2]
 
 
 def test_a_clock_that_cannot_go_on_stores_one_wish_to_export() -> None:

@@ -139,18 +139,6 @@ def test_a_turn_is_taken_out_of_a_trace_that_goes_on() -> None:
     assert seen.after(600.0) == 2
 
 
-def test_a_session_s_age_is_that_of_what_is_left_of_it() -> None:
-    """A turn under way is not cut short because its session is old."""
-    seen = Watched()
-    session = seen.plain.start_span("session")
-    seen.step("RETRIEVER", session, **retrieved(0)).end()
-    for number in range(1, 9):
-        seen.turn(number, session).end()
-        seen.after(290.0 if number == 1 else 1.0)
-        seen.after(1.0)
-    assert len(seen.ready) == 8
-
-
 def test_a_session_whose_start_is_long_forgotten() -> None:
     """Many spans have started since: the session is known by being current."""
     seen = Watched()
@@ -212,14 +200,6 @@ def test_spans_that_never_end_are_not_kept_for_ever() -> None:
         kept = list(app.store.open_spans)
         assert len(kept) == KEPT_OPEN
         assert kept[-1] is alive[-1]
-
-
-def test_spans_that_the_application_has_dropped_are_not_waited_for() -> None:
-    """A span that nobody can end any more is not kept alive by the note of its start."""
-    with attached() as app:
-        app.plain("dropped")
-        app.pipeline.sweep()
-        assert list(app.store.open_spans) == []
 
 
 class Counting(InMemorySpanExporter):
@@ -341,12 +321,3 @@ def test_what_is_held_counts_once() -> None:
         seen.turn(number, session).end()
         sizes.append(seen.held["chain"])
     assert max(sizes[1:]) < 2 * min(sizes)
-
-
-def test_events_and_lists_have_their_weight() -> None:
-    """Content in events, or in nested attributes, is counted like any other."""
-    seen = Watched()
-    span = seen.step("RETRIEVER", texts=["x" * 10_000, "y" * 10_000])
-    span.add_event("chroma", {"document": "z" * 10_000})
-    span.end()
-    assert 30_000 < seen.store.collecting_size < 40_000

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import (
     ANSWER,
@@ -107,10 +107,10 @@ def test_nothing_is_written_on_the_application_s_thread() -> None:
     with patient() as (captured, evaluator):
         run_turn(captured)
         assert captured.spans == ()
-        assert captured.pipeline.count_held() == len(evaluator.jobs) == 1
+        assert len(captured.pipeline.store) == len(evaluator.jobs) == 1
         evaluator.do_all()
         assert len(captured.spans) == 3
-        assert captured.pipeline.count_held() == 0
+        assert len(captured.pipeline.store) == 0
 
 
 def test_only_the_span_of_the_turn_waits() -> None:
@@ -119,7 +119,7 @@ def test_only_the_span_of_the_turn_waits() -> None:
         run_turn(captured)
         evaluator.jobs.pop().begin()
         assert [span.name for span in captured.spans] == ["retrieval", "chat"]
-        assert captured.pipeline.count_held() == 1
+        assert len(captured.pipeline.store) == 1
         evaluator.do_all()
         assert said_on(captured.spans[-1]) == "scored"
 
@@ -130,7 +130,7 @@ def test_what_is_no_turn_waits_for_nobody() -> None:
         finish(captured, begin(captured, "llm", 1, asked="q", told="a"))
         evaluator.jobs[0].begin()
         assert len(captured.spans) == 1
-        assert captured.pipeline.count_held() == 0
+        assert len(captured.pipeline.store) == 0
 
 
 def test_two_turns_of_one_tree_are_two_jobs() -> None:
@@ -141,10 +141,10 @@ def test_two_turns_of_one_tree_are_two_jobs() -> None:
         assert len(evaluator.jobs) == 2
         evaluator.advance(evaluator.jobs.pop())
         assert Counter(map(said_on, captured.spans)) == {None: 5, "scored": 1}
-        assert captured.pipeline.count_held() == 1
+        assert len(captured.pipeline.store) == 1
         evaluator.do_all()
         assert Counter(map(said_on, captured.spans)) == {None: 5, "scored": 2}
-        assert captured.pipeline.count_held() == 0
+        assert len(captured.pipeline.store) == 0
 
 
 def test_a_tree_that_is_released_before_it_was_read_is_read_then() -> None:
@@ -166,6 +166,26 @@ def test_a_queue_that_is_full() -> None:
         run_two(captured)
         assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 2}
         assert captured.outcomes == {("dropped", "overload"): 2}
+
+
+def test_a_tree_that_found_no_room_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its spans say ``overload``, so its turns are counted so, even if there is room by then."""
+    with patient() as (captured, evaluator):
+        answers = iter([False])
+        submit = evaluator.submit
+        monkeypatch.setattr(evaluator, "submit", lambda job: next(answers, True) and submit(job))
+        run_two(captured)
+        assert evaluator.jobs == []
+        assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 2}
+        assert captured.outcomes == {("dropped", "overload"): 2}
+
+
+def test_a_turn_takes_the_place_of_its_tree() -> None:
+    """The spans of turns count for ``max_held`` after their tree was read, too."""
+    with patient() as (captured, evaluator):
+        run_two(captured)
+        evaluator.jobs.pop().begin()
+        assert captured.pipeline.store.waiting == 2
 
 
 def test_a_queue_that_gets_full_between_two_turns() -> None:
@@ -191,7 +211,7 @@ def test_a_job_that_is_given_up(*, begun: bool) -> None:
                 job.give_up("shutdown")
         assert Counter(map(said_on, captured.spans)) == {None: 5, "shutdown": 2}
         assert captured.outcomes == {("dropped", "shutdown"): 2}
-        assert captured.pipeline.count_held() == 0
+        assert len(captured.pipeline.store) == 0
 
 
 @pytest.mark.parametrize("spans", ["essential", "none"])
@@ -208,11 +228,11 @@ def test_bytes_are_bounded(spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             shown = [SystemMessage("x" * 4000), HumanMessage(QUESTION)]
             call = begin(captured, "llm", number + 2, under=number, asked=shown, told=ANSWER)
             finish(captured, call, root)
-        held = captured.pipeline.count_held()
+        held = len(captured.pipeline.store)
         assert 0 < held < 9
         assert captured.outcomes == {("dropped", "overload"): 9 - held}
         evaluator.do_all()
-        assert captured.pipeline.count_held() == 0
+        assert len(captured.pipeline.store) == 0
         assert len(captured.spans) == (27 if spans == "essential" else 0)
 
 
@@ -283,7 +303,7 @@ def test_threads_that_come_at_once() -> None:
             evaluator.do_all()
             assert len({span.context.span_id for span in captured.spans}) == 7
             assert len(captured.spans) == 7
-            assert len(captured.turns) == 2
+            assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 2
 
 
 # --- context --------------------------------------------------------------------------------------
@@ -334,7 +354,7 @@ def test_an_evicted_tree_is_written_at_once() -> None:
         begin_turn(captured)
         captured.handler.on_chain_start(None, QUESTION, run_id=UUID(int=50))
         assert len(captured.spans) == 3
-        assert captured.pipeline.count_held() == 0
+        assert len(captured.pipeline.store) == 0
         assert evaluator.jobs == []
         assert captured.reasons == ["evicted"]
 
@@ -353,16 +373,6 @@ def test_runs_that_joined_a_span_are_written_as_well() -> None:
         assert {span.name for span in captured.spans} == {"retrieval", "chat", "ask"}
         assert said_on(captured.span("ask")) == "scored"
         assert len(captured.turns) == 1
-
-
-def test_an_ending_without_a_status_leaves_the_span_as_it_is() -> None:
-    """Nothing is written on a turn's span that there was nothing to evaluate of."""
-    with patient() as (captured, evaluator):
-        run_turn(captured)
-        (job,) = evaluator.jobs
-        job.begin()
-        release_all(captured, None)
-        assert [said_on(span) for span in captured.spans] == [None] * 3
 
 
 # --- a sampler that blocks ------------------------------------------------------------------------
@@ -408,4 +418,4 @@ def test_a_thread_that_is_blocked_while_it_writes_keeps_no_other_thread() -> Non
         assert Counter(map(said_on, captured.spans)) == {None: 5, "timeout": 2}
         assert set(Counter(span.context.span_id for span in captured.spans).values()) == {1}
         assert len(captured.turns) == 2
-        assert captured.pipeline.count_held() == 0
+        assert len(captured.pipeline.store) == 0

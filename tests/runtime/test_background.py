@@ -18,8 +18,12 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp, _Pace
-from rag_eval_otel.runtime.workers import DaemonExecutor, Workers
+from rag_eval_otel.runtime.threads import (
+    BackgroundEvaluator,
+    DaemonExecutor,
+    GivenUp,
+    Workers,
+)
 
 
 async def _nothing() -> None:
@@ -88,16 +92,6 @@ def test_jobs_run_on_one_daemon_thread() -> None:
     assert not evaluator.is_current()
     evaluator.shutdown(1)
     assert seen[0].ident not in evaluator.threads, "its number may become another thread's"
-
-
-def test_capacity_is_bounded() -> None:
-    """A job over the capacity is refused, and the caller told."""
-    evaluator, gate = BackgroundEvaluator(capacity=2), Gate()
-    assert [evaluator.submit(Call(gate)) for _ in range(3)] == [True, True, False]
-    gate.opened.set_result(None)
-    assert evaluator.flush(10)
-    assert evaluator.submit(Call())
-    evaluator.shutdown(1)
 
 
 def test_concurrency_is_bounded() -> None:
@@ -195,28 +189,6 @@ def test_judges_are_hidden_from_instrumentation_and_the_callers_span() -> None:
     evaluator.shutdown(1)
 
 
-def test_collected_evaluator_leaves_the_fork_hook_harmless() -> None:
-    """The fork hook does not keep an evaluator alive."""
-    evaluator = BackgroundEvaluator()
-    reference = weakref.ref(evaluator)
-    del evaluator
-    gc.collect()
-    assert reference() is None
-
-
-def test_executor_runs_and_reports() -> None:
-    """The daemon executor returns results and errors, and grows up to its limit."""
-    executor = DaemonExecutor(max_workers=2)
-    assert executor.submit(divmod, 7, 2).result(10) == (3, 1)
-    with pytest.raises(ZeroDivisionError):
-        executor.submit(divmod, 1, 0).result(10)
-    barrier = threading.Barrier(2)
-    both = [executor.submit(barrier.wait, 10) for _ in range(2)]
-    assert sorted(future.result(10) for future in both) == [0, 1]
-    assert executor.submit(threading.current_thread).result(10).daemon
-    executor.shutdown()
-
-
 def test_executor_skips_cancelled_work() -> None:
     """A call that was cancelled before its turn is not made."""
     executor = DaemonExecutor(max_workers=1)
@@ -253,20 +225,6 @@ def test_cancelled_work_is_freed_while_all_threads_are_stuck() -> None:
     assert blocker.result(10)
     assert last.result(10) == 2
     executor.shutdown()
-
-
-def test_names_are_looked_up_on_the_executor() -> None:
-    """The loop resolves host names without the interpreter's own thread pool."""
-    evaluator = BackgroundEvaluator()
-    found: Future[bool] = Future()
-
-    async def job() -> None:
-        infos = await asyncio.get_running_loop().getaddrinfo("localhost", 80)
-        found.set_result(bool(infos))
-
-    evaluator.submit(Call(job))
-    assert found.result(10)
-    evaluator.shutdown(1)
 
 
 def test_bytes_are_bounded() -> None:
@@ -315,22 +273,6 @@ def test_a_job_cannot_wait_for_itself() -> None:
     evaluator.submit(Call(job))
     assert evaluator.flush(10)
     assert seen == [True, False, False]
-
-
-def test_blocking_calls_of_judges_are_hidden_too() -> None:
-    """A call that a judge gives to the loop's executor runs under suppression, on our thread."""
-    evaluator = BackgroundEvaluator()
-    seen: Future[tuple[bool, bool]] = Future()
-
-    def blocking() -> tuple[bool, bool]:
-        return is_instrumentation_enabled(), evaluator.is_current()
-
-    async def job() -> None:
-        seen.set_result(await asyncio.get_running_loop().run_in_executor(None, blocking))
-
-    evaluator.submit(Call(job))
-    assert seen.result(10) == (False, True)
-    evaluator.shutdown(1)
 
 
 @pytest.mark.slow
@@ -423,42 +365,6 @@ def test_a_burst_is_done_to_the_end_however_late() -> None:
     evaluator.shutdown(10)
 
 
-def test_a_job_that_need_not_wait_is_done_however_late() -> None:
-    """Without overload the scores of a span that has left still go to the sinks."""
-    evaluator, done = BackgroundEvaluator(concurrency=1), Future[None]()
-
-    async def work() -> None:
-        done.set_result(None)
-
-    evaluator.submit(Call(work, seconds_left=0.0))
-    assert evaluator.flush(30)
-    assert done.done()
-    evaluator.shutdown(10)
-
-
-def test_the_time_that_jobs_take_counts() -> None:
-    """A job that has less time left than jobs take is not begun: it would be paid for and late."""
-    pace = _Pace()
-    for _ in range(100):
-        pace.add(2.0)
-    assert pace.estimate == pytest.approx(2.0, abs=0.01)
-    pace.add(6.0)
-    assert 4.0 < pace.estimate < 5.0
-
-
-def test_the_bytes_of_a_job_are_given_back_once() -> None:
-    """A job that was given up is not subtracted again when its thread comes back."""
-    evaluator, gate = BackgroundEvaluator(max_bytes=100), Gate()
-    job = Call(gate, size=60)
-    evaluator.submit(job)
-    gate.begun.result(30)
-    evaluator._remove(job)  # noqa: SLF001
-    evaluator._remove(job)  # noqa: SLF001
-    assert evaluator._bytes == 0  # noqa: SLF001
-    gate.opened.set_result(None)
-    evaluator.shutdown(10)
-
-
 # --- blocking calls on threads of their own -------------------------------------------------------
 
 
@@ -523,16 +429,6 @@ def test_a_call_that_was_given_up_is_not_begun() -> None:
     asyncio.run(several())
     asyncio.run(workers.run(lambda: None))
     assert not called
-
-
-def test_workers_end_with_their_owner() -> None:
-    """The threads of an object that is gone are gone, too."""
-    workers = Workers(1)
-    thread = asyncio.run(workers.run(threading.current_thread))
-    del workers
-    gc.collect()
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and 
 
 WORK = """
 import os, signal, sys, threading, time
-from rag_eval_otel.runtime import endings
-from rag_eval_otel.runtime.endings import call_at_end
+from rag_eval_otel.live import shutdown as endings
+from rag_eval_otel.live.shutdown import call_at_end
 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # coverage sets a handler, which ends the process
 
 class Work:

@@ -10,7 +10,6 @@ from opentelemetry._logs import _internal as logs_internal
 from opentelemetry.metrics import _internal as metrics_internal
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 from opentelemetry.util._once import Once
@@ -71,15 +70,6 @@ def test_unknown_exporter_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "pigeon")
     with pytest.raises(ConfigError, match=r"OTEL_TRACES_EXPORTER names 'pigeon'.*use otlp"):
         list(exporters("traces"))
-
-
-def test_a_metric_reader_is_taken_as_it_is() -> None:
-    """An exporter that is a metric reader (Prometheus) needs no periodic export."""
-    reader = InMemoryMetricReader()
-    made = Providers.exporting(traces=(), metrics=(reader,), logs=())
-    made.meter_provider.get_meter("m").create_counter("c").add(1)
-    assert reader.get_metrics_data() is not None
-    made.shutdown()
 
 
 @pytest.mark.parametrize(("environment", "name"), [({}, "demo"), ({"OTEL_SERVICE_NAME": "s"}, "s")])

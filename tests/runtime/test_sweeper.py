@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-import pytest
 
 from rag_eval_otel.runtime.guard import is_silent
-from rag_eval_otel.runtime.workers import Sweeper
+from rag_eval_otel.runtime.threads import Sweeper
 
 
 class Swept:
@@ -55,29 +52,3 @@ def test_it_ends_when_told() -> None:
     late = Sweeper(Swept(), seconds=0.001)
     late.stop()
     assert not late.wake()
-
-
-def test_a_child_begins_its_own() -> None:
-    """After a fork the parent's thread is not there: it is forgotten, and another one started."""
-    swept = Swept(1)
-    sweeper = Sweeper(swept, seconds=0.001)
-    sweeper.wake()
-    assert swept.done.wait(30)
-    sweeper.stop()
-    sweeper.reset()
-    swept.done.clear()
-    assert sweeper.wake()
-    assert swept.done.wait(30)
-    sweeper.stop()
-    assert len(set(swept.threads)) == 2
-
-
-def test_an_interpreter_that_ends_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no thread can be started any more, that is said, and nothing raised."""
-
-    def refuse(_: Any) -> None:
-        raise RuntimeError
-
-    sweeper = Sweeper(Swept())
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert not sweeper.wake()

@@ -23,9 +23,9 @@ from live import told as told_by
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.metrics import InstrumentSink
-from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.live.shutdown import Draining
 from rag_eval_otel.types import Ending, Evaluation, Sample, Score, SpanRef
 from rag_eval_otel.worker.engine import Engine
 from rag_eval_otel.worker.traces import TakenSpans

@@ -17,7 +17,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.export.attributes import MAX_EXPLANATION
-from rag_eval_otel.runtime.workers import DaemonExecutor
+from rag_eval_otel.runtime.threads import DaemonExecutor
 from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
 
 Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
@@ -48,9 +48,7 @@ class Annotation:
 
     - ``span_id``: None if the annotation is about a whole trace.
     - ``value``: the score on the scale of the metric, or None if there is only a label.
-    - ``kind``: ``LLM`` if a model judged, ``CODE`` if a program did, ``HUMAN`` for feedback.
     - ``annotator``: the model that judged, or the name of the program.
-    - ``metadata``: for example the version of the metric and its threshold.
     - ``made``: the time in seconds since the epoch.
     """
 
@@ -115,9 +113,8 @@ def annotations_of(
 ) -> Iterator[Annotation]:
     """Yield an annotation for each score in ``evaluation`` that is a number, and the overall label.
 
-    A failed score is not annotated, because a failure is not a score. An evaluation without a span
-    has no annotations. ``asking`` has the names of the metrics that ask the judge. The names of
-    scores by the offline judge of a cascade begin with ``offline.``, as on the span.
+    ``asking`` has the names of the metrics that ask the judge. The names of scores by the offline
+    judge of a cascade begin with ``offline.``, as on the span.
     """
     span = evaluation.span
     if span is None:

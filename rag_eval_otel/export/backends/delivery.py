@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,8 +39,7 @@ from rag_eval_otel.export.backends.langfuse import PUBLIC_KEY, SECRET_KEY
 from rag_eval_otel.export.metrics import Meters, add_gauge_source
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import Edge, silence
-from rag_eval_otel.runtime.limited_log import LimitedLog
+from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
 from rag_eval_otel.types import Evaluation, Feedback
 
 Outcome: TypeAlias = Literal[
@@ -111,9 +110,8 @@ class _Entry:
 class Delivery:
     """Send annotations to the backend ``name`` by the client that ``connect()`` returns.
 
-    ``report(outcome, number)`` is called for the annotations that have ended. ``connect`` is called
-    on the thread of the delivery, because it imports the client. In a forked child the queue is
-    empty and the client is a new one.
+    ``report(outcome, number)`` is called for the annotations that have ended. ``connect`` imports
+    the client, on the thread of the delivery. In a forked child the queue is empty.
     """
 
     def __init__(
@@ -167,8 +165,6 @@ class Delivery:
         """Whether more than half of the items or bytes of the queue are taken."""
         return 2 * len(self) > self._limits.items or 2 * self._bytes > self._limits.bytes
 
-    # --- what callers do --------------------------------------------------------------------------
-
     def put(self, annotations: Iterable[Annotation]) -> None:
         """Queue ``annotations``; never wait. What has no room is dropped."""
         lost: Counter[Outcome] = Counter()
@@ -176,7 +172,10 @@ class Delivery:
             for annotation in annotations:
                 if self._is_closed:
                     lost["shutdown"] += 1
-                elif self._has_room(annotation):
+                elif (
+                    len(self) < self._limits.items
+                    and self._bytes + annotation.size <= self._limits.bytes
+                ):
                     self._push(annotation)
                 else:
                     lost["overload"] += 1
@@ -221,13 +220,8 @@ class Delivery:
         lost = Counter[Outcome]({"not_found": missed, "shutdown": len(left) - missed})
         self._tell(lost, self._last_error or "the process ended first")
 
-    # --- sending, on the thread of the delivery ---------------------------------------------------
-
     def send_due(self) -> float | None:
-        """Send the annotations that are due, in one batch.
-
-        Return the seconds until the next attempt, or None if nothing waits.
-        """
+        """Send what is due, in one batch; return the seconds until the next attempt, if any."""
         batch = self._take()
         if batch:
             self._settle(batch, self._send([entry.annotation for entry in batch]))
@@ -239,12 +233,11 @@ class Delivery:
     def _run(self) -> None:
         silence()
         with self._edge:  # a client's import may take seconds, in which the first batch collects
-            self._connected()
+            self._client = self._connect()
         while not self._is_closed:
             self._wait(self.send_due())
 
     def _wait(self, seconds: float | None) -> None:
-        """Wait until ``seconds`` have passed, or until something has changed."""
         with self._changed:
             if seconds is None and not self._waiting and not self._is_closed:
                 self._changed.wait()
@@ -276,22 +269,22 @@ class Delivery:
         """Return the refusals, or the error of the whole batch; None for an unexpected error."""
         with self._edge:
             try:
-                return self._connected().send(batch)
+                self._client = self._client or self._connect()
+                return self._client.send(batch)
             except BackendError as error:
                 return error
         return None
-
-    def _connected(self) -> Client:
-        if self._client is None:
-            self._client = self._connect()
-        return self._client
 
     def _settle(
         self, batch: Sequence[_Entry], result: Sequence[Refusal] | BackendError | None
     ) -> None:
         """Report the annotations of ``batch`` that have ended, and queue the others again."""
         ended: Counter[Outcome] = Counter()
-        refused = _refused(batch, result)
+        refused: dict[UUID, BackendError] = {}
+        if isinstance(result, BackendError):
+            refused = {entry.annotation.id: result for entry in batch}
+        elif result is not None:
+            refused = {refusal.annotation.id: refusal.error for refusal in result}
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
@@ -358,12 +351,6 @@ class Delivery:
         self._bytes += entry.annotation.size
         heapq.heappush(self._waiting, entry)
 
-    # --- helpers, under the lock ------------------------------------------------------------------
-
-    def _has_room(self, annotation: Annotation) -> bool:
-        has_bytes = self._bytes + annotation.size <= self._limits.bytes
-        return len(self) < self._limits.items and has_bytes
-
     def _push(self, annotation: Annotation) -> None:
         now = self._clock()
         linger = self._limits.linger if not self._flushes else 0.0
@@ -399,15 +386,6 @@ class Delivery:
                 )
 
 
-def _refused(
-    batch: Sequence[_Entry], result: Sequence[Refusal] | BackendError | None
-) -> dict[UUID, BackendError]:
-    """Return the errors of a request by the id of the annotation."""
-    if isinstance(result, BackendError):
-        return {entry.annotation.id: result for entry in batch}
-    return {one.annotation.id: one.error for one in result or ()}
-
-
 # --- the sink -------------------------------------------------------------------------------------
 
 _HERE = "rag_eval_otel.export.backends"
@@ -425,21 +403,14 @@ BACKENDS = Registry(
 """Finds the class of a backend. Its instances are clients (see `annotation.Client`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Needs:
-    """The package of a backend's client, and the variables without which the client cannot work."""
-
-    package: str
-    variables: tuple[str, ...] = ()
-
-
-_NEEDS = {
-    "phoenix": _Needs(package="arize-phoenix-client"),
-    "mlflow": _Needs(package="mlflow-skinny", variables=("MLFLOW_TRACKING_URI",)),
-    "langsmith": _Needs(package="langsmith"),
-    "langfuse": _Needs(package="langfuse", variables=(PUBLIC_KEY, SECRET_KEY)),
-    "opik": _Needs(package="opik"),
+_NEEDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "phoenix": ("arize-phoenix-client", ()),
+    "mlflow": ("mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
+    "langsmith": ("langsmith", ()),
+    "langfuse": ("langfuse", (PUBLIC_KEY, SECRET_KEY)),
+    "opik": ("opik", ()),
 }
+"""The package of a backend's client, and the variables without which the client cannot work."""
 
 
 def check_backends(names: Iterable[str]) -> None:
@@ -450,14 +421,14 @@ def check_backends(names: Iterable[str]) -> None:
     """
     for name in names:
         BACKENDS.find(name)
-        needs = _NEEDS.get(name)
-        if needs is None:
+        if name not in _NEEDS:
             continue
+        package, variables = _NEEDS[name]
         try:
-            distribution(needs.package)
+            distribution(package)
         except PackageNotFoundError:
-            raise MissingDependencyError(needs.package, extra=name) from None
-        missing = [one for one in needs.variables if first_set([one]) is None]
+            raise MissingDependencyError(package, extra=name) from None
+        missing = [variable for variable in variables if first_set([variable]) is None]
         if missing:
             msg = f"the backend {name!r} needs the variable {' and '.join(missing)}"
             raise ConfigError(msg)
@@ -466,9 +437,8 @@ def check_backends(names: Iterable[str]) -> None:
 class BackendSink:
     """Pass each score to a `Delivery` for each of the backends ``names``.
 
-    ``asking`` has the names of the metrics that ask a judge. If ``explanations``, the
-    explanations of scores are sent, too. The counter ``rag.evaluation.backend.scores`` counts what
-    became of each score, and a gauge shows how many wait. ``ended`` has the counts, too.
+    ``asking`` has the names of the metrics that ask a judge. The counter
+    ``rag.evaluation.backend.scores`` and ``ended`` count what became of each score.
     """
 
     def __init__(
@@ -493,7 +463,6 @@ class BackendSink:
         self._put(annotations_of(evaluation, asking=self._asking, explanations=self._explanations))
 
     def emit_feedback(self, feedback: Feedback) -> None:
-        """Queue the ``feedback`` of a person."""
         self._put([annotation_of(feedback)])
 
     def flush(self, timeout: float) -> bool:
@@ -517,7 +486,7 @@ class BackendSink:
 
     def _delivery(self, name: str, limits: Limits | None) -> Delivery:
         return Delivery(
-            partial(_connect, name),
+            partial(BACKENDS.make, name),
             name=name,
             report=partial(self._count, name),
             on_error=lambda place: self._meters.record(semconv.ERRORS, 1, {semconv.PLACE: place}),
@@ -536,8 +505,3 @@ class BackendSink:
 
     def _observe_queues(self) -> list[Observation]:
         return [Observation(len(one), {semconv.BACKEND: one.name}) for one in self.deliveries]
-
-
-def _connect(name: str) -> Client:
-    client: Client = BACKENDS.make(name)
-    return client

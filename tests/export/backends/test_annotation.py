@@ -82,11 +82,6 @@ def test_scores_of_an_offline_judge_have_other_names() -> None:
     assert list(annotations(offline)) == ["offline.faithfulness", "rag.evaluation"]
 
 
-def test_scores_without_a_span_have_no_annotation() -> None:
-    """There is nothing to annotate."""
-    assert not annotations(replace(EVALUATION, span=None))
-
-
 def test_an_annotation_keeps_its_id() -> None:
     """Another attempt has the same id; another span, name, or a person's feedback has another."""
     first, again = (annotations(EVALUATION)["faithfulness"] for _ in range(2))
@@ -106,12 +101,3 @@ def test_feedback_of_people_is_an_annotation() -> None:
     found = annotation_of(feedback)
     assert (found.name, found.kind, found.value, found.label) == ("user", "HUMAN", 0.0, "fail")
     assert found.explanation == "wrong ?"
-
-
-def test_the_size_grows_with_the_texts() -> None:
-    """The queue is bounded by it."""
-    short, long = (
-        replace(annotation_of(Feedback(trace_id=1, score=1)), explanation=text)
-        for text in ("", "x" * 1000)
-    )
-    assert long.size - short.size == 2000
