@@ -215,8 +215,8 @@ class Config:
 
     @property
     def max_held_bytes(self) -> int:
-        """The most bytes of text in spans that wait for scores."""
-        return self.max_held * HELD_BYTES
+        """The most bytes of text in spans that wait for scores; one long turn always has room."""
+        return max(self.max_held, 64) * HELD_BYTES
 
     @classmethod
     def from_env(

@@ -66,7 +66,7 @@ def test_no_line_has_a_traceback() -> None:
         if name.endswith(".exception") or any(one.arg == "exc_info" for one in call.keywords)
         if re.search(r"\blog", name)
     }
-    assert found == {("limited_log.py", "log.debug"), ("limited_log.py", "log.warning")}
+    assert found == {("guard.py", "log.debug"), ("guard.py", "log.warning")}
 
 
 def test_each_line_begins_with_the_library(caplog: pytest.LogCaptureFixture) -> None:

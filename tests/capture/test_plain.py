@@ -217,20 +217,6 @@ def test_broken_json_of_a_tool_is_no_text() -> None:
     assert (step.output, step.documents, step.cut) == (None, None, {"documents", "output"})
 
 
-def test_keys_of_the_users_come_first() -> None:
-    """Where the application's own keys are named, they count before the usual ones."""
-    view = View(
-        attributes={
-            "openinference.span.kind": "CHAIN",
-            "input.value": json.dumps({"frage": QUESTION, "question": "another"}),
-            "output.value": json.dumps({"antwort": ANSWER, "answer": "another"}),
-        }
-    )
-    keys = Keys().after(question=["frage"], answer=["antwort"])
-    assert (read(view, keys).input, read(view, keys).output) == (QUESTION, ANSWER)
-    assert (read(view).input, read(view).output) == ("another", "another")
-
-
 def test_every_convention_is_tried() -> None:
     """The spans of these tests are of every convention there is, but of databases."""
     read_by = {convention_of(view) for view in spans_of("x")}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -23,7 +22,6 @@ from pydantic import BaseModel
 
 from rag_eval_otel.capture.langchain import note
 from rag_eval_otel.capture.text import (
-    USUAL,
     answer_of,
     last_message,
     question_of,
@@ -156,16 +154,6 @@ def test_an_answer_to_an_earlier_question_is_none() -> None:
     chat = plain(note(CHAT))
     assert answer_of({"messages": chat}) is None
     assert last_message(chat, roles=frozenset({"assistant"})) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [({"frage": "f", "question": "q"}, "f"), ({"frage": None, "question": "q"}, "q")],
-)
-def test_the_users_keys_come_first(value: Mapping[str, Any], expected: str) -> None:
-    """An application may name its own keys; the usual ones still count after them."""
-    assert question_of(value, USUAL.after(question=["frage"])) == expected
-    assert answer_of({"antwort": "a", "answer": "x"}, USUAL.after(answer=["antwort"])) == "a"
 
 
 @pytest.mark.parametrize(
