@@ -320,6 +320,8 @@ class BackgroundEvaluator:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._pending: set[Job] = set()
+        self.is_beginning = False
+        """Whether the thread is in ``begin`` of a job, which may submit others."""
         self._given_up: set[Job] = set()  # of those: the jobs whose `give_up` is running
         self._waits: list[set[Job]] = []
         self._bytes = 0
@@ -336,7 +338,8 @@ class BackgroundEvaluator:
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
-            room = len(self._pending) < self._capacity and self._bytes + job.size <= self._max_bytes
+            taken = len(self._pending) - self.is_beginning  # what it submits takes its place
+            room = taken < self._capacity and self._bytes + job.size <= self._max_bytes
             room = room or follows
             if (self.is_closed and not follows) or not room or not (self._thread or self._start()):
                 return False
@@ -540,7 +543,7 @@ class _Loop:
         task.add_done_callback(lambda done: self._close(job, done))
 
     async def _work(self, job: Job) -> GivenUp | None:
-        if not self._evaluator.is_pending(job) or not job.begin():
+        if not (self._evaluator.is_pending(job) and self._begin(job)):
             return None
         if not await self._slot(job):
             return "overload"
@@ -555,6 +558,16 @@ class _Loop:
             self._free += 1
             self._call_next()
         return None
+
+    def _begin(self, job: Job) -> bool:
+        self._evaluator.is_beginning = True
+        try:
+            runs = job.begin()
+            if not runs:
+                self._evaluator.finished(job, why=None)
+        finally:
+            self._evaluator.is_beginning = False
+        return runs
 
     async def _slot(self, job: Job) -> bool:
         """Wait until ``job`` may run; return False under overload, if its result would be late.
