@@ -159,12 +159,15 @@ def openinference(session: nox.Session) -> None:
 
 @nox.session
 def traceloop(session: nox.Session) -> None:
-    """Score an app that OpenLLMetry traces."""
+    """Score apps of LangChain and of LlamaIndex that OpenLLMetry traces."""
     test_beside(
         session,
         *BESIDE,
         "opentelemetry-instrumentation-langchain",
+        "opentelemetry-instrumentation-llamaindex",
         "opentelemetry-instrumentation-openai",
+        "llama-index-core>=0.14",
+        "llama-index-llms-openai-like",
     )
 
 

@@ -105,7 +105,7 @@ def _shown(
     shows only the beginning of a passage, the returned passage is cut there. If the passages cannot
     be determined, return the reason why the turn cannot be scored.
     """
-    reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
+    reranked = tuple(_distinct(_last_rerankers(turn.retrievers)))
     if lacks_prompt(generator):
         if _is_subset_chosen(turn, reranked or retrieved) or any(
             one.windows for one in turn.retrievers
@@ -133,6 +133,20 @@ def _shown(
         is_same_set = listed.keys() == {passage.text for passage in shown}
         return tuple(listed.values()) if is_same_set else "ambiguous"
     return _rewritten(turn, generator, reranked or retrieved, shown=messages)
+
+
+def _last_rerankers(retrievers: Sequence[Step]) -> list[Step]:
+    """Return the rerankers but for those whose documents a later one for the same query filters."""
+    found = [one for one in retrievers if one.kind == "reranker"]
+    texts = [{normalised(passage.text) for passage in one.documents or ()} for one in found]
+    return [
+        one
+        for one, of in zip(found, texts, strict=True)
+        if not any(
+            kept < of and later.start > one.start and later.input == one.input
+            for later, kept in zip(found, texts, strict=True)
+        )
+    ]
 
 
 def _is_subset_chosen(turn: Turn, retrieved: Sequence[Passage]) -> bool:

@@ -354,8 +354,16 @@ def may_be_anchor(
         if own.is_turn:
             trace.note_turn(view.span_id)
             up = own.above
+    is_possible = is_possible or _outlives_its_agent(trace, view, up)
     note_above(trace, view.parent_id, up)
     return "likely" if is_likely else "possibly" if is_possible else "no"
+
+
+def _outlives_its_agent(trace: Trace, view: SdkSpan, up: Subtree) -> bool:
+    """Return True if the span above ``view``, with the retrieval for its LLM call, has ended."""
+    above = trace.subtrees.get(view.parent_id or 0)
+    is_turn = up.called is not None and above is not None and above.searched is not None
+    return is_turn and view.parent_id in trace.spans
 
 
 def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:

@@ -36,7 +36,7 @@ from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import USUAL
-from rag_eval_otel.capture.trace import Held, Trace
+from rag_eval_otel.capture.trace import Held, Trace, ids_above
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores
@@ -506,10 +506,16 @@ class Pipeline:
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
         """Return a job that scores ``turn`` for the first held span that can take scores.
 
+        That is its anchor or a span around it, or below it the last LLM call or a span around that.
         If it has left at its deadline, or found no room, the turn is late. If there is none, the
         turn has missed its span.
         """
-        line = [view for step in turn.path if (view := trace.spans.get(cast("int", step.id)))]
+        ids = [cast("int", step.id) for step in turn.path]
+        last = trace.spans.get(cast("int", turn.calls[-1].id)) if turn.calls else None
+        below = [] if last is None else [*ids_above(last.span_id, trace.spans, {})]
+        if ids[0] in below and trace.held.keys().isdisjoint(ids):  # an agent that ended too early
+            ids += reversed(below[: below.index(ids[0])])
+        line = [view for span_id in ids if (view := trace.spans.get(span_id))]
         spans = [held for view in line if (held := trace.held.get(view.span_id))]
         anchor = next((held for held in spans if held.ending is None), None)
         held = anchor or next((held for held in spans if held.is_late), None)

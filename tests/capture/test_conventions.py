@@ -503,3 +503,12 @@ def test_a_convention_with_invalid_patterns_is_refused(options: dict[str, Any]) 
     """The error names the convention; another package's is then left out with a warning."""
     with pytest.raises(ConfigError, match="convention 'acme'"):
         Convention(name="acme", kind=lambda _: None, to_step=CONVENTIONS[0].to_step, **options)
+
+
+def test_a_postprocessor_of_llamaindex_under_any_name() -> None:
+    """OpenLLMetry names the span after the class; what takes nodes and returns a list filters."""
+    attributes = {"traceloop.span.kind": "task", "traceloop.entity.name": "WithoutWord.task"}
+    nodes = {"traceloop.entity.input": '{"nodes": ["{}"], "query_bundle": {}}'}
+    told = {"traceloop.entity.output": json.dumps([json.dumps({"node": {"text": PAGE}})])}
+    assert kind_of(span({**attributes, **nodes, **told})) == "reranker"
+    assert kind_of(span({**attributes, **nodes, "traceloop.entity.output": TOLD})) == "chain"

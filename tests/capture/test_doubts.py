@@ -229,3 +229,17 @@ def test_reranked_documents() -> None:
     (outcome,) = outcomes_of_steps([root(), search(), ranked, blind])
     assert isinstance(outcome.result, Sample)
     assert outcome.result.context_texts == (OTHER,)
+
+
+def test_rerankers_one_after_the_other() -> None:
+    """What the last of them kept counts; one for another query stands beside it."""
+    wide = retriever("wide", "app", at=(9, 11), query=ASKED, found=[PAGE, OTHER])
+    wide, last = (replace(one, kind="reranker") for one in (wide, search("last", start=12)))
+    blind = replace(write(), prompt=(), input=None)
+    (outcome,) = outcomes_of_steps([root(), search(), wide, last, blind])
+    assert isinstance(outcome.result, Sample)
+    assert outcome.result.context_texts == (PAGE,)
+    beside = replace(last, input="And how many rooms has it?")
+    (outcome,) = outcomes_of_steps([root(), search(), wide, beside, blind])
+    assert isinstance(outcome.result, Sample)
+    assert outcome.result.context_texts == (PAGE, OTHER)

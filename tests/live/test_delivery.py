@@ -148,17 +148,47 @@ def test_a_model_that_starts_after_the_end_of_its_chain() -> None:
         assert app.status_of(chain) == "scored"
 
 
-def test_a_span_that_left_before_its_turn_began() -> None:
+def test_spans_that_left_before_the_retrieval_ended() -> None:
     """The turn is scored in events and metrics, and the outcome says where its scores are not."""
+    with attached() as app:
+        chain = app.chain()
+        chain.end()
+        retrieval = app.step("RETRIEVER", chain, **retrieved(1))
+        app.generate(1, chain)
+        retrieval.end()
+        assert app.handle.flush()
+        assert app.counted() == {("scored", "span_missed"): 1}
+        assert app.scored_spans() == {id_of(chain): 1}
+        assert app.statuses() == {None: 3}
+
+
+def test_a_call_whose_chain_has_ended() -> None:
+    """The span of the call has the scores, where that of its chain has left."""
     with attached() as app:
         chain = app.chain()
         chain.end()
         app.retrieve(1, chain)
         app.generate(1, chain)
         assert app.handle.flush()
-        assert app.counted() == {("scored", "span_missed"): 1}
-        assert app.scored_spans() == {id_of(chain): 1}
-        assert app.statuses() == {None: 3}
+        assert app.counted() == SCORED
+        assert app.statuses() == {"scored": 1, None: 2}
+
+
+def test_an_agent_that_ends_before_its_steps() -> None:
+    """The span around the last call has the scores, where that of the agent has left."""
+    with attached() as app:
+        agent = app.chain()
+        agent.end()
+        search = app.chain(1, agent)
+        app.retrieve(1, search)
+        search.end()
+        step = app.chain(1, agent)
+        app.generate(1, step)
+        step.end()
+        assert app.handle.flush()
+        assert app.counted() == SCORED
+        assert app.scored_spans() == {id_of(step): 1}
+        assert app.status_of(step) == "scored"
 
 
 def test_a_span_around_a_turn_leaves_without_a_status_at_its_deadline() -> None:

@@ -48,7 +48,16 @@ def kind(view: SpanView) -> Kind | None:
     if entity == "tool" or "tool.name" in attributes:
         return "tool"
     name = word(view, "traceloop.entity.name") or ""
-    return next((of for pattern, of in _ENTITIES if pattern.search(name)), "chain")
+    found = next((of for pattern, of in _ENTITIES if pattern.search(name)), None)
+    return found or ("reranker" if _takes_nodes(view) else "chain")
+
+
+def _takes_nodes(view: SpanView) -> bool:
+    """Return True for LlamaIndex' postprocessors, whatever the name of their class is."""
+    inputs, outputs = map(
+        view.attributes.get, ("traceloop.entity.input", "traceloop.entity.output")
+    )
+    return str(inputs or "").startswith('{"nodes":') and str(outputs or "").startswith("[")
 
 
 def _legacy(view: SpanView) -> Kind | None:
