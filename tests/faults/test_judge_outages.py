@@ -326,14 +326,14 @@ def test_fault_06_server_errors(
 
     options = {"metrics": ["faithfulness", "context_relevance"], "sinks": [Kept()]}
     with scoring(reply, hold_seconds=120.0, **options) as (app, judge, server):
-        for first in range(0, 300, 50):
+        for first in range(0, 1000, 50):
             run_turns(app, 50, first=first)
         state = judge.state
-        assert complete.count(True) >= least * 300
+        assert complete.count(True) >= least * 1000
         firsts = len(server.requests) - state.retries
         assert state.retries <= firsts
-        check_invariants(app, turns=300, spans=900)
-        measured(f"turns with all scores of 300 with {percent} % errors", complete.count(True))
+        check_invariants(app, turns=1000, spans=3000)
+        measured(f"turns with all scores of 1,000 with {percent} % errors", complete.count(True))
         measured("retries of other requests", f"{state.retries} of {firsts}")
         measured("openings of the breaker", state.openings)
 
