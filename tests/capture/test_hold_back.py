@@ -30,9 +30,20 @@ class Shape:
         own = {n for n, parent in enumerate(self.parents) if parent == number}
         return own.union(*map(self.below, own))
 
-    def has_retrieval(self, number: int) -> bool:
-        """Tell whether a retrieval, or a tool, which may be one, is below a span."""
-        return any(self.kinds[n] in {"RETRIEVER", "TOOL"} for n in self.below(number))
+    def has(self, number: int, *kinds: str) -> bool:
+        """Tell whether a span of these kinds is below a span."""
+        return any(self.kinds[n] in kinds for n in self.below(number))
+
+    def may_wait(self, number: int) -> bool:
+        """Tell whether a retrieval, or a tool, which may be one, is below a span.
+
+        A model's call, or a span around one, may also wait for a retrieval beside it.
+        """
+        calls = self.kinds[number] == "LLM" or self.has(number, "LLM")
+        above, root = number, self.parents[number]
+        while root is not None and calls:
+            above, root = root, self.parents[root]
+        return self.has(above, "RETRIEVER", "TOOL")
 
 
 @st.composite
@@ -89,12 +100,12 @@ def left(app: App) -> Counter[int]:
 @examples(100)
 @given(shapes(), st.integers(0, 9))
 def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swept: int) -> None:
-    """Below which nothing was retrieved leaves as it ends; nothing is lost, nothing doubled."""
+    """What has no part in a turn leaves as it ends; nothing is lost, nothing doubled."""
     with attached() as app:
         spans = start(app, shape)
         for count, number in enumerate(shape.ends):
             spans[number].end()
-            if not shape.has_retrieval(number):
+            if not shape.may_wait(number):
                 assert left(app)[spans[number].get_span_context().span_id] == 1
             if count == swept:
                 app.pipeline.sweep()
