@@ -40,6 +40,7 @@ def check_corpus(
     assert not counts["failed"], missed
     assert len(bad) <= wrong * len(found), missed
     assert not [one for one in bad if any(part in one.app.name for part in GRADED)], missed
+    assert knowable >= 0.4 * len(found), "too little was seen: is the instrumentation on?"
     assert counts["exact"] >= exact * knowable, missed
 
 
