@@ -165,7 +165,7 @@ def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> 
             TASKS, 1.0
         )
         assert (check["unusable"], check["errors"], check["below"]) == (0, {}, [])
-        assert check["means"] == []
+        assert check["weak"] == []
         assert check["tasks"]["faithfulness"]["low"] > 0.95
         assert check["cost_of_1000_turns"] > 0
     assert short["judge_requests"] == 2 * len(CASES)
@@ -189,10 +189,11 @@ def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]
     assert status == 1
     share = sum(case.backed == "all" for case in CASES) / len(CASES)
     assert re.search(rf"faithfulness +{share:.3f} .* {share:.3f} ", out)
-    for told in ("cannot tell unsupported numbers (0.00)", "follows instructions in the texts"):
-        assert f"short: {told}" in out
-        assert f"full: {told}" in out
-    assert "takes for unsupported" not in out
+    for form in ("short", "full"):
+        weak = re.search(rf"{form}: weak in (.*)", out)
+        assert weak
+        assert {"numbers", "injected instructions"} <= set(weak[1].split(", "))
+        assert "supported" not in weak[1].split(", ")
     assert "below 0.8 in faithfulness, groundedness, context relevance" in out
 
 
@@ -217,7 +218,7 @@ def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> Non
     found = re.search(r"unusable replies +(\d+) of (\d+)", out)
     assert found
     assert found[1] == found[2] != "0"
-    assert "short: gives no usable reply" in out
+
     assert re.search(r"faithfulness +0\.000 ", out)
 
 

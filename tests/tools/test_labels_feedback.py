@@ -101,7 +101,7 @@ def test_agreement_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     found = calibrated(capsys, scores, feedback, "--by", "week")
     accuracies = [(p["period"], p["accuracy"]["value"]) for p in found["periods"]]
     assert accuracies == [("1970-W01", 1), ("1970-W02", 1), ("1970-W03", 0.4), ("1970-W04", 0.4)]
-    assert {p["metric_passes"]["value"] for p in found["periods"]} == {0.5}
+
     assert main(["calibrate", str(scores), "--feedback", str(feedback), "--by", "month"]) == 0
     assert "  1970-01        80 labelled  accuracy 0.700" in capsys.readouterr().out
 

@@ -17,7 +17,7 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.prices import Prices, load_prices
+from rag_eval_otel.prices import load_prices
 from rag_eval_otel.thresholds import written_thresholds
 from rag_eval_otel.tools.calibrate import (
     FULL,
@@ -62,7 +62,7 @@ JSON from the OpenTelemetry Collector. docs/feedback.md says more.
 With --built-in, a judge is asked about 84 cases with known verdicts, in six languages, with the
 real prompts: numbers, negations, half-supported and over-long answers, refusals, contexts without
 content, injected instructions. The command prints how often it is right in each task, in the short
-form (set default) and as the sources define the metrics (set dual), where it fails, and the price
+form (set default) and as the sources define the metrics (set dual), where it is weak, and the price
 of 1,000 turns.
 
 Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of a task, 2 misuse.
@@ -141,13 +141,7 @@ def run(options: argparse.Namespace) -> int:
     if options.built_in:
         return _run_on_built_in_cases(options)
     if options.feedback is not None:
-        if options.disagreements:
-            msg = "--disagreements lists rows with a label, not with --feedback"
-            raise ConfigError(msg)
         return _run_on_feedback(options)
-    if options.by or options.feedback_name:
-        msg = "--by and --feedback-name need --feedback FILE"
-        raise ConfigError(msg)
     rows = list(_rows(options.file))
     observed = observations(rows, metric=options.metric)
     found = [
@@ -167,7 +161,7 @@ def run(options: argparse.Namespace) -> int:
         one.metric: _disagreements(one, observed[one.metric], dict(rows))[: options.disagreements]
         for one in found
     }
-    sys.stdout.write(f"{_text(found, options.form_of_output, listed)}\n")
+    _print(_output(found, options.form_of_output, listed))
     if options.write is not None:
         _write(options.write, found)
     return 0
@@ -181,30 +175,28 @@ def _run_on_feedback(options: argparse.Namespace) -> int:
         metric=options.metric,
         name=options.feedback_name,
     )
-    found, periods = [], []
+    calibrations, shown, blocks = [], [], []
     for (name, version), timed in joined.observations.items():
         calibration = calibration_of(
-            [one for _, one in timed],
+            [seen for _, seen in timed],
             threshold=_threshold(name) if options.threshold is None else options.threshold,
             label_threshold=_passing_label(options, timed),
             metric=f"{name} {version}" if name in joined.mixed else name,
         )
-        found.append(calibration)
-        periods.append(agreement_by(timed, options.by, like=calibration) if options.by else [])
-    if options.form_of_output == "json":
-        shown = json.dumps(
-            [
-                {**one.to_dict(), **({"periods": [p.to_dict() for p in of]} if of else {})}
-                for one, of in zip(found, periods, strict=True)
-            ],
-            indent=2,
-            ensure_ascii=False,
-        )
-    else:
-        shown = "\n\n".join(
-            "\n".join(map(str, [one, *of])) for one, of in zip(found, periods, strict=True)
-        )
-    sys.stdout.write(f"{shown}\n")
+        calibrations.append(calibration)
+        periods = agreement_by(timed, options.by, like=calibration) if options.by else {}
+        shown.append(calibration.to_dict())
+        if periods:
+            shown[-1]["periods"] = [
+                {"period": period, "labelled": c.labelled, "accuracy": c.accuracy.to_dict()}
+                for period, c in periods.items()
+            ]
+        lines = [
+            f"  {period:<10} {c.labelled:>6} labelled  accuracy {c.accuracy}"
+            for period, c in periods.items()
+        ]
+        blocks.append("\n".join([repr(calibration), *lines]))
+    _print(shown if options.form_of_output == "json" else "\n\n".join(blocks))
     if joined.unmatched:
         first = joined.unmatched[0]
         sys.stderr.write(
@@ -218,8 +210,15 @@ def _run_on_feedback(options: argparse.Namespace) -> int:
                 f" several versions of {', '.join(joined.mixed)}; pass the scores of one version"
             )
             raise ConfigError(msg)
-        _write(options.write, found)
+        _write(options.write, calibrations)
     return 0
+
+
+def _print(output: object) -> None:
+    """Print a text as it is, and any other object as JSON."""
+    is_text = isinstance(output, str)
+    text = output if is_text else json.dumps(output, indent=2, ensure_ascii=False)
+    sys.stdout.write(f"{text}\n")
 
 
 # --- a judge on built-in cases --------------------------------------------------------------------
@@ -243,6 +242,10 @@ def _check_usage(options: argparse.Namespace) -> None:
         msg = "name a FILE with human labels, or --built-in to check a judge"
     elif of_judge and not options.built_in:
         msg = f"--{of_judge[0].replace('_', '-')} needs --built-in"
+    elif options.feedback is None and (options.by or options.feedback_name):
+        msg = "--by and --feedback-name need --feedback FILE"
+    elif options.feedback is not None and options.disagreements:
+        msg = "--disagreements lists rows with a label, not with --feedback"
     if msg:
         raise ConfigError(msg)
 
@@ -252,26 +255,24 @@ def _run_on_built_in_cases(options: argparse.Namespace) -> int:
     config = Config.from_env(**{name: v for name, v in settings.items() if v is not None})
     bound = _BOUND if options.bound is None else options.bound
     prices = load_prices(config.prices)
-    checks = asyncio.run(_checks(config, _FORMS[options.form or "both"], prices))
+    judge = build_plain_judge(config)
+
+    async def check() -> list[Check]:
+        return [
+            await check_judge(judge, form=form, prices=prices, concurrency=config.concurrency)
+            for form in _FORMS[options.form or "both"]
+        ]
+
+    checks = asyncio.run(check())
     if options.form_of_output == "json":
         results = [
-            {**check.to_dict(), "below": check.below(bound), "means": check.meaning(bound)}
-            for check in checks
+            {**each.to_dict(), "below": each.below(bound), "weak": each.weak(bound)}
+            for each in checks
         ]
-        report = {"bound": bound, "currency": prices.currency, "checks": results}
-        text = json.dumps(report, indent=2, ensure_ascii=False)
+        _print({"bound": bound, "currency": prices.currency, "checks": results})
     else:
-        text = check_table(checks, bound=bound, currency=prices.currency)
-    sys.stdout.write(f"{text}\n")
-    return 1 if any(check.below(bound) for check in checks) else 0
-
-
-async def _checks(config: Config, forms: Sequence[Form], prices: Prices) -> list[Check]:
-    judge = build_plain_judge(config)
-    return [
-        await check_judge(judge, form=form, prices=prices, concurrency=config.concurrency)
-        for form in forms
-    ]
+        _print(check_table(checks, bound=bound, currency=prices.currency))
+    return 1 if any(each.below(bound) for each in checks) else 0
 
 
 # --- labels and feedback --------------------------------------------------------------------------
@@ -366,16 +367,17 @@ def _texts(cells: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in texts.items() if value}
 
 
-def _text(
-    found: list[Calibration], form: str, listed: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> str:
+def _output(
+    calibrations: list[Calibration],
+    form: str,
+    listed: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> object:
     if form == "json":
-        told = [
-            one.to_dict() | ({"disagreements": listed[one.metric]} if listed[one.metric] else {})
-            for one in found
+        return [
+            c.to_dict() | ({"disagreements": listed[c.metric]} if listed[c.metric] else {})
+            for c in calibrations
         ]
-        return json.dumps(told, indent=2, ensure_ascii=False)
-    return "\n\n".join(map(repr, found)) + "".join(
+    return "\n\n".join(map(repr, calibrations)) + "".join(
         f"\n\n{name}, rows on which metric and label disagree:\n" + "\n".join(map(_line, rows))
         for name, rows in listed.items()
         if rows

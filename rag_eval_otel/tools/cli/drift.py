@@ -5,21 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rag_eval_otel.drift import Stream
 from rag_eval_otel.drift.detector import Alarm, BettingDetector, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.tools.cli.options import AS_JSON
-from rag_eval_otel.tools.files import write_whole
-from rag_eval_otel.tools.report import DriftPlot, drift_page
 from rag_eval_otel.tools.rows import Row, unit_value
 from rag_eval_otel.tools.scores import read_scores
+from rag_eval_otel.tools.stats import mean_of
 
 _MIN_GAP = 3600.0  # seconds between two scores
 _GAP_FACTOR = 50  # times the median time between two scores
@@ -78,54 +77,21 @@ def _order(series: Series) -> None:
 
     Log a warning if the scores were not in order of time, or if there is a long gap without scores.
     """
-    times = [point.time for point in series.points if point.time is not None]
+    name, times = series.stream.name, [p.time for p in series.points if p.time is not None]
     if len(times) < len(series.points):
         return
-    if any(later < earlier for earlier, later in pairwise(times)):
+    if times != sorted(times):
         log.warning(
-            "drift: the times of %s run backwards; its scores are taken in order of time",
-            series.stream.name,
+            "drift: the times of %s run backwards; its scores are taken in order of time", name
         )
         series.points.sort(key=lambda point: point.time or 0.0)
-    _warn_about_gap(series.stream.name, sorted(times))
-
-
-def _warn_about_gap(name: str, times: Iterable[float]) -> None:
-    times = list(times)
-    steps = sorted(later - earlier for earlier, later in pairwise(times))
+    steps = sorted(later - earlier for earlier, later in pairwise(sorted(times)))
     if steps and steps[-1] > max(_MIN_GAP, _GAP_FACTOR * steps[len(steps) // 2]):
         log.warning(
             "drift: %s has no scores for %.1f hours; evidence from before the gap is kept",
             name,
             steps[-1] / 3600,
         )
-
-
-_PLOTS: Mapping[str, Literal["html", "svg"]] = {".html": "html", ".htm": "html", ".svg": "svg"}
-
-
-def _check_plot(path: Path) -> None:
-    if path.suffix.lower() not in _PLOTS:
-        msg = f"--plot {path}: cannot draw {path.suffix or 'without a suffix'}; use .svg or .html"
-        raise ConfigError(msg)
-
-
-def _plot(findings: Sequence[Finding], path: Path, *, name: str) -> None:
-    """Draw the scores and alarms of each finding, below each other, into the file ``path``."""
-    plots = []
-    for finding in findings:
-        stream = finding.series.stream
-        plots.append(
-            DriftPlot(
-                title=" ".join(filter(None, (stream.service, stream.name, stream.version))),
-                values=[point.value or 0.0 for point in finding.points],
-                alarms=finding.alarms,
-                baseline=finding.before,
-                learned=finding.learned,
-            )
-        )
-    page = drift_page(plots, name=name, form=_PLOTS[path.suffix.lower()])
-    write_whole(path, page, option="--plot")
 
 
 DESCRIPTION = """\
@@ -169,11 +135,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--direction", choices=("both", "down", "up"), default="both", help="(default: both)"
     )
-    _add_outputs(parser)
-
-
-def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the scores: .svg or .html")
     parser.add_argument("--json", **AS_JSON)
 
 
@@ -225,16 +186,14 @@ class Finding:
 
 def run(options: argparse.Namespace) -> int:
     """Print the drift alarms of each metric in the file. Return 1 if there is an alarm, else 0."""
-    if options.plot is not None:
-        _check_plot(options.plot)
     found = read_series(options.file, metric=options.metric)
     reference = _reference(options)
     findings = [_detect(series, options, reference.get(series.stream.name)) for series in found]
     shown = [finding.to_dict() for finding in findings]
-    text = json.dumps(shown, indent=2) if options.form == "json" else _table(findings)
+    text = (
+        json.dumps(shown, indent=2) if options.form == "json" else "\n\n".join(map(_text, findings))
+    )
     sys.stdout.write(f"{text}\n")
-    if options.plot is not None:
-        _plot(findings, options.plot, name=options.file.name)
     return 1 if any(finding.alarms for finding in findings) else 0
 
 
@@ -269,43 +228,30 @@ def _detect(
         for point in series.points
         if detector.update(point.value) and detector.alarm is not None
     ]
-    before = alarms[0].before if alarms else _mean(points, learned, reference, options.target)
+    values = reference or [point.value for point in points[:learned]]
+    known = [value for value in values if value is not None]
+    before = options.target if options.target is not None else mean_of(known)
     return Finding(
-        series=series, points=points, learned=learned, before=before, alarms=tuple(alarms)
+        series=series,
+        points=points,
+        learned=learned,
+        before=alarms[0].before if alarms else before,
+        alarms=tuple(alarms),
     )
 
 
-def _mean(
-    points: Sequence[Point],
-    learned: int,
-    reference: Sequence[float | None] | None,
-    target: float | None,
-) -> float | None:
-    if target is not None:
-        return target
-    values = reference or [point.value for point in points[:learned]]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _table(findings: Sequence[Finding]) -> str:
-    return "\n\n".join("\n".join(_lines(finding)) for finding in findings)
-
-
-def _lines(finding: Finding) -> list[str]:
+def _text(finding: Finding) -> str:
     stream, count = finding.series.stream, len(finding.points)
     without = len(finding.series.points) - count
     head = " ".join(filter(None, (stream.service, stream.name, stream.version)))
     baseline = "unknown" if finding.before is None else f"{finding.before:.3f}"
-    lines = [
-        f"{head}: {count} scores, {without} without; baseline {baseline}"
-        + (f" from the first {finding.learned}" if finding.learned else "")
-    ]
+    learned = f" from the first {finding.learned}" if finding.learned else ""
+    lines = [f"{head}: {count} scores, {without} without; baseline {baseline}{learned}"]
     if finding.learned > count:
         lines.append(f"  too few scores: the baseline needs {finding.learned}")
     elif not finding.alarms:
         lines.append("  no drift")
-    return [*lines, *(_line(finding, alarm) for alarm in finding.alarms)]
+    return "\n".join([*lines, *(_line(finding, alarm) for alarm in finding.alarms)])
 
 
 def _line(finding: Finding, alarm: Alarm) -> str:
