@@ -32,7 +32,6 @@ def test_every_turn_arrives_once_and_scored() -> None:
     assert len({turn["span_id"] for turn in shown["turns"]}) == len(TURNS)
     assert {turn["status"] for turn in shown["turns"]} == {"scored"}
     assert shown["totals"]["turns_by_outcome"] == {"scored": len(TURNS)}
-    assert shown["totals"]["evaluation_events"] == 4 * len(TURNS)
 
 
 @pytest.mark.slow
