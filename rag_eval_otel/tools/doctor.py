@@ -46,6 +46,7 @@ from rag_eval_otel.live.doctor import OURS, Finding, Level, finding, versions
 from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.runtime.threads import DaemonExecutor
 from rag_eval_otel.tools.cli.options import AS_JSON
+from rag_eval_otel.tools.rows import number
 from rag_eval_otel.types import Embedder
 
 DESCRIPTION = """\
@@ -100,7 +101,7 @@ class Diagnosis:
     @property
     def status(self) -> Literal[0, 1]:
         """The exit status of the doctor: 0 no problem, 1 problems."""
-        return 1 if any(one.level == "problem" for one in self.findings) else 0
+        return 1 if any(each.level == "problem" for each in self.findings) else 0
 
     def __str__(self) -> str:
         ours = [name for name in ("python", *OURS) if name in self.versions]
@@ -113,11 +114,12 @@ class Diagnosis:
             f"{reply.part:<12}{reply.name}: {reply.text} ({reply.seconds:.1f} s)"
             for reply in self.replies
         ]
-        for answer in self.answers:
-            endpoint = answer.endpoint
-            where = f"{endpoint.url} over {endpoint.protocol}"
-            lines.append(f"{endpoint.signal:<12}{where}: {answer.text}")
-        levels = [one.level for one in self.findings]
+        lines += [
+            f"{to.signal:<12}{to.url} over {to.protocol}: {answer.text}"
+            for answer in self.answers
+            for to in [answer.endpoint]
+        ]
+        levels = [each.level for each in self.findings]
         total = f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}"
         return "\n\n".join(["\n".join(lines), *map(str, self.findings), total])
 
@@ -126,28 +128,9 @@ class Diagnosis:
         return {
             "status": self.status,
             "versions": dict(self.versions),
-            "judge_and_embedder": [
-                {
-                    "part": reply.part,
-                    "name": reply.name,
-                    "ok": reply.error is None,
-                    "text": reply.text,
-                    "seconds": round(reply.seconds, 3),
-                }
-                for reply in self.replies
-            ],
-            "otlp": [
-                {
-                    "signal": answer.endpoint.signal,
-                    "protocol": answer.endpoint.protocol,
-                    "endpoint": answer.endpoint.url,
-                    "source": answer.endpoint.source,
-                    "verdict": answer.verdict,
-                    "text": answer.text,
-                }
-                for answer in self.answers
-            ],
-            "findings": [asdict(one) for one in self.findings],
+            "judge_and_embedder": [reply.to_dict() for reply in self.replies],
+            "otlp": [answer.to_dict() for answer in self.answers],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 
@@ -164,10 +147,10 @@ def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
         findings.append(finding("config-invalid", str(error)))
     if config is not None:
         findings += from_config(config)
-    replies, answers = check_connections(config, otlp_endpoints(environ), timeout=timeout)
+    replies, answers = asyncio.run(_check(config, otlp_endpoints(environ), timeout=timeout))
     findings += [*from_replies(replies), *from_answers(answers)]
     levels = get_args(Level)
-    findings.sort(key=lambda one: levels.index(one.level))
+    findings.sort(key=lambda each: levels.index(each.level))
     return Diagnosis(versions=versions(), replies=replies, answers=answers, findings=findings)
 
 
@@ -208,6 +191,15 @@ class Reply:
     seconds: float
     error: JudgeError | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "part": self.part,
+            "name": self.name,
+            "ok": self.error is None,
+            "text": self.text,
+            "seconds": round(self.seconds, 3),
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
@@ -244,24 +236,24 @@ class Answer:
     verdict: Verdict
     text: str = ""
 
-
-def check_connections(
-    config: Config | None, endpoints: Sequence[Endpoint], *, timeout: float
-) -> tuple[Sequence[Reply], Sequence[Answer]]:
-    """Send a test request to the judge, the embedder and ``endpoints``, all at the same time.
-
-    ``config`` names the judge and the embedder; they get no request if it is None. ``timeout`` is
-    the time limit of each request in seconds.
-    """
-    questions = [] if config is None else _questions(config, timeout=timeout)
-    return asyncio.run(_check(questions, endpoints, timeout=timeout))
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "signal": self.endpoint.signal,
+            "protocol": self.endpoint.protocol,
+            "endpoint": self.endpoint.url,
+            "source": self.endpoint.source,
+            "verdict": self.verdict,
+            "text": self.text,
+        }
 
 
 async def _check(
-    questions: Sequence[Awaitable[Reply]], endpoints: Sequence[Endpoint], *, timeout: float
+    config: Config | None, endpoints: Sequence[Endpoint], *, timeout: float
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
+    """Send test requests to the judge and the embedder of ``config``, and to ``endpoints``."""
     # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
+    questions = [] if config is None else _questions(config, timeout=timeout)
     return await asyncio.gather(
         asyncio.gather(*questions), asyncio.gather(*(_answer(e, timeout) for e in endpoints))
     )
@@ -317,10 +309,7 @@ async def _ask_embedder(embedder: Embedder) -> str:
 
 
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
-    """Return the OTLP endpoint of each signal (traces, metrics, logs) that is exported over OTLP.
-
-    ``environ`` has the environment variables, which name the exporters and endpoints.
-    """
+    """Return the OTLP endpoint of each signal that is exported over OTLP."""
     return [
         endpoint_of(signal, _OTLP[name], environ)
         for signal in _SIGNALS
@@ -332,8 +321,7 @@ def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
 def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
     """Return the exporters that ``OTEL_*`` variables name but that are not installed.
 
-    ``environ`` has the environment variables. Each result is a pair of the signal (traces, metrics
-    or logs) and the name of the exporter.
+    Each result is a pair of the signal (traces, metrics or logs) and the name of the exporter.
     """
     return [
         (signal, name)
@@ -528,7 +516,8 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
         off = [n for n, values in switches.items() if environ.get(n, "").strip().lower() in values]
         if off:
             yield finding(cause, _assignments(off, environ))
-    low = [name for name, enough in _LIMITS.items() if _is_below(environ.get(name, ""), enough)]
+    set_to = {name: environ.get(name, "") for name in _LIMITS}
+    low = [n for n, value in set_to.items() if value.isdigit() and int(value) < _LIMITS[n]]
     if low:
         yield finding("attribute-limit", _assignments(low, environ))
     disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
@@ -544,24 +533,13 @@ def _assignments(names: Iterable[str], environ: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={environ[name]}" for name in names)
 
 
-def _is_below(value: str, enough: int) -> bool:
-    return value.isdigit() and int(value) < enough
-
-
 def _from_sampler_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
     seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
     if name.endswith("always_off"):
         yield finding("sampler-off", seen)
-    elif name.endswith("traceidratio") and _number(ratio or "1") != 1:
-        yield finding("sampler-off" if _number(ratio) == 0 else "sampler-ratio", seen)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    elif name.endswith("traceidratio") and number(ratio or "1") != 1:
+        yield finding("sampler-off" if number(ratio) == 0 else "sampler-ratio", seen)
 
 
 def from_config(config: Config) -> Iterator[Finding]:

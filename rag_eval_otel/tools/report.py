@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rag_eval_otel import semconv
@@ -33,12 +33,10 @@ from rag_eval_otel.tools.drawing import Curve, Drawing, Unit, Upright, place_nam
 from rag_eval_otel.tools.rows import Row, ScoreRecord, is_offline, unit_value
 from rag_eval_otel.tools.stats import (
     Estimate,
-    MetricSummary,
     Numbers,
     Range,
     Sampled,
     Tally,
-    aligned,
     estimate,
     interval,
     mean_of,
@@ -46,6 +44,7 @@ from rag_eval_otel.tools.stats import (
     scale_of,
     score_interval,
     signed,
+    table,
 )
 from rag_eval_otel.types import Score
 
@@ -130,11 +129,6 @@ class Series:
         self._traces[turn] = row.trace or turn
 
     @property
-    def values(self) -> array[float]:
-        """The scores on the metric's own scale."""
-        return self.tally.values
-
-    @property
     def versions(self) -> tuple[str, ...]:
         """The versions of the metric, in the order in which they were first read."""
         return tuple(self._versions)
@@ -174,9 +168,8 @@ class Series:
 class FileScores:
     """The scores in a file: one `Series` for each service and metric, and totals.
 
-    ``turns`` is the number of scored turns. ``first`` and ``last`` are the times of the earliest
-    and the latest turn. ``worst`` is the number of lowest scores to keep for each metric of each
-    service.
+    ``turns`` is the number of scored turns, ``first`` and ``last`` are the times of the earliest
+    and the latest. ``worst`` is the number of lowest scores to keep for each series.
     """
 
     worst: int = 10
@@ -210,14 +203,9 @@ class FileScores:
 
     def __str__(self) -> str:
         """Return a table of the metrics, and the estimated means of sampled turns."""
-        columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
-        names = [" of ".join(filter(None, key[::-1])) for key in self.series]
-        cells = [
-            (name, *series.tally.summary("").cells()[1:])
-            for name, series in zip(names, self.series.values(), strict=True)
-        ]
-        lines = [aligned([columns, *cells])]
-        for name, series in zip(names, self.series.values(), strict=True):
+        named = {" of ".join(filter(None, key[::-1])): s for key, s in self.series.items()}
+        lines = [table(series.tally.summary(name) for name, series in named.items())]
+        for name, series in named.items():
             mean = series.estimated()
             if mean is not None and mean.value is None:
                 lines.append(f"  {name}: no mean of all turns: {mean.reason}")
@@ -287,7 +275,7 @@ def lines_of(series: Series) -> list[Line]:
     """Return one `Line` for each version of the metric, at most those with the most scores."""
     at = np.array(series.times if unit_of(series) == "time" else series.rows, np.float64)
     order = np.argsort(at, kind="stable")
-    versions, values = np.array(series.version)[order], np.array(series.values)[order]
+    versions, values = np.array(series.version)[order], np.array(series.tally.values)[order]
     units, at = np.array(series.units)[order], at[order]
     largest = np.argsort(-np.bincount(versions), kind="stable") if len(versions) else ()
     lines = []
@@ -308,9 +296,9 @@ def lines_of(series: Series) -> list[Line]:
 class DriftMark:
     """A change in the scores that the drift detector found.
 
-    ``onset`` is the estimated start of the change and ``at`` the position of the alarm, as a row
-    number or a time. While a change lasts, the detector raises the alarm again after each
-    cool-down: ``again`` times, the last time at ``until``.
+    ``onset`` and ``at`` are the estimated start of the change and the alarm, as row numbers or
+    times. While a change lasts, the detector raises the alarm ``again``, the last time at
+    ``until``.
     """
 
     alarm: Alarm
@@ -324,20 +312,15 @@ class DriftMark:
 class VersionDrift:
     """The drift alarms in the scores of one version of a metric.
 
-    ``count`` is the number of scores that the detector used. The detector learned its baseline from
-    the first ``learn`` of these scores. ``outside`` is the number of scores that the detector did
-    not use, because they are not in [0, 1].
+    ``count`` is the number of scores that the detector used. It learned its baseline from the first
+    ``learn`` of them, if there were more. ``outside`` is the number of scores that it did not use,
+    because they are not in [0, 1].
     """
 
     marks: tuple[DriftMark, ...]
     count: int
     learn: int
     outside: int
-
-    @property
-    def has_baseline(self) -> bool:
-        """Whether the version had enough scores for the detector to learn its baseline."""
-        return self.count > self.learn
 
 
 def find_drift(line: Line) -> VersionDrift:
@@ -394,10 +377,6 @@ def _time_line(lines: Sequence[Line], marks: Sequence[DriftMark], **options: Any
 # --- templates ------------------------------------------------------------------------------------
 
 
-def _template(name: str) -> str:
-    return (files("rag_eval_otel.tools") / "templates" / name).read_text(encoding="utf-8")
-
-
 def _hash(content: str) -> str:
     """Return the hash by which the content security policy of a page knows ``content``."""
     return b64encode(hashlib.sha256(content.encode()).digest()).decode()
@@ -407,7 +386,7 @@ def _hash(content: str) -> str:
 def _environment() -> Environment:
     """Return the Jinja environment of all templates. Texts are escaped as HTML."""
     environment = Environment(
-        loader=FunctionLoader(_template),
+        loader=PackageLoader("rag_eval_otel.tools"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -420,7 +399,10 @@ def _environment() -> Environment:
         "place_name": place_name,
         "signed": signed,
     }
-    style, script = _template("style.css"), _template("tables.js")
+    folder = files("rag_eval_otel.tools") / "templates"
+    style, script = (
+        (folder / name).read_text(encoding="utf-8") for name in ("style.css", "tables.js")
+    )
     environment.globals |= {
         "style": Markup(style),  # noqa: S704  # our own file
         "style_hash": _hash(style),
@@ -448,7 +430,8 @@ class Shown:
 
     ``texts``: question, contexts, answer and reference. ``explanations``: questions, and the
     judge's explanations. Both quote user data. ``trace_url`` is the address of a trace in a
-    backend, in which ``{trace_id}`` and ``{span_id}`` are replaced by the ids of the turn.
+    backend, in which ``{trace_id}`` and ``{span_id}`` are replaced by the ids of the turn. Raises
+    `ConfigError` if it is no address with a place for the trace id.
     """
 
     texts: Literal["off", "on"] = "off"
@@ -456,10 +439,7 @@ class Shown:
     trace_url: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` if ``trace_url`` is not an address with a place for the trace id."""
-        url = self.trace_url
-        if url is None:
-            return
+        url = self.trace_url or "https://{trace_id}"
         rest = url.replace("{trace_id}", "").replace("{span_id}", "")
         is_web = url.startswith(("http://", "https://"))
         if not is_web or "{trace_id}" not in url or set(rest) & set("{}"):
@@ -500,9 +480,9 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A cell: ``text``, of which ``most`` characters are shown, or ``items``, a list of texts.
+    """A text, of which ``most`` characters are shown, with a link to ``url``; or a list of texts.
 
-    ``url`` is the address behind the text. ``value`` is the number by which cells are sorted.
+    ``value`` is the number by which cells are sorted.
     """
 
     text: str | None = None
@@ -515,58 +495,31 @@ class _Cell:
         return bool(self.text or self.items)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Section:
-    """One section of the page: the scores of one metric, and the drawings and tables about them."""
-
-    anchor: str
-    series: Series
-    summary: MetricSummary
-    estimate: Estimate | None
-    unit: Unit
-    lines: Sequence[Line]
-    drift: Sequence[VersionDrift]
-    histogram: Drawing
-    time_line: Drawing
-    columns: Sequence[str]
-    lowest: Sequence[tuple[float | None, Sequence[_Cell]]]
-
-    @property
-    def marks(self) -> list[DriftMark]:
-        return [mark for each in self.drift for mark in each.marks]
-
-    @property
-    def alarms(self) -> int:
-        """The number of alarms, repeated alarms included."""
-        return sum(1 + mark.again for mark in self.marks)
-
-    @property
-    def windows(self) -> list[str]:
-        """The number of scores that each running mean covers, as text, without repetition."""
-        return [f"{n:,}" for n in sorted({line.window for line in self.lines})]
-
-
-def _section(series: Series, *, anchor: str, shown: Shown) -> _Section:
+def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
+    """Return the values of one section of the page, on one metric."""
+    values, units = series.tally.values, series.units
     summary, unit, name = series.tally.summary(series.name), unit_of(series), series.name[:_NAME]
     lines = lines_of(series)
     drift = [find_drift(line) for line in lines]
     marks = [mark for each in drift for mark in each.marks]
-    own_scale = scale_of(series.values, series.units) if len(series.units) else None
-    scale = own_scale or axis_of(series.values)
+    scale = (scale_of(values, units) if units else None) or axis_of(values)
     cells = [_low_cells(low, shown) for low in series.lowest()]
     columns = [key for key in (cells[0] if cells else ()) if any(each[key] for each in cells)]
-    return _Section(
-        anchor=anchor,
-        series=series,
-        summary=summary,
-        estimate=series.estimated(),
-        unit=unit,
-        lines=lines,
-        drift=drift,
-        histogram=drawing.histogram(
-            series.values, scale, mean=summary.mean, title=f"Distribution of {name}"
+    return {
+        "anchor": anchor,
+        "series": series,
+        "summary": summary,
+        "estimate": series.estimated(),
+        "unit": unit,
+        "lines": lines,
+        "windows": [f"{n:,}" for n in sorted({line.window for line in lines})],
+        "drift": drift,
+        "marks": marks,
+        "alarms": sum(1 + mark.again for mark in marks),
+        "histogram": drawing.histogram(
+            values, scale, mean=summary.mean, title=f"Distribution of {name}"
         ),
-        time_line=_time_line(
+        "time_line": _time_line(
             lines,
             marks,
             scale=scale,
@@ -574,12 +527,12 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> _Section:
             title=f"Time line of {name}",
             description=f"drift alarms: {len(marks)}, versions: {len(lines)}; in words below",
         ),
-        columns=columns,
-        lowest=[
+        "columns": columns,
+        "lowest": [
             (score.value, [each[key] for key in columns])
             for (_, score), each in zip(series.lowest(), cells, strict=True)
         ],
-    )
+    }
 
 
 def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:

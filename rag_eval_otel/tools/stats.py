@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from textwrap import shorten
 from typing import Any, Final, Literal, TypeAlias
@@ -385,8 +385,7 @@ class Totals:
 
     def __repr__(self) -> str:
         """Return the summaries as a table, with remarks below."""
-        columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
-        lines = [self._head(), aligned([columns, *(metric.cells() for metric in self.metrics)])]
+        lines = [self._head(), table(self.metrics)]
         messages: set[str | None] = {None}
         for metric in self.metrics:
             lines += metric.remarks()
@@ -479,6 +478,12 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
         for row in rows
     )
     return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def table(metrics: Iterable[MetricSummary]) -> str:
+    """Return a line of text for each of ``metrics``, below a line with the columns."""
+    columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
+    return aligned([columns, *(metric.cells() for metric in metrics)])
 
 
 def number(value: float | None) -> str:

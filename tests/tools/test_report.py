@@ -531,7 +531,7 @@ def test_lasting_change_is_one_mark() -> None:
     assert mark.onset <= mark.at <= 3030
     assert mark.again >= 3
     assert mark.until > 5000
-    assert found.has_baseline
+    assert found.count == 6000
     assert found.learn == 2000
 
 
