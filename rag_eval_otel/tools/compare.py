@@ -156,10 +156,9 @@ class Pairs:
         return low, high
 
     def require_one_version(self, versions: Versions) -> None:
-        """Raise `ConfigError` if the scores of a pair have different versions.
+        """Raise `ConfigError` if scores of a pair have different versions, unless "any" is allowed.
 
-        The version of a score changes with metric, prompts, fusion and judge. If ``versions`` is
-        "any", nothing is required. Raises `ConfigError` also if ``versions`` has another value.
+        The version of a score changes with metric, prompts, fusion and judge.
         """
         if versions not in ("same", "any"):
             msg = f"versions must be 'same' or 'any', not {versions!r}"
@@ -174,19 +173,17 @@ class Pairs:
                 f"{b} and {a} ({count} rows)" for (b, a), count in mixed.most_common(_VERSIONS)
             )
             msg = (
-                f"{self.name} was measured in different ways: {counts}."
-                f" Evaluate both with the same metric, fusion and judge, or pass"
-                " versions='any' (--versions any)"
+                f"{self.name} was measured in different ways: {counts}. Evaluate both with the same"
+                " metric, fusion and judge, or pass versions='any' (--versions any)"
             )
             raise ConfigError(msg)
 
 
 def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
-    """Pair the scores of ``metric`` in two runs that both have it.
+    """Pair the scores of ``metric`` in two runs by question; a repeated question in its order.
 
-    Rows are paired by question and reference; if a question is repeated, in their order. Raises
-    `ConfigError` if the runs have no row in common, and for rows that do not say their question, as
-    those of live traces.
+    Raises `ConfigError` if the runs have no row in common, and for rows that do not say their
+    question, as those of live traces.
     """
     in_b, in_a = (_keyed(run, metric) for run in (b, a))
     pairs = [(entry, in_a[key]) for key, entry in in_b.items() if key in in_a]
@@ -256,7 +253,7 @@ class Turn:
     """A turn whose score differs: its rows in both runs, its scores, and texts of the files.
 
     A text is empty if its file does not have it, or if texts are not shown. ``explanation`` is the
-    explanation of the judge in B.
+    judge's in B.
     """
 
     row_a: int
@@ -284,9 +281,8 @@ class MetricChange:
     """How one metric differs between the runs, with the turns that fell and rose the most.
 
     ``mean`` is the mean difference B minus A over the ``pairs`` with a score in both runs, and
-    ``interval`` its 95 % confidence interval by Student's t, None for fewer than two pairs.
-    ``unpaired`` is the number of other rows. ``higher`` is the number of pairs with a higher score
-    in B, ``lower`` the number with a lower score.
+    ``interval`` its 95 % interval by Student's t, None for fewer than two pairs. ``unpaired`` is
+    the number of other rows. ``higher`` and ``lower`` count the pairs by the score in B.
     """
 
     name: str
@@ -335,8 +331,7 @@ class MetricChange:
 class Comparison:
     """The comparison of two runs: what `compare_files` and `DatasetResult.compare` return.
 
-    ``name_a`` and ``name_b`` are the names of the runs, ``rows_a`` and ``rows_b`` their numbers of
-    rows. ``only_a`` and ``only_b`` name the metrics that only one run has.
+    ``only_a`` and ``only_b`` name the metrics that only one run has.
     """
 
     name_a: str

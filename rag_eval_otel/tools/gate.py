@@ -85,18 +85,17 @@ class Gate:
     level: float = LEVEL
 
     def __post_init__(self) -> None:
+        msg, drop = "", min(self.no_worse.values(), default=0)
         if not 0 < self.level < _MOST_LEVEL:
-            self._refuse(f"the level must be above 0 and below {_MOST_LEVEL}, not {self.level}")
-        if self.pass_rate is not None and not 0 <= self.pass_rate <= 1:
-            self._refuse(f"a pass rate must be from 0 to 1, not {self.pass_rate}")
-        if (drop := min(self.no_worse.values(), default=0)) < 0:
-            self._refuse(f"a drop that is tolerated must be 0 or more, not {drop}")
-        if (self.baseline is None) != (not self.no_worse):
-            self._refuse("a baseline and a metric that is no worse (no_worse) need each other")
-
-    @staticmethod
-    def _refuse(reason: str) -> None:
-        raise ConfigError(reason)
+            msg = f"the level must be above 0 and below {_MOST_LEVEL}, not {self.level}"
+        elif self.pass_rate is not None and not 0 <= self.pass_rate <= 1:
+            msg = f"a pass rate must be from 0 to 1, not {self.pass_rate}"
+        elif drop < 0:
+            msg = f"a drop that is tolerated must be 0 or more, not {drop}"
+        elif (self.baseline is None) != (not self.no_worse):
+            msg = "a baseline and a metric that is no worse (no_worse) need each other"
+        if msg:
+            raise ConfigError(msg)
 
     @property
     def has_conditions(self) -> bool:
@@ -110,9 +109,8 @@ class Verdict:
 
     ``kind`` says what the condition is about: the mean of ``metric``, the share of rows that pass,
     or the mean difference of ``metric`` from the baseline. ``found`` is the number that was
-    measured, None if there is no score. ``interval`` is its confidence interval at ``confidence``.
-    ``rows`` is the number of rows from which it was computed. ``why`` explains the result, and
-    says how many rows were left out.
+    measured in ``rows`` rows, None if there is no score, and ``interval`` its interval at
+    ``confidence``. ``why`` explains the result, and says how many rows were left out.
     """
 
     condition: str
@@ -146,16 +144,15 @@ class GateResult:
 
     def __repr__(self) -> str:
         """Return the verdicts as a table, with remarks below."""
-        table = aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)])
-        return "\n".join([self._head(), table, *self._remarks()])
-
-    def _head(self) -> str:
         missed = sum(not verdict.passed for verdict in self.verdicts)
         outcome = "failed" if missed else "passed"
-        return f"gate: {outcome}, {missed} of {len(self.verdicts)} conditions not met"
-
-    def _remarks(self) -> list[str]:
-        return [f"  {each.condition}: {text}" for each in self.verdicts for text in each.why]
+        return "\n".join(
+            [
+                f"gate: {outcome}, {missed} of {len(self.verdicts)} conditions not met",
+                aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)]),
+                *(f"  {each.condition}: {text}" for each in self.verdicts for text in each.why),
+            ]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -186,7 +183,7 @@ class GateCheck:
             self._run.add(row, row.own_question_id)
 
     def result(self, totals: Totals) -> GateResult:
-        """Return the verdicts on the rows added so far. ``totals`` is the summary of these rows.
+        """Return the verdicts on the rows added so far, whose summary is ``totals``.
 
         Raises `ConfigError` if the run and the baseline have no row in common, or if their scores
         have different versions and ``versions`` is "same".
@@ -253,6 +250,8 @@ def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
 
 def _mean_verdict(metric: MetricSummary, bound: float) -> Verdict:
     """Return whether the mean of ``metric`` is at least ``bound``; without a score it is not."""
+    without = metric.undefined + metric.error
+    why = [f"{_rows(without)} without a score: not counted"] if without else []
     return Verdict(
         condition=f"{metric.name} >= {bound:g}",
         kind="mean",
@@ -261,13 +260,8 @@ def _mean_verdict(metric: MetricSummary, bound: float) -> Verdict:
         found=metric.mean,
         interval=metric.interval,
         rows=metric.ok,
-        why=(*_unscored(metric), *_near(metric.interval, bound)),
+        why=(*why, *_near(metric.interval, bound)),
     )
-
-
-def _unscored(metric: MetricSummary) -> Iterator[str]:
-    if without := metric.undefined + metric.error:
-        yield f"{_rows(without)} without a score: not counted"
 
 
 def _rows(count: int) -> str:
