@@ -36,30 +36,11 @@ from rag_eval_otel.tools.agreement import (
 from rag_eval_otel.tools.labels import Observation, Timed, observe
 from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Score, Usage
 
-FULL = "_full"
-"""The ending in the name of a metric's full form, in which the judge breaks up the answer."""
-
 _AGREEMENT = ("kappa", "spearman", "auroc", "accuracy", "sensitivity", "specificity")
 _BINARY = ("kappa", "accuracy", "sensitivity", "specificity")
 _RATES = ("human_rate", "metric_rate", "corrected_rate")
 _NO_THRESHOLD = Figure(reason="give the threshold that a score passes from")
 _NO_TRUTH = Figure(reason="give the label_threshold that a label passes from")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormAgreement:
-    """The agreement of a metric's short form with its full form on the same rows.
-
-    The short form takes each sentence of the answer as one claim. In the full form, the judge
-    breaks up the answer into claims. ``rows`` is the number of rows with both scores, and ``same``
-    the fraction of these rows with the same pass or fail. ``spearman`` is the rank correlation.
-    ``difference`` is the mean of the short form's score minus the full form's score.
-    """
-
-    rows: int
-    same: Figure
-    spearman: Figure
-    difference: Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -76,8 +57,7 @@ class Calibration:
 
     ``human_rate`` is the fraction of labelled rows that the human passes. ``metric_rate`` is the
     fraction of unlabelled rows that the metric passes. ``corrected_rate`` estimates the fraction of
-    unlabelled rows that a human would pass. ``full_form`` compares the metric with its full form,
-    if the rows have scores of both forms.
+    unlabelled rows that a human would pass.
     """
 
     metric: str
@@ -97,7 +77,6 @@ class Calibration:
     human_rate: Figure
     metric_rate: Figure
     corrected_rate: Figure
-    full_form: FormAgreement | None = None
 
     def __repr__(self) -> str:
         """Return the figures as a table."""
@@ -127,10 +106,6 @@ class Calibration:
             )
         yield _line("threshold that fits", fit)
         yield from self._figures(_RATES)
-        if self.full_form:
-            yield _line("full form", f"{self.full_form.rows} rows that have both")
-            for name in ("same", "spearman", "difference"):
-                yield _line(f"  {name}", str(getattr(self.full_form, name)))
 
     def _figures(self, names: Iterable[str]) -> Iterator[str]:
         """Yield a line for each figure in ``names``; a reason is in the first of its lines only."""
@@ -152,8 +127,6 @@ def _line(name: str, text: str) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Figure | ThresholdFit):
         return value.to_dict()
-    if isinstance(value, FormAgreement):
-        return {name: _plain(getattr(value, name)) for name in value.__slots__}
     return asdict(value) if isinstance(value, Confusion) else value
 
 
@@ -293,29 +266,6 @@ def agreement_by(
         name: calibration_of(seen, threshold=like.threshold, label_threshold=like.label_threshold)
         for name, seen in sorted(periods.items())
     }
-
-
-def form_agreement(
-    short: Sequence[Observation], full: Sequence[Observation], *, threshold: float | None
-) -> FormAgreement:
-    """Compare the scores of a metric's short form with the scores of its full form.
-
-    ``short`` and ``full`` have the scores of the two forms for the same rows in the same order.
-    ``threshold`` is the lowest score that passes in either form.
-    """
-    both = [
-        (a.score, b.score)
-        for a, b in zip(short, full, strict=True)
-        if a.score is not None and b.score is not None
-    ]
-    first, second = np.array(both, dtype=float).reshape(-1, 2).T
-    same, difference = _NO_THRESHOLD, Figure(reason="no rows")
-    if threshold is not None:
-        same = proportion(int(np.sum((first >= threshold) == (second >= threshold))), len(both))
-    if both:
-        difference = Figure(value=float(np.mean(first - second)))
-    rank = spearman(first, second)
-    return FormAgreement(rows=len(both), same=same, spearman=rank, difference=difference)
 
 
 # --- a judge on built-in cases with known verdicts -----------------------------------------------

@@ -88,14 +88,6 @@ def observations(
     return found
 
 
-def scores_of(metric: str, rows: Iterable[tuple[str, Cells]]) -> list[Observation]:
-    """Return the score of ``metric`` in each of ``rows``.
-
-    Rows with a column ``score``, which have the score of one metric only, are left out.
-    """
-    return [_observed(row, metric, where) for where, row in rows if "score" not in row]
-
-
 # --- feedback -------------------------------------------------------------------------------------
 
 Measured: TypeAlias = "tuple[str, str]"

@@ -15,7 +15,6 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.agreement import Figure
 from rag_eval_otel.tools.calibrate import Calibration, calibrate
 from rag_eval_otel.tools.cli import calibrate as command
-from rag_eval_otel.tools.cli import main
 
 PEERS = json.loads(Path(__file__).with_name("peers.json").read_text(encoding="utf-8"))
 SCORES = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1))
@@ -201,40 +200,3 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
     path.write_text('{"score": 1, "label": 1}\n\n{"score": 1, "label": "meh"}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"labels.jsonl, row 1 \(line 3\), score: the label must"):
         run(path)
-
-
-# --- the short form beside the full one -----------------------------------------------------------
-
-
-def test_two_forms_of_a_metric_are_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If rows have both forms, the output has their agreement."""
-    pairs = [(1.0, 1.0), (0.8, 0.7), (0.4, 0.6), (0.0, 0.2), (1.0, None), (0.2, 0.1)]
-    rows = [
-        {"faithfulness": short, "faithfulness_full": full, "human": int(short > 0.5)}
-        for short, full in pairs
-    ]
-    file = tmp_path / "both.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    assert main(["calibrate", str(file), "--metric", "faithfulness", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    full = found["full_form"]
-    assert (full["rows"], full["same"]["value"]) == (5, 0.8)
-    assert full["difference"]["value"] == pytest.approx((0.1 - 0.2 - 0.2 + 0.1) / 5)
-    assert full["spearman"]["value"] == pytest.approx(0.9)
-
-    assert main(["calibrate", str(file), "--metric", "faithfulness"]) == 0
-    told = capsys.readouterr().out
-    assert "full form             5 rows that have both" in told
-    assert "  same                0.800" in told
-
-
-def test_single_form_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the full form the output has no such figures."""
-    file = tmp_path / "one.jsonl"
-    file.write_text('{"faithfulness": 1, "human": 1}\n{"faithfulness": 0, "human": 0}')
-    assert main(["calibrate", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["full_form"] is None
-    assert main(["calibrate", str(file)]) == 0
-    assert "full form" not in capsys.readouterr().out

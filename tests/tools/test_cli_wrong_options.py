@@ -88,13 +88,10 @@ def test_a_wrong_budget_in_the_environment_is_refused(
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        ({"AT_BUDGET": "offline"}, "no effect without a budget, such as"),
-        ({"AT_BUDGET": "smaple", "BUDGET": "5 USD/day"}, "drop, offline or local/<name>"),
         ({"REDIS": "redis://x"}, "no effect without a budget, such as"),
         ({"SAMPLE_RATE": "nan"}, "between 0 and 1"),
         ({"SAMPLE_RATE": "-0.1"}, "between 0 and 1"),
         ({"SAMPLE_RATE": "10%"}, "between 0 and 1"),
-        ({"SAMPLING_RULES": "none.json"}, "a .json file or a JSON list such as"),
         ({"CASCADE": "lexicl"}, "did you mean"),
         ({"MAX_TEXT_CHARS": "-5"}, "a whole number at least 100"),
     ],

@@ -7,7 +7,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -20,7 +19,6 @@ from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.thresholds import written_thresholds
 from rag_eval_otel.tools.calibrate import (
-    FULL,
     PERIODS,
     Calibration,
     Check,
@@ -28,16 +26,14 @@ from rag_eval_otel.tools.calibrate import (
     calibration_of,
     check_judge,
     check_table,
-    form_agreement,
 )
-from rag_eval_otel.tools.cli.options import AS_JSON
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all
 from rag_eval_otel.tools.files import source_of
 from rag_eval_otel.tools.labels import (
     Observation,
     Timed,
     observations,
     rated,
-    scores_of,
 )
 from rag_eval_otel.tools.scores import read_feedback, read_scores, sample_in
 from rag_eval_otel.types import Form
@@ -69,59 +65,49 @@ Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of 
 """
 
 
+_OPTIONS: Options = {
+    "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
+    "--feedback FILE": (
+        "feedback of people: OTLP JSON, or a table with trace_id and score",
+        {"type": Path},
+    ),
+    "--feedback-name NAME": ("only the feedback of this name", {}),
+    "--by": ("with --feedback: the accuracy in each period, too", {"choices": PERIODS}),
+    "--metric NAME": ("only this metric", {}),
+    "--threshold": ("lowest score that passes (default: the metric's own)", {"type": float}),
+    "--label-threshold": (
+        "lowest label that passes, if labels are numbers on a scale",
+        {"type": float},
+    ),
+    "--write FILE.toml": (
+        "write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
+        {"type": Path},
+    ),
+    "--disagreements N": (
+        "list N rows on which metric and label disagree the most, with their texts",
+        {"type": count_up_to(_MOST_LISTED), "default": 0},
+    ),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", nargs="?", help=".jsonl, .csv or .parquet")
-    parser.add_argument(
-        "--feedback",
-        type=Path,
-        metavar="FILE",
-        help="feedback of people: OTLP JSON, or a table with trace_id and score",
-    )
-    parser.add_argument("--feedback-name", metavar="NAME", help="only the feedback of this name")
-    parser.add_argument(
-        "--by", choices=PERIODS, help="with --feedback: the agreement in each period, too"
-    )
-    parser.add_argument("--metric", metavar="NAME", help="only this metric")
-    parser.add_argument(
-        "--threshold", type=float, help="lowest score that passes (default: the metric's own)"
-    )
-    parser.add_argument(
-        "--label-threshold",
-        type=float,
-        help="lowest label that passes, if labels are numbers on a scale",
-    )
-    parser.add_argument(
-        "--write",
-        type=Path,
-        metavar="FILE.toml",
-        help="write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
-    )
-    parser.add_argument(
-        "--disagreements",
-        type=count_up_to(_MOST_LISTED),
-        default=0,
-        metavar="N",
-        help="list N rows on which metric and label disagree the most, with their texts",
-    )
+    add_all(parser, _OPTIONS)
     parser.add_argument("--json", **{**AS_JSON, "dest": "form_of_output"})
-    _add_judge_options(parser)
-
-
-def _add_judge_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("checking a judge on built-in cases")
-    group.add_argument(
-        "--built-in", action="store_true", help="compare a judge with known verdicts; without FILE"
-    )
-    group.add_argument("--judge", help="the judge (default: RAG_EVAL_JUDGE, else lexical)")
-    group.add_argument("--form", choices=tuple(_FORMS), help="form of the replies (default: both)")
-    group.add_argument(
-        "--bound",
-        type=_share,
-        metavar="SHARE",
-        help=f"share of right replies that every task must reach (default: {_BOUND})",
-    )
-    group.add_argument("--concurrency", type=count_up_to(), help="cases at once (default: 16)")
-    group.add_argument("--prices", metavar="FILE", help="prices of judge tokens, JSON")
+    judge: Options = {
+        "--built-in": (
+            "compare a judge with known verdicts; without FILE",
+            {"action": "store_true"},
+        ),
+        "--judge": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
+        "--form": ("form of the replies (default: both)", {"choices": tuple(_FORMS)}),
+        "--bound SHARE": (
+            f"share of right replies that every task must reach (default: {_BOUND})",
+            {"type": _share},
+        ),
+        "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),
+        "--prices FILE": ("prices of judge tokens, JSON", {}),
+    }
+    add_all(parser.add_argument_group("checking a judge on built-in cases"), judge)
 
 
 def _share(text: str) -> float:
@@ -142,28 +128,24 @@ def run(options: argparse.Namespace) -> int:
         return _run_on_built_in_cases(options)
     if options.feedback is not None:
         return _run_on_feedback(options)
-    rows = list(_rows(options.file))
-    observed = observations(rows, metric=options.metric)
-    found = [
-        _with_full_form(
-            calibration_of(
-                seen,
-                threshold=_threshold(name) if options.threshold is None else options.threshold,
-                label_threshold=options.label_threshold,
-                metric=name,
-            ),
-            rows,
+    rows = dict(_rows(options.file))
+    observed = observations(rows.items(), metric=options.metric)
+    calibrations = [
+        calibration_of(
             seen,
+            threshold=_threshold(name, options),
+            label_threshold=options.label_threshold,
+            metric=name,
         )
         for name, seen in observed.items()
     ]
     listed = {
-        one.metric: _disagreements(one, observed[one.metric], dict(rows))[: options.disagreements]
-        for one in found
+        c.metric: _disagreements(c, observed[c.metric], rows)[: options.disagreements]
+        for c in calibrations
     }
-    _print(_output(found, options.form_of_output, listed))
+    _print(_output(calibrations, options.form_of_output, listed))
     if options.write is not None:
-        _write(options.write, found)
+        _write(options.write, calibrations)
     return 0
 
 
@@ -179,7 +161,7 @@ def _run_on_feedback(options: argparse.Namespace) -> int:
     for (name, version), timed in joined.observations.items():
         calibration = calibration_of(
             [seen for _, seen in timed],
-            threshold=_threshold(name) if options.threshold is None else options.threshold,
+            threshold=_threshold(name, options),
             label_threshold=_passing_label(options, timed),
             metric=f"{name} {version}" if name in joined.mixed else name,
         )
@@ -285,20 +267,6 @@ def _passing_label(options: argparse.Namespace, timed: Sequence[Timed]) -> float
     return _GOOD if options.label_threshold is None and is_unit else options.label_threshold
 
 
-def _with_full_form(
-    found: Calibration, rows: Sequence[tuple[str, Any]], seen: Sequence[Observation]
-) -> Calibration:
-    """Add to ``found`` how the scores of a metric agree with the scores of its full form.
-
-    In the full form of a metric, the judge breaks up the answer into claims. If the rows do not
-    have scores of the full form, ``found`` is returned unchanged.
-    """
-    full = scores_of(f"{found.metric}{FULL}", rows)
-    if len(full) != len(seen) or not any(one.score is not None for one in full):
-        return found
-    return replace(found, full_form=form_agreement(seen, full, threshold=found.threshold))
-
-
 def _write(path: Path, found: Iterable[Calibration]) -> None:
     """Write the thresholds that fit the human labels to the file ``path``.
 
@@ -329,11 +297,11 @@ def _rows(file: str) -> Iterator[tuple[str, Any]]:
         yield f"{file}, row {index}{line}", record.cells
 
 
-def _threshold(name: str) -> float | None:
-    """Return the default threshold of the built-in metric ``name``; None for other metrics."""
-    plain = name.removesuffix(FULL)
-    made = METRICS[plain]() if plain in METRICS else None
-    return getattr(made, "threshold", None)
+def _threshold(name: str, options: argparse.Namespace) -> float | None:
+    """Return ``--threshold``, or else the default threshold of a built-in metric."""
+    metric = METRICS[name]() if options.threshold is None and name in METRICS else None
+    threshold: float | None = getattr(metric, "threshold", options.threshold)
+    return threshold
 
 
 def _disagreements(

@@ -15,7 +15,7 @@ from rag_eval_otel.drift import Stream
 from rag_eval_otel.drift.detector import Alarm, BettingDetector, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
-from rag_eval_otel.tools.cli.options import AS_JSON
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all
 from rag_eval_otel.tools.rows import Row, unit_value
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import mean_of
@@ -110,31 +110,25 @@ Exit status: 0 no drift, 1 drift, 2 misuse.
 """
 
 
+_OPTIONS: Options = {
+    "file FILE": ("scores, in their order", {"type": Path}),
+    "--metric NAME": ("use this metric only", {}),
+    "--target MEAN": ("the mean that the scores should have", {"type": float}),
+    "--reference FILE": ("learn the baseline from this file", {"type": Path}),
+    "--learn N": (
+        "learn the baseline from the first N scores (default: 2000, or half of a short file)",
+        {"type": int},
+    ),
+    "--every N": (
+        "allow one false alarm in N scores (default: 100000)",
+        {"type": float, "default": 100_000},
+    ),
+    "--direction": ("(default: both)", {"choices": ("both", "down", "up"), "default": "both"}),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--metric", metavar="NAME", help="use this metric only")
-    parser.add_argument(
-        "--target", type=float, metavar="MEAN", help="the mean that the scores should have"
-    )
-    parser.add_argument(
-        "--reference", type=Path, metavar="FILE", help="learn the baseline from this file"
-    )
-    parser.add_argument(
-        "--learn",
-        type=int,
-        metavar="N",
-        help="learn the baseline from the first N scores (default: 2000, or half of a short file)",
-    )
-    parser.add_argument(
-        "--every",
-        type=float,
-        default=100_000,
-        metavar="N",
-        help="allow one false alarm in N scores (default: 100000)",
-    )
-    parser.add_argument(
-        "--direction", choices=("both", "down", "up"), default="both", help="(default: both)"
-    )
+    add_all(parser, _OPTIONS)
     parser.add_argument("--json", **AS_JSON)
 
 
