@@ -128,8 +128,23 @@ class Diagnosis:
         return {
             "status": self.status,
             "versions": dict(self.versions),
-            "judge_and_embedder": [reply.to_dict() for reply in self.replies],
-            "otlp": [answer.to_dict() for answer in self.answers],
+            "judge_and_embedder": [
+                {
+                    **{name: getattr(reply, name) for name in ("part", "name", "text")},
+                    "ok": reply.error is None,
+                    "seconds": round(reply.seconds, 3),
+                }
+                for reply in self.replies
+            ],
+            "otlp": [
+                {
+                    **{n: getattr(to.endpoint, n) for n in ("signal", "protocol", "source")},
+                    "endpoint": to.endpoint.url,
+                    "verdict": to.verdict,
+                    "text": to.text,
+                }
+                for to in self.answers
+            ],
             "findings": [asdict(finding) for finding in self.findings],
         }
 
@@ -179,11 +194,7 @@ _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The reply of the judge or the embedder to a test request.
-
-    ``part`` is ``judge`` or ``embedder``. ``name`` is the name of the model. If the reply is not
-    usable, ``error`` is the error.
-    """
+    """The reply of the judge or the embedder to a test request; ``name`` is the model's."""
 
     part: Part
     name: str
@@ -191,23 +202,10 @@ class Reply:
     seconds: float
     error: JudgeError | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "part": self.part,
-            "name": self.name,
-            "ok": self.error is None,
-            "text": self.text,
-            "seconds": round(self.seconds, 3),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """The OTLP endpoint to which one signal (traces, metrics or logs) is exported.
-
-    ``source`` is the environment variable that sets the endpoint, or an empty string if no variable
-    sets it.
-    """
+    """The OTLP endpoint of one signal, and the environment variable that sets it, if any."""
 
     signal: Signal
     protocol: Protocol
@@ -227,24 +225,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a test export to an OTLP endpoint.
-
-    ``text`` is the status or the error message of the server.
-    """
+    """The result of a test export, with the status or the error message of the server."""
 
     endpoint: Endpoint
     verdict: Verdict
     text: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "signal": self.endpoint.signal,
-            "protocol": self.endpoint.protocol,
-            "endpoint": self.endpoint.url,
-            "source": self.endpoint.source,
-            "verdict": self.verdict,
-            "text": self.text,
-        }
 
 
 async def _check(
@@ -334,9 +319,8 @@ def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
 def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
     """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set.
 
-    A variable for one signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, has precedence over
-    ``OTEL_EXPORTER_OTLP_ENDPOINT``, which is for all signals. Over HTTP, a path such as
-    ``/v1/traces`` is added to an endpoint for all signals, and not to an endpoint for one signal.
+    A variable for one signal has precedence over one for all signals. Over HTTP, a path such as
+    ``/v1/traces`` is added to an endpoint for all signals.
     """
     path = f"/v1/{signal}" if protocol == "http" else ""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_eval_otel.drift import Stream
 from rag_eval_otel.drift.detector import Alarm, BettingDetector, default_learn, valid_score
@@ -24,67 +25,46 @@ _MIN_GAP = 3600.0  # seconds between two scores
 _GAP_FACTOR = 50  # times the median time between two scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One score on the scale 0 to 1, with its position in the file.
-
-    ``value`` is None if the row has no score. ``place`` names the row or trace, for messages.
-    """
+class Point(NamedTuple):
+    """One score on [0, 1], or None; the name of its row or trace; and its time, if it is known."""
 
     value: float | None
     place: str
-    time: float | None = None
+    time: float | None
 
 
-@dataclass(slots=True)
-class Series:
-    """The scores of one metric version in one service (a *stream*), in order."""
+def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[Point]]:
+    """Read the scores in the file ``path``, by stream: a metric version of one service.
 
-    stream: Stream
-    points: list[Point] = field(default_factory=list)
-
-
-def read_series(path: Path, *, metric: str | None = None) -> list[Series]:
-    """Read the scores in the file ``path``, and return them by stream.
-
-    A stream is a metric version of one service. The file is a table of scores, or spans and log
-    records as OTLP JSON. ``metric`` selects one metric. If the times of a stream run backwards, the
-    scores of the stream are sorted by time. Raises `ConfigError` if the file cannot be read or has
-    no scores.
+    ``metric`` selects one metric. If the times of a stream run backwards, its scores are sorted by
+    time. Raises `ConfigError` if the file cannot be read or has no scores.
     """
-    found: dict[Stream, Series] = {}
+    streams: defaultdict[Stream, list[Point]] = defaultdict(list)
     for row in read_scores(path, metric=metric):
         if not isinstance(row, Row):
             continue
         for score in row.scores:
             stream = Stream(service=row.service, name=score.name, version=score.version)
-            point = Point(value=unit_value(score), place=row.place, time=row.time)
-            found.setdefault(stream, Series(stream)).points.append(point)
-    if not any(point.value is not None for series in found.values() for point in series.points):
-        names = ", ".join(dict.fromkeys(stream.name for stream in found))
+            streams[stream].append(Point(unit_value(score), row.place, row.time))
+    if all(point.value is None for points in streams.values() for point in points):
+        names = ", ".join(dict.fromkeys(stream.name for stream in streams))
         msg = f"{path} has evaluations of {names}, but none of them gave a score"
         raise ConfigError(msg)
-    for series in found.values():
-        _order(series)
-    return list(found.values())
+    for stream, points in streams.items():
+        _order(stream.name, points)
+    return streams
 
 
-# --- order ----------------------------------------------------------------------------------------
-
-
-def _order(series: Series) -> None:
-    """Sort the scores of ``series`` by time if every score has a time.
-
-    Log a warning if the scores were not in order of time, or if there is a long gap without scores.
-    """
-    name, times = series.stream.name, [p.time for p in series.points if p.time is not None]
-    if len(times) < len(series.points):
+def _order(name: str, points: list[Point]) -> None:
+    """Sort ``points`` by time if each has one, and log if they were not, or have a long gap."""
+    times = [point.time for point in points if point.time is not None]
+    if len(times) < len(points):
         return
     if times != sorted(times):
         log.warning(
             "drift: the times of %s run backwards; its scores are taken in order of time", name
         )
-        series.points.sort(key=lambda point: point.time or 0.0)
+        points.sort(key=lambda point: point.time or 0.0)
     steps = sorted(later - earlier for earlier, later in pairwise(sorted(times)))
     if steps and steps[-1] > max(_MIN_GAP, _GAP_FACTOR * steps[len(steps) // 2]):
         log.warning(
@@ -134,26 +114,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The drift alarms in the scores of one metric version in one service.
+    """The drift alarms in the scores of one stream.
 
-    ``points`` are the valid scores. ``before`` is the baseline, the mean before a change.
-    ``learned`` is the number of scores from which the detector learned the baseline.
+    ``points`` are the valid scores, and ``without`` is the number of others. ``before`` is the
+    baseline, the mean before a change. ``learned`` is the number of scores from which the detector
+    learned the baseline.
     """
 
-    series: Series
-    points: tuple[Point, ...]
+    stream: Stream
+    points: Sequence[Point]
+    without: int
     learned: int
     before: float | None
-    alarms: tuple[Alarm, ...]
+    alarms: Sequence[Alarm]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the alarms, the baseline and the number of scores as a dict for JSON."""
         return {
-            "service": self.series.stream.service,
-            "metric": self.series.stream.name,
-            "version": self.series.stream.version,
+            "service": self.stream.service,
+            "metric": self.stream.name,
+            "version": self.stream.version,
             "scores": len(self.points),
-            "without_score": len(self.series.points) - len(self.points),
+            "without_score": self.without,
             "learned_from": self.learned,
             "baseline": self.before,
             "alarms": [self._alarm(alarm) for alarm in self.alarms],
@@ -169,10 +151,7 @@ class Finding:
         }
 
     def worst(self, alarm: Alarm) -> list[Point]:
-        """Return the five worst scores between the onset of the change and ``alarm``.
-
-        The worst scores are the lowest, or the highest if the alarm says that scores went up.
-        """
+        """Return the five lowest scores of the change, or the highest if scores went up."""
         seen = self.points[alarm.onset : alarm.index + 1]
         sign = -1 if alarm.direction == "up" else 1
         return sorted(seen, key=lambda point: sign * (point.value or 0.0))[:5]
@@ -180,34 +159,32 @@ class Finding:
 
 def run(options: argparse.Namespace) -> int:
     """Print the drift alarms of each metric in the file. Return 1 if there is an alarm, else 0."""
-    found = read_series(options.file, metric=options.metric)
-    reference = _reference(options)
-    findings = [_detect(series, options, reference.get(series.stream.name)) for series in found]
-    shown = [finding.to_dict() for finding in findings]
-    text = (
-        json.dumps(shown, indent=2) if options.form == "json" else "\n\n".join(map(_text, findings))
-    )
+    streams = read_streams(options.file, metric=options.metric)
+    reference: dict[str, list[float | None]] = {}
+    if options.reference is not None:
+        for stream, points in read_streams(options.reference, metric=options.metric).items():
+            reference.setdefault(stream.name, []).extend(point.value for point in points)
+    findings = [
+        _detect(stream, points, options, reference.get(stream.name))
+        for stream, points in streams.items()
+    ]
+    text = "\n\n".join(map(_text, findings))
+    if options.form == "json":
+        text = json.dumps([finding.to_dict() for finding in findings], indent=2)
     sys.stdout.write(f"{text}\n")
     return 1 if any(finding.alarms for finding in findings) else 0
 
 
-def _reference(options: argparse.Namespace) -> dict[str, list[float | None]]:
-    """Return the scores in the file of ``--reference``, by metric."""
-    if options.reference is None:
-        return {}
-    found: dict[str, list[float | None]] = {}
-    for series in read_series(options.reference, metric=options.metric):
-        found.setdefault(series.stream.name, []).extend(p.value for p in series.points)
-    return found
-
-
 def _detect(
-    series: Series, options: argparse.Namespace, reference: Sequence[float | None] | None
+    stream: Stream,
+    scores: Sequence[Point],
+    options: argparse.Namespace,
+    reference: Sequence[float | None] | None,
 ) -> Finding:
     if options.reference is not None and reference is None:
-        msg = f"{options.reference} has no scores of {series.stream.name}"
+        msg = f"{options.reference} has no scores of {stream.name}"
         raise ConfigError(msg)
-    points = tuple(point for point in series.points if valid_score(point.value) is not None)
+    points = [point for point in scores if valid_score(point.value) is not None]
     first = default_learn(len(points)) if options.learn is None else options.learn
     detector = BettingDetector(
         target=options.target,
@@ -219,24 +196,24 @@ def _detect(
     learned = 0 if reference or options.target is not None else first
     alarms = [
         detector.alarm
-        for point in series.points
+        for point in scores
         if detector.update(point.value) and detector.alarm is not None
     ]
     values = reference or [point.value for point in points[:learned]]
     known = [value for value in values if value is not None]
     before = options.target if options.target is not None else mean_of(known)
     return Finding(
-        series=series,
+        stream=stream,
         points=points,
+        without=len(scores) - len(points),
         learned=learned,
         before=alarms[0].before if alarms else before,
-        alarms=tuple(alarms),
+        alarms=alarms,
     )
 
 
 def _text(finding: Finding) -> str:
-    stream, count = finding.series.stream, len(finding.points)
-    without = len(finding.series.points) - count
+    stream, count, without = finding.stream, len(finding.points), finding.without
     head = " ".join(filter(None, (stream.service, stream.name, stream.version)))
     baseline = "unknown" if finding.before is None else f"{finding.before:.3f}"
     learned = f" from the first {finding.learned}" if finding.learned else ""
