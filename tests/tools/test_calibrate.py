@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,13 +120,6 @@ def test_wrong_score_label_or_option_is_an_error(
         calibrate(scores, labels, **{"threshold": 0.5, **options})
 
 
-def test_numpy_columns_are_accepted() -> None:
-    """Arrays of scores and labels do as well as lists."""
-    lists = calibrate([0.9, 0.1], [1, 0], threshold=0.5)
-    arrays = calibrate(np.array([0.9, 0.1]), np.array([True, False]), threshold=0.5)
-    assert arrays == lists
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -182,16 +174,6 @@ def test_command_prints_json(labelled: Path, capsys: pytest.CaptureFixture[str])
     }
     assert found["sensitivity"]["value"] == 0.0
     assert "reason" in found["corrected_rate"]
-
-
-def test_command_reads_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Cells are texts, empty cells are missing, labels are a scale."""
-    path = tmp_path / "labels.csv"
-    path.write_text("score,label\n5,4\n2,1\n,3\n3,\n", encoding="utf-8")
-    assert run(path, "--threshold", 3, "--label-threshold", 3, "--json") == 0
-    [found] = json.loads(capsys.readouterr().out)
-    assert (found["labelled"], found["unlabelled"]) == (2, 1)
-    assert found["kappa"]["value"] == 1.0
 
 
 def test_command_names_file_row_and_line(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 from collections.abc import Callable, Iterable
@@ -10,13 +9,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rag_eval_otel.tools.cli import main
-
-Rows = list[dict[str, Any]]
 
 
 def scores(*parts: tuple[int, float], seed: int = 0) -> list[float]:
@@ -68,21 +63,6 @@ def test_rows_are_read_in_any_form(
     assert 950 <= alarm["onset"] <= 1030
     assert alarm["at"] == f"row {alarm['index']}"
     assert len(alarm["worst"]) == 5
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_tables_are_read(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The option names a column; empty cells are not scores."""
-    path = tmp_path / f"scores{suffix}"
-    values = [None if at % 10 == 3 else value for at, value in enumerate(FALLS)]
-    if suffix == ".parquet":
-        pq.write_table(pa.table({"quality": values}), path)
-    else:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([["quality", "n"], *([v, 1] for v in values)])
-    status, (one,) = found(path, "--metric", "quality", capsys=capsys)
-    assert status == 1
-    assert one["without_score"] == 140
 
 
 def attribute(key: str, **value: Any) -> dict[str, Any]:
@@ -238,10 +218,3 @@ def test_invalid_files_are_refused(
     path.write_text(content, encoding="utf-8")
     assert main(["drift", str(path)]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_an_unknown_metric_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error names the metric."""
-    path = jsonl(tmp_path / "a.jsonl", [{"scores": {"faithfulness": 1.0}}] * 3)
-    assert main(["drift", str(path), "--metric", "fluency"]) == 2
-    assert "has no scores of fluency" in capsys.readouterr().err

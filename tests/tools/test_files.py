@@ -13,7 +13,6 @@ from rag_eval_otel.tools.files import (
     _unquoted,
     source_of,
     writing,
-    writing_samples,
 )
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.tools.rows import TEXTS, Row
@@ -77,17 +76,6 @@ def test_texts_that_are_not_unicode_are_written(tmp_path: Path, suffix: str) -> 
     cells = dict(record.cells)  # type: ignore[arg-type]
     assert cells["question"] == "Who wrote ?"
     assert cells["answer"] == "Ada 😀"
-
-
-def test_samples_that_are_not_unicode_are_written(tmp_path: Path) -> None:
-    """A trace with such a text does not end the collection."""
-    path = tmp_path / "samples.jsonl"
-    with writing_samples(path) as write:
-        write({"question": CUT, "contexts": [CUT, {"text": CUT, "id": "1"}], "answer": "Ada"})
-    (record,) = source_of(path).records()
-    cells = dict(record.cells)  # type: ignore[arg-type]
-    contexts = [one if isinstance(one, str) else one["text"] for one in cells["contexts"]]
-    assert [cells["question"], *contexts] == ["Who wrote ?"] * 3
 
 
 @given(st.text() | st.sampled_from([*FORMULAS, *HIDDEN, *PLAIN]))

@@ -111,12 +111,6 @@ def test_row_may_be_a_pydantic_model() -> None:
     assert samples([Turn()]) == [Sample(question="Who?", answer="She.")]
 
 
-def test_dataset_is_returned_unchanged() -> None:
-    """It is not checked a second time."""
-    dataset = open_dataset(ROWS)
-    assert open_dataset(dataset) is dataset
-
-
 def test_limit_takes_the_first_rows() -> None:
     """Rows after the limit are not read."""
     dataset = open_dataset([*ROWS, "no row"], limit=2)
@@ -151,17 +145,6 @@ CONTEXTS = (Passage(text="c"),)
 def test_columns_of_the_peers_are_recognised(row: dict[str, Any]) -> None:
     """Ragas old and new, LlamaIndex, Haystack, in any case."""
     assert one(**row) == Sample(question="q", contexts=CONTEXTS, answer="a", reference="r")
-
-
-def test_inputs_of_haystack_evaluators_are_columns() -> None:
-    """What its evaluators are called with can be passed on as it is."""
-    given = {
-        "questions": ["q"],
-        "contexts": [["c"]],
-        "predicted_answers": ["a"],
-        "ground_truth_answers": ["r"],
-    }
-    assert samples(given) == [Sample(question="q", contexts=["c"], answer="a", reference="r")]
 
 
 @pytest.mark.parametrize(
@@ -291,15 +274,6 @@ def test_broken_file_is_an_error(name: str, text: str, told: str, tmp_path: Path
         open_dataset(path)
 
 
-@pytest.mark.parametrize("separator", [";", "\t"])
-def test_csv_with_another_separator_is_an_error(separator: str, tmp_path: Path) -> None:
-    """The error names the separator to use."""
-    path = tmp_path / "a.csv"
-    path.write_text(f"question{separator}answer\nQ?{separator}A\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="line 1: columns must be separated by commas"):
-        open_dataset(path)
-
-
 def test_file_in_another_encoding_is_an_error(tmp_path: Path) -> None:
     """A file that is not UTF-8 is named, not misread."""
     path = tmp_path / "a.jsonl"
@@ -360,10 +334,3 @@ def test_extra_meets_the_need_of_a_custom_metric() -> None:
     check_needs([Toned()], open_dataset([{"answer": "1", "tone": "dry"}]))
     with pytest.raises(ConfigError, match=r"needs tone.*Add tone \(tone\)"):
         check_needs([Toned()], open_dataset([Sample(answer="1")]))
-
-
-def test_empty_dataset_needs_nothing() -> None:
-    """No metric can lack a field."""
-    dataset = open_dataset([])
-    assert dataset.count == 0
-    assert needs_met(dataset, "mrr")

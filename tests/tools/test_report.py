@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -374,34 +372,6 @@ def test_page_size_is_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("a.jsonl", "", "has no scores"),
-        ("a.csv", "question,answer\nq,a\n", "Found: question, answer"),
-        ("a.jsonl", "[1]\n", "must be a JSON object"),
-        ("a.jsonl", "\x00\n", "is not JSON"),
-        ("a.json", "[]", "must be OTLP JSON"),
-        ("a.json", '{"resourceSpans": 7}', "is not OTLP JSON"),
-        ("a.json", '{"resourceMetrics": []}', "has no scores"),
-        ("a.json", "{}\n{", "line 1: is no OTLP export request"),
-        ("a.parquet", "PAR1", "cannot be read"),
-        ("a.txt", "", "cannot read .txt"),
-        ("a.json", "[" * 100_000, "must be OTLP JSON"),
-        ("a.jsonl", "[" * 100_000, "is not JSON"),
-    ],
-)
-def test_unusable_file_is_refused(
-    name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 2, an error on stderr, and no page."""
-    path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
-    assert main(["report", str(path), "-o", str(tmp_path / "page.html")]) == 2
-    assert told in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize(
     ("output", "told"),
     [
         ("page.pdf", "must end in .html"),
@@ -435,16 +405,6 @@ def test_single_row_makes_a_page(tmp_path: Path) -> None:
     text = parsed(page_of(jsonl(tmp_path / "a.jsonl", [{"score": 0.25}]))).text
     assert "Mean 0.250, 95 % interval -, median 0.250, of 1 scores" in text
     assert "1 scores are too few to learn what is normal" in text
-
-
-def test_column_is_chosen_by_name(tmp_path: Path) -> None:
-    """A table with times as texts; an empty cell is no score."""
-    times = [f"2026-11-21T09:00:{i:02}Z" for i in range(49)] + ["1795251649"]
-    values = [None if i == 3 else i / 50 for i in range(50)]
-    pq.write_table(pa.table({"quality": values, "time": times}), tmp_path / "a.parquet")
-    text = parsed(page_of(tmp_path / "a.parquet", "--metric", "quality")).text
-    assert "of 49 scores" in text
-    assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:00:49 UTC" in text
 
 
 @pytest.mark.parametrize("value", [4.0, 1e300, -1e300, 1e-300])

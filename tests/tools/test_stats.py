@@ -52,12 +52,6 @@ def test_intervals_cover_the_true_mean() -> None:
     assert abs(held / 2000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 2000)
 
 
-def test_single_value_has_no_interval() -> None:
-    """It has no deviation."""
-    result = result_on(1)
-    assert (result["reads"].mean, result["reads"].interval) == (1.0, None)
-
-
 @given(st.lists(st.floats(-1e6, 1e6), max_size=50))
 def test_summary_agrees_with_the_list_of_values(values: list[float]) -> None:
     """Mean, median and interval are those of the whole list; the interval stays on the scale."""
@@ -108,23 +102,6 @@ def test_unit_intervals_cover_the_true_mean() -> None:
     intervals = [score_interval(scores, (0.0, 1.0)) for scores in drawn]
     held = sum(low <= 8 / 8.8 <= high for low, high in filter(None, intervals))
     assert held >= 1860
-
-
-def test_mean_is_shown_on_both_scales() -> None:
-    """On the metric's own scale, and from 0 to 1."""
-    result = result_on(2, 4, scale=4.0)
-    assert (result["reads"].mean, result["reads"].normalized_mean) == (3.0, 0.75)
-    assert "reads: mean on the scale 0 to 1: 0.750" in repr(result)
-
-
-def test_mixture_of_versions_is_shown() -> None:
-    """The table names the versions in a mean."""
-    summary = Summary(["m"])
-    for version in ("m/1", "m/2"):
-        summary.add(Evaluation(scores=(Score(name="m", value=1.0, version=version),)))
-    totals = summary.totals()
-    assert totals["m"].versions == ("m/1", "m/2")
-    assert "m: a mixture of versions: m/1, m/2" in repr(totals)
 
 
 def test_table_has_counts_beside_every_mean() -> None:
