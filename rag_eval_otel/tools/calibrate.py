@@ -460,11 +460,7 @@ async def check_judge(
     async def scored(case: Case) -> Evaluation:
         async with semaphore:
             return await aevaluate(
-                case.sample,
-                [SETS[form]],
-                judge=timed,
-                embedder=HashingEmbedder(),
-                timeout=timeout,
+                case.sample, [SETS[form]], judge=timed, embedder=HashingEmbedder(), timeout=timeout
             )
 
     evaluations = await asyncio.gather(*map(scored, asked))

@@ -16,12 +16,7 @@ from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.otlp import (
-    ExportedSpan,
-    TracePart,
-    parts_of,
-    spans_of,
-)
+from rag_eval_otel.capture.otlp import ExportedSpan, TracePart, parts_of, spans_of
 from rag_eval_otel.capture.otlp_files import LONGEST, VALUES, Message, values_in
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
 from rag_eval_otel.capture.turns import Turn

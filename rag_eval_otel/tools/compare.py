@@ -194,10 +194,7 @@ def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
         )
         raise ConfigError(msg)
     return Pairs(
-        name=metric,
-        pairs=pairs,
-        only_b=len(in_b) - len(pairs),
-        only_a=len(in_a) - len(pairs),
+        name=metric, pairs=pairs, only_b=len(in_b) - len(pairs), only_a=len(in_a) - len(pairs)
     )
 
 

@@ -44,7 +44,7 @@ from rag_eval_otel.judge.texts import STOP, terms
 from rag_eval_otel.live.instrument import Handle, instrument
 from rag_eval_otel.live.recorded import record_feedback
 from rag_eval_otel.runtime.providers import Providers, exporters
-from rag_eval_otel.tools.doctor import Answer, export_nothing, from_answers, otlp_endpoints
+from rag_eval_otel.tools.doctor import export_nothing, from_answers, otlp_endpoints
 from rag_eval_otel.types import Passage, Replies, Usage
 
 if TYPE_CHECKING:
@@ -94,10 +94,7 @@ Replies of the judge to equal texts are cached; with the number, no two turns ar
 _DIMENSIONS = 2048
 _UNKNOWN = "I don't know."
 _PROMPT = ChatPromptTemplate.from_messages(
-    [
-        ("system", "Answer from these pages of the handbook.\n\n{context}"),
-        ("human", "{question}"),
-    ]
+    [("system", "Answer from these pages of the handbook.\n\n{context}"), ("human", "{question}")]
 )
 
 
@@ -407,7 +404,9 @@ class Elsewhere:
             good = [a for a in here if all(self._results.get(a.endpoint.signal, [False]))]
             if good:
                 names = ", ".join(answer.endpoint.signal for answer in good)
-                yield f"Also exported to {_scheme(good[0])}{server}: {names}"
+                url = good[0].endpoint.url
+                scheme = f"{urlsplit(url).scheme}://" if "://" in url else ""
+                yield f"Also exported to {scheme}{server}: {names}"
 
     def failures(self) -> Iterator[str]:
         """Yield what was not exported, with the reason."""
@@ -416,10 +415,6 @@ class Elsewhere:
         for signal, results in self._results.items():
             if not all(results):
                 yield f"Not exported: {signal} ({results.count(False)} exports failed)"
-
-
-def _scheme(answer: Answer) -> str:
-    return f"{urlsplit(answer.endpoint.url).scheme}://" if "://" in answer.endpoint.url else ""
 
 
 # --- traffic --------------------------------------------------------------------------------------

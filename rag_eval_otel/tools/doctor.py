@@ -507,7 +507,12 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     if {"*", "rag_eval_otel"} & {name.strip() for name in disabled.split(",")}:
         yield finding("instrumentor-disabled", f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS={disabled}")
-    yield from _from_sampler_variables(environ)
+    name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
+    seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
+    if name.endswith("always_off"):
+        yield finding("sampler-off", seen)
+    elif name.endswith("traceidratio") and number(ratio or "1") != 1:
+        yield finding("sampler-off" if number(ratio) == 0 else "sampler-ratio", seen)
     for signal, name in missing_exporters(environ):
         seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
         yield finding("exporter-missing", seen)
@@ -515,15 +520,6 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _assignments(names: Iterable[str], environ: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={environ[name]}" for name in names)
-
-
-def _from_sampler_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
-    name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
-    seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
-    if name.endswith("always_off"):
-        yield finding("sampler-off", seen)
-    elif name.endswith("traceidratio") and number(ratio or "1") != 1:
-        yield finding("sampler-off" if number(ratio) == 0 else "sampler-ratio", seen)
 
 
 def from_config(config: Config) -> Iterator[Finding]:

@@ -49,12 +49,7 @@ class TraceSender:
     """
 
     def __init__(
-        self,
-        dataset: str,
-        *,
-        traces: Sequence[Any],
-        providers: Providers,
-        scores: SpanScores,
+        self, dataset: str, *, traces: Sequence[Any], providers: Providers, scores: SpanScores
     ) -> None:
         self.failed = 0
         self._dataset = dataset

@@ -24,13 +24,7 @@ from xml.etree import ElementTree as ET
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.agreement import wilson
-from rag_eval_otel.tools.compare import (
-    Pairs,
-    ScoredRun,
-    Versions,
-    pair_scores,
-    read_run,
-)
+from rag_eval_otel.tools.compare import Pairs, ScoredRun, Versions, pair_scores, read_run
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.stats import (
     MetricSummary,
@@ -188,15 +182,12 @@ class GateCheck:
         Raises `ConfigError` if the run and the baseline have no row in common, or if their scores
         have different versions and ``versions`` is "same".
         """
-        return GateResult(verdicts=tuple(self._verdicts(totals)))
-
-    def _verdicts(self, totals: Totals) -> Iterator[Verdict]:
-        for name, bound in self._gate.means.items():
-            yield _mean_verdict(totals[name], bound)
-        if self._gate.pass_rate is not None:
-            yield _rate_verdict(self._labels, self._gate.pass_rate)
-        for name, drop in self._gate.no_worse.items():
-            yield self._compare(name, drop)
+        gate = self._gate
+        verdicts = [_mean_verdict(totals[name], bound) for name, bound in gate.means.items()]
+        if gate.pass_rate is not None:
+            verdicts.append(_rate_verdict(self._labels, gate.pass_rate))
+        verdicts += [self._compare(name, drop) for name, drop in gate.no_worse.items()]
+        return GateResult(verdicts=tuple(verdicts))
 
     def _compare(self, name: str, drop: float) -> Verdict:
         if self._baseline is None or name not in self._run.metrics:
@@ -318,7 +309,9 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float) -> Verdict:
     differences, ends = pairs.differences, pairs.interval(confidence)
     differing = sum(difference != 0 for difference in differences)
     is_lower = ends is not None and ends[1] < -drop and 0.5**differing <= share
-    is_lost = _sign_test(pairs.lost, pairs.gained) <= level * _LOST
+    changed = pairs.lost + pairs.gained
+    by_chance = require("scipy.special").bdtrc(pairs.lost - 1, changed, 0.5)  # that many or more
+    is_lost = float(by_chance) <= level * _LOST
     tolerated = f" by more than {drop:g}" if drop else ""
     return Verdict(
         condition=f"{pairs.name} no worse{tolerated}",
@@ -350,11 +343,6 @@ def _reasons(pairs: Pairs, *, drop: float, level: float) -> Iterator[str]:
             f"{_rows(pairs.only_b)} of this run not in the baseline, and {pairs.only_a} of"
             " the baseline not in this run: not counted"
         )
-
-
-def _sign_test(lost: int, gained: int) -> float:
-    """Return the probability of ``lost`` or more of all changes if both ways are as likely."""
-    return float(require("scipy.special").bdtrc(lost - 1, lost + gained, 0.5))
 
 
 # --- JUnit ----------------------------------------------------------------------------------------

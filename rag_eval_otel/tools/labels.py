@@ -160,7 +160,14 @@ def rated(
         about = each.name if each.name in metrics else ""
         labels[turn, about] = _label(each.score, where=each.place)
     if not labels:
-        raise ConfigError(_no_turn(given, scored, name))
+        msg = f"there is no feedback of the name {name}"
+        if given:
+            msg = (
+                f"no feedback is on a scored turn; {given[0].place} is on"
+                f" {given[0].turn or given[0].trace!r}, and the ids of scored turns look like"
+                f" {next(iter(scored), 'none')!r}"
+            )
+        raise ConfigError(msg)
     observed = _observed_turns(scored, labels)
     versions = Counter(measured for measured, _ in observed)
     return Rated(
@@ -172,16 +179,6 @@ def rated(
 
 _Scores: TypeAlias = "Mapping[str, Sequence[tuple[Score, float | None]]]"
 """The scores of each turn, by the id of the turn, with the time of the turn."""
-
-
-def _no_turn(given: Sequence[FeedbackRow], scored: _Scores, name: str | None) -> str:
-    if not given:
-        return f"there is no feedback of the name {name}"
-    first, turn = given[0], next(iter(scored), "none")
-    return (
-        f"no feedback is on a scored turn; {first.place} is on {first.turn or first.trace!r}, and"
-        f" the ids of scored turns look like {turn!r}"
-    )
 
 
 def _observed_turns(

@@ -118,9 +118,7 @@ def _is_otlp(message: Mapping[str, Any]) -> bool:
 
 
 def _checked(
-    path: Path,
-    message: Mapping[str, Any],
-    records: Callable[[Mapping[str, Any]], Iterable[T]],
+    path: Path, message: Mapping[str, Any], records: Callable[[Mapping[str, Any]], Iterable[T]]
 ) -> Iterator[T]:
     """Yield ``records(message)``; raise a `ConfigError` with ``path`` for what is not valid."""
     try:

@@ -19,8 +19,7 @@ LABELLED = st.lists(st.tuples(SCORES, st.booleans()), max_size=30)
 def fitted(pairs: list[tuple[float, bool]]) -> Any:
     """Return the fit to ``pairs`` of score and label."""
     return fit_threshold(
-        np.array([score for score, _ in pairs]),
-        np.array([label for _, label in pairs], dtype=bool),
+        np.array([score for score, _ in pairs]), np.array([label for _, label in pairs], dtype=bool)
     )
 
 

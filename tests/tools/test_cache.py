@@ -9,15 +9,9 @@ from typing import Any
 import pytest
 
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeTransportError,
-)
+from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.tools.dataset import (
-    DatasetResult,
-    evaluate_dataset,
-)
+from rag_eval_otel.tools.dataset import DatasetResult, evaluate_dataset
 
 
 def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:

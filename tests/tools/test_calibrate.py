@@ -166,12 +166,7 @@ def test_command_prints_json(labelled: Path, capsys: pytest.CaptureFixture[str])
     assert run(labelled, "--metric", "taste", "--threshold", 0.95, "--json") == 0
     [found] = json.loads(capsys.readouterr().out)
     assert found["metric"] == "taste"
-    assert found["confusion"] == {
-        "true_pass": 0,
-        "false_pass": 0,
-        "true_fail": 1,
-        "false_fail": 2,
-    }
+    assert found["confusion"] == {"true_pass": 0, "false_pass": 0, "true_fail": 1, "false_fail": 2}
     assert found["sensitivity"]["value"] == 0.0
     assert "reason" in found["corrected_rate"]
 

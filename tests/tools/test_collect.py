@@ -135,11 +135,7 @@ ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "I
 
 
 def turn_spans(
-    trace: int = 0xA,
-    *,
-    label: str | None = None,
-    start: int = 10**18 + 10_000,
-    page: str = PAGE,
+    trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000, page: str = PAGE
 ) -> list[ExportedSpan]:
     """Return the spans of one turn as OpenInference records them."""
     prompt = {
@@ -317,11 +313,7 @@ def test_what_is_not_in_the_share_is_counted() -> None:
 
 def test_only_turns_that_failed() -> None:
     """By the label on the span; others are counted."""
-    spans = [
-        *turn_spans(1, label="fail"),
-        *turn_spans(2, label="pass"),
-        *turn_spans(3),
-    ]
+    spans = [*turn_spans(1, label="fail"), *turn_spans(2, label="pass"), *turn_spans(3)]
     counts = Collected()
     (turn,) = collect(messages(spans), Selection(label="fail"), counts)
     assert (turn.trace_id, turn.label) == (f"{1:032x}", "fail")

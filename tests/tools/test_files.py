@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.files import (
-    _quoted,
-    _unquoted,
-    source_of,
-    writing,
-)
+from rag_eval_otel.tools.files import _quoted, _unquoted, source_of, writing
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.tools.rows import TEXTS, Row
 from rag_eval_otel.types import Evaluation, Sample, Score

@@ -56,12 +56,7 @@ def test_live_scores_and_live_feedback(tmp_path: Path, capsys: pytest.CaptureFix
     found = calibrated(capsys, path, path)
     assert found["metric"] == "faithfulness"
     assert (found["labelled"], found["unlabelled"]) == (3, 1)
-    assert found["confusion"] == {
-        "true_pass": 2,
-        "false_pass": 1,
-        "true_fail": 0,
-        "false_fail": 0,
-    }
+    assert found["confusion"] == {"true_pass": 2, "false_pass": 1, "true_fail": 0, "false_fail": 0}
 
 
 def test_feedback_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

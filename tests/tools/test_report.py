@@ -20,12 +20,7 @@ from hypothesis import strategies as st
 from properties import examples
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.drawing import bin_counts
-from rag_eval_otel.tools.report import (
-    Line,
-    collect_scores,
-    find_drift,
-    scores_page,
-)
+from rag_eval_otel.tools.report import Line, collect_scores, find_drift, scores_page
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import Estimate

@@ -29,12 +29,7 @@ from rag_eval_otel.tools.calibrate import (
 )
 from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all
 from rag_eval_otel.tools.files import source_of
-from rag_eval_otel.tools.labels import (
-    Observation,
-    Timed,
-    observations,
-    rated,
-)
+from rag_eval_otel.tools.labels import Observation, Timed, observations, rated
 from rag_eval_otel.tools.scores import read_feedback, read_scores, sample_in
 from rag_eval_otel.types import Form
 
@@ -336,9 +331,7 @@ def _texts(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _output(
-    calibrations: list[Calibration],
-    form: str,
-    listed: Mapping[str, Sequence[Mapping[str, Any]]],
+    calibrations: list[Calibration], form: str, listed: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> object:
     if form == "json":
         return [

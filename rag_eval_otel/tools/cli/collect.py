@@ -44,10 +44,7 @@ _OPTIONS: Options = {
         "read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
         {},
     ),
-    "--mlflow EXPERIMENT": (
-        "read the traces of an experiment in MLflow (MLFLOW_TRACKING_URI)",
-        {},
-    ),
+    "--mlflow EXPERIMENT": ("read the traces of an experiment in MLflow (MLFLOW_TRACKING_URI)", {}),
     "--langfuse": (
         (
             "read the observations of the project to which the keys belong (LANGFUSE_BASE_URL,"

@@ -138,16 +138,16 @@ class Finding:
             "without_score": self.without,
             "learned_from": self.learned,
             "baseline": self.before,
-            "alarms": [self._alarm(alarm) for alarm in self.alarms],
-        }
-
-    def _alarm(self, alarm: Alarm) -> dict[str, Any]:
-        return {
-            **asdict(alarm),
-            "change": alarm.change,
-            "at": self.points[alarm.index].place,
-            "since": self.points[alarm.onset].place,
-            "worst": [point.place for point in self.worst(alarm)],
+            "alarms": [
+                {
+                    **asdict(alarm),
+                    "change": alarm.change,
+                    "at": self.points[alarm.index].place,
+                    "since": self.points[alarm.onset].place,
+                    "worst": [point.place for point in self.worst(alarm)],
+                }
+                for alarm in self.alarms
+            ],
         }
 
     def worst(self, alarm: Alarm) -> list[Point]:

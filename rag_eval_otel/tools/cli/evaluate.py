@@ -21,10 +21,7 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
-from rag_eval_otel.judge.models import (
-    build_embedder,
-    build_plain_judge,
-)
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.metrics import metric_names, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.registry import scale_of
 from rag_eval_otel.redaction import redactor
@@ -349,10 +346,14 @@ def _rows(options: argparse.Namespace) -> Iterator[str]:
 def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
     """Return the check of the conditions in ``options``; None if there is no condition."""
     _require_conditions(options)
+    # A metric without a drop gets the drop 0.
+    drops = [
+        item if "=" in item else f"{item}=0" for text in options.no_worse for item in names(text)
+    ]
     gate = Gate(
         means=thresholds_of(",".join(options.fail_under), where="--fail-under"),
         pass_rate=options.fail_under_pass_rate,
-        no_worse=thresholds_of(_with_drops(options.no_worse), where="--no-worse"),
+        no_worse=thresholds_of(",".join(drops), where="--no-worse"),
         baseline=options.baseline,
         versions=options.versions or "same",
         level=LEVEL if options.level is None else options.level,
@@ -381,12 +382,6 @@ def _require_conditions(options: argparse.Namespace) -> None:
     if not options.no_worse and (options.level is not None or options.versions is not None):
         msg = "--level and --versions need --no-worse METRIC and --baseline FILE"
         raise ConfigError(msg)
-
-
-def _with_drops(named: Sequence[str]) -> str:
-    """Return the items of ``--no-worse``, in which a metric without a drop gets the drop 0."""
-    items = [item for text in named for item in names(text)]
-    return ",".join(item if "=" in item else f"{item}=0" for item in items)
 
 
 def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run:
