@@ -114,7 +114,10 @@ def _number(value: float) -> str:
 
 def _shape(tag: str, kind: str, inner: str = "", **attributes: object) -> str:
     """Return an SVG element of the CSS class ``kind``."""
-    shown = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
+    shown = "".join(
+        f' {name.replace("_", "-")}="{round(value, 1) if isinstance(value, float) else value}"'
+        for name, value in attributes.items()
+    )
     return f'<{tag} class="{kind}"{shown}>{inner}</{tag}>'
 
 
@@ -174,9 +177,10 @@ def histogram(values: Sequence[float], scale: Range, *, mean: float | None, titl
     bars = []
     for low, high, count in zip(edges, edges[1:], counts, strict=False):
         left, top = x.place(low) + 1, y.place(count)
-        size = {"width": round(max(1.0, x.place(high) - left - 1), 2), "height": BOTTOM - top}
+        width, height = max(1.0, x.place(high) - left - 1), BOTTOM - top
         name = f"<title>{_number(low)} to {_number(high)}: {count:,}</title>"
-        bars += [_shape("rect", "bar", name, x=left, y=top, **size)] * (count > 0)
+        if count:
+            bars.append(_shape("rect", "bar", name, x=left, y=top, width=width, height=height))
     whole = [n for n in ticks(0, y.high, most=4) if n == int(n)]
     named = [(value, _number(value)) for value in ticks(*scale)]
     lines = [] if mean is None else [Upright(at=mean, kind="mean", label="mean")]
@@ -208,7 +212,7 @@ def time_line(
     x, y = Axis(*ends, LEFT, RIGHT), Axis(*scale, BOTTOM, TOP)
     parts = [_frame(y, ticks(*scale), x, _named_places(*ends, unit))]
     for start, end in areas:
-        left, width = x.place(start), round(max(1.0, x.place(end) - x.place(start)), 2)
+        left, width = x.place(start), max(1.0, x.place(end) - x.place(start))
         parts.append(_shape("rect", "since", x=left, y=TOP, width=width, height=BOTTOM - TOP))
     for curve in curves:
         parts += [
