@@ -309,11 +309,10 @@ class MetricChange:
             self.b.passes,
         )
 
-    def turns(self) -> Iterator[tuple[str, Sequence[Turn]]]:
-        """Yield the turns that got worse and those that got better, with a title; none if empty."""
-        for word, turns in (("worse", self.worse), ("better", self.better)):
-            if turns:
-                yield f"turns that got {word}", turns
+    def turns(self) -> list[tuple[str, Sequence[Turn]]]:
+        """Return the turns that got worse, and those that got better, each with a title."""
+        sides = (("turns that got worse", self.worse), ("turns that got better", self.better))
+        return [(title, turns) for title, turns in sides if turns]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, without the single scores and without empty texts."""

@@ -84,14 +84,6 @@ def test_unlabelled_rows_have_a_corrected_rate() -> None:
     assert found.human_rate.value == 0.5
 
 
-def test_missing_score_is_counted_apart() -> None:
-    """None is neither a fail nor a zero."""
-    found = calibrate([1.0, None, 0.0], [1, 1, 0], threshold=0.5)
-    assert found.without_score == {"missing": 1}
-    assert found.labelled == 2
-    assert found.kappa.value == 1.0
-
-
 def test_without_a_threshold_there_is_no_pass_or_fail() -> None:
     """Order and the threshold that fits are still computed."""
     found = calibrate([0.9, 0.2, 0.4], [1, 0, None], threshold=None)
@@ -159,16 +151,6 @@ def test_command_prints_a_table(labelled: Path, capsys: pytest.CaptureFixture[st
     assert "cross-validated" in first
     assert "score -, label from 1" in second
     assert second.count("give the threshold that a score passes from") == 2  # not on every line
-
-
-def test_command_prints_json(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For one metric, with a chosen threshold."""
-    assert run(labelled, "--metric", "taste", "--threshold", 0.95, "--json") == 0
-    [found] = json.loads(capsys.readouterr().out)
-    assert found["metric"] == "taste"
-    assert found["confusion"] == {"true_pass": 0, "false_pass": 0, "true_fail": 1, "false_fail": 2}
-    assert found["sensitivity"]["value"] == 0.0
-    assert "reason" in found["corrected_rate"]
 
 
 def test_command_names_file_row_and_line(tmp_path: Path) -> None:

@@ -301,16 +301,6 @@ def test_a_share_is_random_and_the_same_each_time() -> None:
     assert drawn != [t for t in traces if Selection(share=0.1, seed=1).has_chosen(t)]
 
 
-def test_what_is_not_in_the_share_is_counted() -> None:
-    """The numbers add up to all traces."""
-    counts = Collected()
-    spans = [span for trace in range(1, 101) for span in turn_spans(trace)]
-    found = list(collect(messages(spans), Selection(share=0.3), counts))
-    assert counts.traces == 100
-    assert counts.samples == len(found) == 100 - counts.not_chosen
-    assert 0 < counts.not_chosen < 100
-
-
 def test_only_turns_that_failed() -> None:
     """By the label on the span; others are counted."""
     spans = [*turn_spans(1, label="fail"), *turn_spans(2, label="pass"), *turn_spans(3)]

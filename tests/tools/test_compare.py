@@ -163,18 +163,6 @@ def test_repeated_questions_are_paired_in_their_order(tmp_path: Path) -> None:
     assert metric.unpaired == 1
 
 
-def test_scores_with_a_line_each_are_paired_by_their_question(tmp_path: Path) -> None:
-    """A file may have a line for each score, with the name of its metric and an id."""
-    lines = [
-        {"id": f"t{i}", "metric": name, "score": 0.5, "version": "1"}
-        for i in range(4)
-        for name in ("m", "n")
-    ]
-    a, b = jsonl(tmp_path / "a.jsonl", lines), jsonl(tmp_path / "b.jsonl", lines[::-1])
-    found = compare_files(a, b)
-    assert [metric.pairs for metric in found.metrics] == [4, 4]
-
-
 # --- bad input ------------------------------------------------------------------------------------
 
 

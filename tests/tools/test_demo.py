@@ -90,17 +90,6 @@ def test_failure_after_the_test_export_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert "Not exported: traces (1 exports failed)" in "".join(written)
 
 
-@pytest.mark.slow
-def test_http_port_that_gets_grpc_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a protocol, a server that speaks HTTP at another port: the variable to set."""
-    with OtlpReceiver() as elsewhere:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", elsewhere.http_endpoint)
-        written: list[str] = []
-        run_demo(form="text", options={}, write=written.append)
-        assert not elsewhere.spans()
-    assert "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in "".join(written)
-
-
 def test_missing_scores_fail_the_demo() -> None:
     """The exit status is 1 if turns were not scored."""
     status, shown = run_json(sample_rate=0.0)

@@ -127,13 +127,6 @@ def test_scores_are_also_metrics(receiver: OtlpReceiver) -> None:
     assert "rag.evaluation.turns" not in {metric.name for metric in found}
 
 
-def test_explanations_are_sent_on_demand(receiver: OtlpReceiver) -> None:
-    """They quote user data, so they have their own option."""
-    exported(asked_rows(1), Targets(otlp="on", explanations=True), metrics=[JUDGED])
-    (span,) = receiver.spans()
-    assert span.attributes["rag.evaluation.context_agreement.explanation"] == "so it is"
-
-
 @pytest.mark.slow
 def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
     """Each batch is waited for, so that the SDK drops nothing."""

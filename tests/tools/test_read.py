@@ -67,14 +67,6 @@ class IterableRows:
         return iter(ROWS)
 
 
-class Turn:
-    """A pydantic model, as ragas' samples are."""
-
-    def model_dump(self) -> dict[str, Any]:
-        """Return the fields."""
-        return {"user_input": "Who?", "response": "She.", "reference": None}
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -106,23 +98,10 @@ def test_files_are_read(write: Callable[[Path], None], tmp_path: Path) -> None:
     assert samples(path) == samples(str(path)) == EXPECTED
 
 
-def test_row_may_be_a_pydantic_model() -> None:
-    """As the samples of ragas."""
-    assert samples([Turn()]) == [Sample(question="Who?", answer="She.")]
-
-
 def test_limit_takes_the_first_rows() -> None:
     """Rows after the limit are not read."""
     dataset = open_dataset([*ROWS, "no row"], limit=2)
     assert (dataset.count, list(dataset.samples())) == (2, EXPECTED)
-
-
-def test_csv_with_long_cells_and_a_byte_order_mark(tmp_path: Path) -> None:
-    """Contexts may be longer than the limit of the csv module."""
-    path = tmp_path / "long.csv"
-    path.write_text(f"\ufeffquestion,contexts,answer\nq,{'x' * 200_000},a\n\n", encoding="utf-8")
-    (sample,) = samples(path)
-    assert (sample.question, len(sample.contexts[0].text)) == ("q", 200_000)
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -280,20 +259,6 @@ def test_file_in_another_encoding_is_an_error(tmp_path: Path) -> None:
     path.write_bytes('{"question": "é"}'.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"a\.jsonl cannot be read: .*Save it as UTF-8"):
         open_dataset(path)
-
-
-@pytest.mark.parametrize(
-    ("columns", "told"),
-    [
-        ({"prompt": "question"}, "which is no field; there are question"),
-        ({"question": "a", "answer": "a"}, "one column to several fields"),
-        ({"question": "prompt"}, "has no column 'prompt' for the question; columns found: answer"),
-    ],
-)
-def test_wrong_choice_of_columns_is_an_error(columns: dict[str, str], told: str) -> None:
-    """The error names the fields or columns that exist."""
-    with pytest.raises(ConfigError, match=told):
-        open_dataset([{"answer": "a"}], columns)
 
 
 # --- needs ----------------------------------------------------------------------------------------

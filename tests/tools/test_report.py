@@ -131,15 +131,6 @@ def test_metric_is_drawn_on_its_own_scale(tmp_path: Path) -> None:
     assert "faithfulness" not in found.text
 
 
-def test_user_data_is_shown_on_demand(tmp_path: Path) -> None:
-    """Explanations and questions need `--explanations`."""
-    rows = [{"score": i / 10, "explanation": "quoted why", "question": "quoted?"} for i in range(9)]
-    path = jsonl(tmp_path / "scores.jsonl", rows)
-    assert "quoted" not in page_of(path)
-    shown = parsed(page_of(path, "--explanations", "--worst", "2")).text
-    assert shown.count("quoted why") == shown.count("quoted?") == 2
-
-
 TURN = {
     "question": "quoted?",
     "answer": "quoted answer",

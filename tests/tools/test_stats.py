@@ -170,13 +170,6 @@ def test_a_score_counts_for_the_turns_it_stands_for() -> None:
     assert (mean.turns, mean.judged, mean.method) == (3, 2, "weighted")
 
 
-def test_one_score_gives_no_mean() -> None:
-    """The reason is given, not a number."""
-    for scores in ([0.5], [NAN]):
-        mean = estimate(sampled(scores, [1.0]))
-        assert (mean.value, mean.reason) == (None, "fewer than two scored turns")
-
-
 def test_equal_scores_are_no_certainty() -> None:
     """Ten right answers leave room for wrong ones."""
     interval = estimate(sampled([1.0] * 10, [0.1] * 10)).interval
@@ -215,15 +208,6 @@ def test_useless_offline_scores_do_no_harm() -> None:
         noise = replace(month(seed), offline=rng.random(4000))
         widths += width(estimate(alone(noise))), width(estimate(noise))
     assert widths[1] <= 1.02 * widths[0]
-
-
-def test_where_all_turns_are_scored_offline_scores_add_nothing() -> None:
-    """With the probability 1 both estimates are the plain mean."""
-    scores = [0.1, 0.9] * 20
-    every = sampled(scores, [1.0] * 40, scores)
-    with_offline, without = estimate(every), estimate(alone(every))
-    assert with_offline.value == without.value
-    assert with_offline.interval == pytest.approx(without.interval)
 
 
 def test_offline_scores_need_enough_scored_turns() -> None:

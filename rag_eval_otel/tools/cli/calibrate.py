@@ -302,21 +302,21 @@ def _threshold(name: str, options: argparse.Namespace) -> float | None:
 def _disagreements(
     found: Calibration, seen: Sequence[Observation], cells: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the rows of which metric and label pass one and fail the other, with their texts.
+    """Return the rows on which metric and label disagree, the farthest from the threshold first.
 
-    The row whose score is the farthest from the threshold comes first. ``cells`` has the cells of
-    each row by its name. Without thresholds of score and label, there are none.
+    ``cells`` has the cells of each row by its name. Without both thresholds, there are none.
     """
     limit, passing = found.threshold, found.label_threshold
     if limit is None or passing is None:
         return []
-    known = [(one.score, one.label, one.where) for one in seen]
     rows = [
-        (abs(score - limit), {"row": where, "score": score, "label": label, **_texts(cells[where])})
-        for score, label, where in known
-        if score is not None and label is not None and (score >= limit) != (label >= passing)
+        (abs(o.score - limit), {"row": o.where, "score": o.score, "label": o.label})
+        for o in seen
+        if o.score is not None and o.label is not None
+        if (o.score >= limit) != (o.label >= passing)
     ]
-    return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+    rows.sort(key=lambda pair: -pair[0])
+    return [{**row, **_texts(cells[str(row["row"])])} for _, row in rows]
 
 
 def _texts(cells: Mapping[str, Any]) -> dict[str, Any]:
