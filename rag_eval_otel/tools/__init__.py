@@ -29,23 +29,16 @@ __all__ = [
     "evaluate_dataset",
 ]
 
-_MODULES = {
-    "Budget": "dataset",
-    "Comparison": "compare",
-    "DatasetResult": "dataset",
-    "Gate": "gate",
-    "GateResult": "gate",
-    "aevaluate_dataset": "dataset",
-    "compare_files": "compare",
-    "evaluate_dataset": "dataset",
-}
+_MODULES = ("compare", "dataset", "gate")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module in _MODULES if name in __all__ else ():
+        content = vars(import_module(f"{__name__}.{module}"))
+        if name in content:
+            return content[name]
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 def __dir__() -> list[str]:

@@ -22,8 +22,7 @@ from rag_eval_otel.types import Sample, Score, Usage
 
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file
 _CREATE = (
-    "CREATE TABLE IF NOT EXISTS scores"
-    " (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS scores (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL)"
 )
 _SETTINGS = (
     "PRAGMA journal_mode = WAL",  # a commit survives the process without waiting for the disk
@@ -87,17 +86,20 @@ class ScoreCache:
         return replace(score, threshold=threshold, label=label_of(score.value, threshold))
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
-        """Write those ``scores`` of ``sample`` to the file that a second run would not change.
+        """Write those ``scores`` of ``sample`` that a second run would not change.
 
-        Failed scores and scores without a usable judge reply are left out. ``judge`` is the name of
-        the judge model that answered. If the file cannot be written, for example because the disk
-        is full, a warning is logged, and no more scores are written.
+        ``judge`` is the name of the judge model that answered. If the file cannot be written, for
+        example because the disk is full, a warning is logged, and no more scores are written.
         """
         if not self._is_writable:
             return
         keys = self._keys(sample)
         rows = [
-            (keys[s.name], judge, json.dumps(_unpaid(s).as_dict(), default=str))
+            (
+                keys[s.name],
+                judge,
+                json.dumps(replace(s, usage=Usage(), cost=None).as_dict(), default=str),
+            )
             for s in scores
             if is_final(s)
         ]
@@ -119,17 +121,11 @@ class ScoreCache:
         return {name: digest(content, defined) for name, defined in self._definitions.items()}
 
 
-def _unpaid(score: Score) -> Score:
-    """Return ``score`` without requests and cost, because a score from the cache needs none."""
-    return replace(score, usage=Usage(), cost=None)
-
-
 @contextmanager
 def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[ScoreCache | None]:
-    """Return a context manager that opens or creates the score cache at ``path``.
+    """Open or create the score cache at ``path``; without a path, there is none.
 
-    The context manager gives the `ScoreCache`, or None if ``path`` is None. Raises `ConfigError` if
-    the file is damaged or is not a score cache.
+    Raises `ConfigError` if the file is damaged or is not a score cache.
     """
     if path is None:
         yield None
@@ -143,21 +139,17 @@ def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[Score
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path)
     try:
-        _require_ours(database)
+        (mark,) = database.execute("PRAGMA application_id").fetchone()
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and mark != _OURS:
+            msg = "it is the database of another program"
+            raise sqlite3.DatabaseError(msg)
         for statement in _SETTINGS:
             database.execute(statement)
     except sqlite3.Error:
         database.close()
         raise
     return database
-
-
-def _require_ours(database: sqlite3.Connection) -> None:
-    (mark,) = database.execute("PRAGMA application_id").fetchone()
-    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if tables and mark != _OURS:
-        msg = "it is the database of another program"
-        raise sqlite3.DatabaseError(msg)
 
 
 @contextmanager

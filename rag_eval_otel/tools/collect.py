@@ -12,23 +12,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.otlp import (
-    ExportedSpan,
-    TracePart,
-    parts_of,
-    spans_of,
-)
+from rag_eval_otel.capture.otlp import ExportedSpan, TracePart, parts_of, spans_of
 from rag_eval_otel.capture.otlp_files import LONGEST, VALUES, Message, values_in
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.limits import MAX_TEXT_CHARS
+from rag_eval_otel.tools.rows import iso
 from rag_eval_otel.types import Passage, Sample
 
 _DENOMINATOR: Final = 2**64
@@ -38,15 +33,11 @@ _DENOMINATOR: Final = 2**64
 class Selection:
     """Say which traces and turns are collected, and how their texts are read.
 
-    ``share`` is the fraction of traces that is chosen at random, above 0 and at most 1. ``seed``
-    selects other traces for the same share. A trace is chosen by a hash of its id, so that the
-    choice depends on nothing else, and so that the traces of a smaller share are also in a larger
-    one. If ``label`` is "fail", only turns whose span has the overall label fail are collected.
-
-    ``contexts_from_prompt`` and ``max_text_chars`` are the options of these names of the
-    application (see `Config`). ``value_limit`` is the
-    ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT`` of the application: turns with a text of this length are
-    skipped as ``truncated``.
+    ``share`` is the fraction of traces that is chosen by a hash of ``seed`` and their ids, above 0
+    and at most 1, so that the traces of a smaller share are also in a larger one. If ``label`` is
+    "fail", only turns whose span has the overall label fail are collected. ``contexts_from_prompt``
+    and ``max_text_chars`` are options of the application (see `Config`), and ``value_limit`` is its
+    ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``: turns with a text of this length are ``truncated``.
     """
 
     share: float = 1.0
@@ -102,7 +93,7 @@ class CollectedTurn:
             "retrieved_ids": list(sample.retrieved_ids),
             "trace_id": self.trace_id,
             "span_id": self.span_id,
-            "time": datetime.fromtimestamp(self.time, tz=timezone.utc).isoformat(),
+            "time": iso(self.time),
             "service": self.service,
             "live_label": self.label,
         }
@@ -123,10 +114,10 @@ def _context(passage: Passage) -> str | dict[str, Any]:
 class Collected:
     """Counts of traces, samples, and skipped turns and traces, which `collect` fills.
 
-    ``traces`` counts all traces. ``not_chosen`` counts the traces outside of the share. ``skipped``
-    counts turns without a sample by reason, and traces without a turn, such as ``no_retrieval``.
-    ``other_label`` counts samples that do not have the label of the selection. ``refused`` has the
-    ids of traces that a backend did not keep as they were, and the reasons.
+    ``traces`` counts all traces, ``not_chosen`` those outside of the share. ``skipped`` counts
+    turns without a sample by reason, and traces without a turn, such as ``no_retrieval``.
+    ``other_label`` counts samples without the label of the selection. ``refused`` has the ids of
+    traces that a backend did not keep as they were, and the reasons.
     """
 
     traces: int = 0
@@ -154,10 +145,9 @@ def collect(
 ) -> Iterator[CollectedTurn]:
     """Yield the turns in the spans and log records of ``messages``, trace by trace.
 
-    The spans of a trace may be in any messages. Spans are kept in a temporary file until all
-    messages are read, so that memory does not grow with their number. A trace that would take too
-    much memory is skipped as ``evicted``. ``counts`` is filled. Raises `ConfigError` for messages
-    that are not valid.
+    The spans of a trace may be in any messages. They are kept in a temporary file until all
+    messages are read. A trace that would take too much memory is skipped as ``evicted``. ``counts``
+    is filled. Raises `ConfigError` for messages that are not valid.
     """
     recent = RecentTurns()
     with closing(_Spool()) as spool:
@@ -168,12 +158,11 @@ def collect(
                     spool.add(part)
                 elif part.signal == "span":
                     dropped.add(part.trace_id)
-        counts.not_chosen = len(dropped)
-        counts.traces = len(dropped)
         refused = {
             trace: why for trace, why in counts.refused.items() if selection.has_chosen(trace)
         }
-        counts.traces += len(refused)
+        counts.not_chosen = len(dropped)
+        counts.traces = len(dropped) + len(refused)
         counts.skipped.update(refused.values())
         for trace, parts in spool.traces():
             if trace in refused:
@@ -235,8 +224,7 @@ def read_trace(spans: Sequence[ExportedSpan], selection: Selection) -> list[Outc
 def _without_repeats(spans: Sequence[ExportedSpan]) -> list[ExportedSpan]:
     """Return ``spans`` without copies, and without our spans beside those of an instrumentation.
 
-    The spans that this library writes for LangChain runs are read only if one of them stands for a
-    turn. Otherwise they repeat what another instrumentation has recorded.
+    Spans that this library writes for LangChain runs are read if one of them stands for a turn.
     """
     kept = {(span.span_id, span.name, span.start, span.end): span for span in spans}
     ours = [span for span in kept.values() if span.scope == semconv.SCOPE]

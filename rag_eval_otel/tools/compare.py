@@ -9,10 +9,9 @@ hard question is hard in both runs.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal, TypeAlias
@@ -53,13 +52,17 @@ _LINE = 90  # characters of a text in a line of the terminal
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One score of a run, with the number of its row from 0 and the id of its question."""
+    """One score of a run, with the number of its row from 0 and the id of its question.
+
+    ``row`` has the texts of the row; None if they are not kept.
+    """
 
     index: int
     question: str
     value: float | None
     label: Label | None
     version: str
+    row: Row | None = None
 
 
 Pair: TypeAlias = tuple[Entry, Entry]
@@ -68,7 +71,7 @@ Pair: TypeAlias = tuple[Entry, Entry]
 
 @dataclass(slots=True, kw_only=True)
 class ScoredRun:
-    """The scores of one run by metric, without texts: about 300 bytes a score.
+    """The scores of one run by metric: about 300 bytes a score, and with ``texts`` the rows.
 
     ``name`` names the run in messages, such as the path of its file. ``rows`` is the number of
     rows.
@@ -77,29 +80,23 @@ class ScoredRun:
     name: str
     rows: int = 0
     metrics: dict[str, list[Entry]] = field(default_factory=dict)
+    texts: Texts = "off"
 
     def add(self, row: Row, question_id: str) -> None:
         """Add the scores of ``row``, whose question has the id ``question_id``."""
         self.rows = max(self.rows, row.index + 1)
+        kept = row if self.texts == "on" else None
         for score in row.scores:
-            entry = Entry(row.index, question_id, score.value, score.label, score.version)
+            entry = Entry(row.index, question_id, score.value, score.label, score.version, kept)
             self.metrics.setdefault(score.name, []).append(entry)
 
 
-def run_of(rows: Iterable[Row], *, name: str) -> ScoredRun:
-    """Return the scores of ``rows``, which have the texts of their questions."""
-    run = ScoredRun(name=name)
-    for row in rows:
-        run.add(row, row.own_question_id)
-    return run
-
-
-def read_run(path: Path, *, metric: str | None = None) -> ScoredRun:
+def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> ScoredRun:
     """Read the scores in the file ``path``; only those of ``metric`` if it is given.
 
     Raises `ConfigError` for a file that cannot be read or has no scores.
     """
-    run = ScoredRun(name=str(path))
+    run = ScoredRun(name=str(path), texts=texts)
     for record in read_scores(path, metric=metric):
         if isinstance(record, Row):
             run.add(record, record.question_id)
@@ -159,10 +156,9 @@ class Pairs:
         return low, high
 
     def require_one_version(self, versions: Versions) -> None:
-        """Raise `ConfigError` if the scores of a pair have different versions.
+        """Raise `ConfigError` if scores of a pair have different versions, unless "any" is allowed.
 
-        The version of a score changes with metric, prompts, fusion and judge. If ``versions`` is
-        "any", nothing is required. Raises `ConfigError` also if ``versions`` has another value.
+        The version of a score changes with metric, prompts, fusion and judge.
         """
         if versions not in ("same", "any"):
             msg = f"versions must be 'same' or 'any', not {versions!r}"
@@ -177,19 +173,17 @@ class Pairs:
                 f"{b} and {a} ({count} rows)" for (b, a), count in mixed.most_common(_VERSIONS)
             )
             msg = (
-                f"{self.name} was measured in different ways: {counts}."
-                f" Evaluate both with the same metric, fusion and judge, or pass"
-                " versions='any' (--versions any)"
+                f"{self.name} was measured in different ways: {counts}. Evaluate both with the same"
+                " metric, fusion and judge, or pass versions='any' (--versions any)"
             )
             raise ConfigError(msg)
 
 
 def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
-    """Pair the scores of ``metric`` in two runs that both have it.
+    """Pair the scores of ``metric`` in two runs by question; a repeated question in its order.
 
-    Rows are paired by question and reference; if a question is repeated, in their order. Raises
-    `ConfigError` if the runs have no row in common, and for rows that do not say their question, as
-    those of live traces.
+    Raises `ConfigError` if the runs have no row in common, and for rows that do not say their
+    question, as those of live traces.
     """
     in_b, in_a = (_keyed(run, metric) for run in (b, a))
     pairs = [(entry, in_a[key]) for key, entry in in_b.items() if key in in_a]
@@ -200,10 +194,7 @@ def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
         )
         raise ConfigError(msg)
     return Pairs(
-        name=metric,
-        pairs=pairs,
-        only_b=len(in_b) - len(pairs),
-        only_a=len(in_a) - len(pairs),
+        name=metric, pairs=pairs, only_b=len(in_b) - len(pairs), only_a=len(in_a) - len(pairs)
     )
 
 
@@ -259,7 +250,7 @@ class Turn:
     """A turn whose score differs: its rows in both runs, its scores, and texts of the files.
 
     A text is empty if its file does not have it, or if texts are not shown. ``explanation`` is the
-    explanation of the judge in B.
+    judge's in B.
     """
 
     row_a: int
@@ -287,9 +278,8 @@ class MetricChange:
     """How one metric differs between the runs, with the turns that fell and rose the most.
 
     ``mean`` is the mean difference B minus A over the ``pairs`` with a score in both runs, and
-    ``interval`` its 95 % confidence interval by Student's t, None for fewer than two pairs.
-    ``unpaired`` is the number of other rows. ``higher`` is the number of pairs with a higher score
-    in B, ``lower`` the number with a lower score.
+    ``interval`` its 95 % interval by Student's t, None for fewer than two pairs. ``unpaired`` is
+    the number of other rows. ``higher`` and ``lower`` count the pairs by the score in B.
     """
 
     name: str
@@ -319,11 +309,10 @@ class MetricChange:
             self.b.passes,
         )
 
-    def turns(self) -> Iterator[tuple[str, Sequence[Turn]]]:
-        """Yield the turns that got worse and those that got better, with a title; none if empty."""
-        for word, turns in (("worse", self.worse), ("better", self.better)):
-            if turns:
-                yield f"turns that got {word}", turns
+    def turns(self) -> list[tuple[str, Sequence[Turn]]]:
+        """Return the turns that got worse, and those that got better, each with a title."""
+        sides = (("turns that got worse", self.worse), ("turns that got better", self.better))
+        return [(title, turns) for title, turns in sides if turns]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, without the single scores and without empty texts."""
@@ -338,8 +327,7 @@ class MetricChange:
 class Comparison:
     """The comparison of two runs: what `compare_files` and `DatasetResult.compare` return.
 
-    ``name_a`` and ``name_b`` are the names of the runs, ``rows_a`` and ``rows_b`` their numbers of
-    rows. ``only_a`` and ``only_b`` name the metrics that only one run has.
+    ``only_a`` and ``only_b`` name the metrics that only one run has.
     """
 
     name_a: str
@@ -400,67 +388,37 @@ def compare_files(
     `ConfigError` for files that cannot be read or paired, and, unless ``versions`` is "any", for a
     metric that was measured in different versions.
     """
-    run_a, run_b = (read_run(Path(file), metric=metric) for file in (a, b))
-    paired = paired_metrics(run_b, run_a, versions=versions)
-    most = {pairs.name: _most_changed(pairs, turns) for pairs in paired}
-    changed = [pair for sides in most.values() for pairs in sides for pair in pairs]
-    rows_a: dict[int, list[Row]] = {}
-    rows_b: dict[int, list[Row]] = {}
-    if texts == "on":
-        rows_a = _rows(Path(a), {in_a.index for _, in_a in changed})
-        rows_b = _rows(Path(b), {in_b.index for in_b, _ in changed})
-
-    def turns_of(name: str, pairs: Iterable[Pair]) -> list[Turn]:
-        return [
-            _turn(name, pair, rows_a.get(pair[1].index, ()), rows_b.get(pair[0].index, ()))
-            for pair in pairs
-        ]
-
-    return _comparison(
-        run_b,
-        run_a,
-        [
-            change_of(
-                pairs,
-                run_b,
-                run_a,
-                worse=turns_of(pairs.name, most[pairs.name][0]),
-                better=turns_of(pairs.name, most[pairs.name][1]),
-            )
-            for pairs in paired
-        ],
-    )
+    run_a, run_b = (read_run(Path(file), metric=metric, texts=texts) for file in (a, b))
+    return _comparison(run_b, run_a, versions=versions, turns=turns)
 
 
 def compare_rows(b: Iterable[Row], a: Iterable[Row], *, versions: Versions) -> Comparison:
     """Compare the scored rows of two datasets, as `compare_files` compares those of files."""
-    run_b, run_a = run_of(b, name="this result"), run_of(a, name="the other")
-    if not (run_b.rows or run_a.rows):
-        return _comparison(run_b, run_a, ())
-    paired = paired_metrics(run_b, run_a, versions=versions)
-    return _comparison(run_b, run_a, [change_of(pairs, run_b, run_a) for pairs in paired])
+    runs = ScoredRun(name="this result"), ScoredRun(name="the other")
+    for run, rows in zip(runs, (b, a), strict=True):
+        for row in rows:
+            run.add(row, row.own_question_id)
+    return _comparison(*runs, versions=versions, turns=0)
 
 
-def _comparison(b: ScoredRun, a: ScoredRun, metrics: Iterable[MetricChange]) -> Comparison:
+def _comparison(b: ScoredRun, a: ScoredRun, *, versions: Versions, turns: int) -> Comparison:
     return Comparison(
         name_a=a.name,
         name_b=b.name,
         rows_a=a.rows,
         rows_b=b.rows,
-        metrics=tuple(metrics),
+        metrics=tuple(
+            change_of(pairs, b, a, turns=turns) for pairs in _paired(b, a, versions=versions)
+        ),
         only_a=tuple(name for name in a.metrics if name not in b.metrics),
         only_b=tuple(name for name in b.metrics if name not in a.metrics),
     )
 
 
-def paired_metrics(b: ScoredRun, a: ScoredRun, *, versions: Versions) -> list[Pairs]:
-    """Return the pairs of each metric that both runs have.
-
-    Raises `ConfigError` if there is no such metric, if rows cannot be paired, and, unless
-    ``versions`` is "any", if a metric was measured in different versions.
-    """
+def _paired(b: ScoredRun, a: ScoredRun, *, versions: Versions) -> list[Pairs]:
+    """Return the pairs of each metric that both runs have; none if neither run has rows."""
     common = [name for name in b.metrics if name in a.metrics]
-    if not common:
+    if not common and (a.rows or b.rows):
         msg = (
             f"no metric in common: {', '.join(b.metrics)} in {b.name},"
             f" {', '.join(a.metrics)} in {a.name}"
@@ -472,16 +430,13 @@ def paired_metrics(b: ScoredRun, a: ScoredRun, *, versions: Versions) -> list[Pa
     return paired
 
 
-def change_of(
-    pairs: Pairs,
-    b: ScoredRun,
-    a: ScoredRun,
-    *,
-    worse: Sequence[Turn] = (),
-    better: Sequence[Turn] = (),
-) -> MetricChange:
-    """Return the change of the metric of ``pairs``, which are pairs of the runs ``b`` and ``a``."""
+def change_of(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int = 0) -> MetricChange:
+    """Return the change of the metric of ``pairs``, which are pairs of the runs ``b`` and ``a``.
+
+    ``turns`` is the highest number of turns that are listed as worse, and as better.
+    """
     differences = pairs.differences
+    changes = sorted(pairs.changes(), key=lambda change: (-abs(change[0]), change[1].index))
     return MetricChange(
         name=pairs.name,
         mean=mean_of(differences),
@@ -494,8 +449,8 @@ def change_of(
         b=_side(b.metrics[pairs.name]),
         differences=differences,
         remarks=tuple(_remarks(pairs)),
-        worse=worse,
-        better=better,
+        worse=[_turn(pairs.name, b, a) for d, b, a in changes if d < 0][:turns],
+        better=[_turn(pairs.name, b, a) for d, b, a in changes if d > 0][:turns],
     )
 
 
@@ -513,40 +468,14 @@ def _remarks(pairs: Pairs) -> Iterator[str]:
         )
 
 
-def _most_changed(pairs: Pairs, count: int) -> tuple[list[Pair], list[Pair]]:
-    """Return the pairs that fell the most and the pairs that rose the most, the largest first."""
-
-    def order(change: tuple[float, Entry, Entry]) -> tuple[float, int]:
-        return -abs(change[0]), change[1].index
-
-    worse = heapq.nsmallest(count, (c for c in pairs.changes() if c[0] < 0), key=order)
-    better = heapq.nsmallest(count, (c for c in pairs.changes() if c[0] > 0), key=order)
-    return [(b, a) for _, b, a in worse], [(b, a) for _, b, a in better]
-
-
-def _rows(path: Path, numbers: set[int]) -> dict[int, list[Row]]:
-    """Return the rows of a file with these ``numbers``, for their texts."""
-    rows: dict[int, list[Row]] = {}
-    for record in read_scores(path) if numbers else ():
-        if isinstance(record, Row) and record.index in numbers:
-            rows.setdefault(record.index, []).append(record)
-    return rows
-
-
-def _turn(metric: str, pair: Pair, rows_a: Sequence[Row], rows_b: Sequence[Row]) -> Turn:
-    b, a = pair
-    explanations = (s.explanation for row in rows_b for s in row.scores if s.name == metric)
-    return Turn(
-        row_a=a.index,
-        row_b=b.index,
-        a=a.value or 0.0,
-        b=b.value or 0.0,
-        question=_text(row.sample.question for row in (*rows_b, *rows_a)),
-        answer_a=_text(row.sample.answer for row in rows_a),
-        answer_b=_text(row.sample.answer for row in rows_b),
-        explanation=_text(explanations),
+def _turn(metric: str, b: Entry, a: Entry) -> Turn:
+    turn = Turn(row_a=a.index, row_b=b.index, a=a.value or 0.0, b=b.value or 0.0)
+    if a.row is None or b.row is None:
+        return turn
+    return replace(
+        turn,
+        question=b.row.sample.question or a.row.sample.question,
+        answer_a=a.row.sample.answer,
+        answer_b=b.row.sample.answer,
+        explanation=b.row[metric].explanation or "",
     )
-
-
-def _text(texts: Iterable[str | None]) -> str:
-    return next(filter(None, texts), "")

@@ -105,10 +105,9 @@ class DatasetResult:
     def to_pandas(self) -> Any:
         """Return the scored rows as a pandas ``DataFrame``, one line for each row.
 
-        The columns are the same as in CSV and Parquet files. The column ``<metric>`` has the score,
-        or NaN if there is no score. Further columns of a metric are ``<metric>.status``,
-        ``<metric>.reason``, ``<metric>.label``, ``<metric>.normalized``, ``<metric>.explanation``
-        and ``<metric>.version``. Raises `MissingDependencyError` if pandas is not installed.
+        The columns are those of CSV and Parquet files: ``<metric>`` has the score, or NaN, and
+        ``<metric>.status`` and so on its other fields. Raises `MissingDependencyError` without
+        pandas.
         """
         pandas = require("pandas")
         columns = flat_columns([metric.name for metric in self.metrics])
@@ -123,12 +122,9 @@ class DatasetResult:
     def compare(self, other: DatasetResult, *, versions: Versions = "same") -> Comparison:
         """Return the change of each metric from ``other`` (A) to this result (B).
 
-        Rows are paired by question and reference; answers and contexts may differ. Raises
-        `ConfigError` if the results have no row or no metric in common, or if the versions of a
-        metric's scores differ.
-
-        With ``versions="any"``, scores of different versions are compared too. Then a difference
-        may come from other prompts, shared requests or another judge.
+        Rows are paired by question and reference. Raises `ConfigError` if the results have no row
+        or no metric in common, or, unless ``versions`` is "any", if the versions of a metric's
+        scores differ: then a difference may come from other prompts or another judge.
         """
         return compare_rows(self.rows, other.rows, versions=versions)
 
@@ -328,17 +324,14 @@ class Run:
             async with aclosing(results) as rows:
                 async for row in rows:
                     if self.raise_on_failure and row.failed:
-                        raise _failure(dataset, row)
+                        failed = row.failed[0]
+                        msg = (
+                            f"{dataset.name}, row {row.index}: {failed.name} failed"
+                            f" ({failed.reason}): {failed.detail.get('error', 'no details')}"
+                        )
+                        raise FailedRowError(msg)
                     yield row
                     advance(bool(row.failed))
-
-
-def _failure(dataset: Dataset, row: Row) -> FailedRowError:
-    score = row.failed[0]
-    details = score.detail.get("error", "no details")
-    return FailedRowError(
-        f"{dataset.name}, row {row.index}: {score.name} failed ({score.reason}): {details}"
-    )
 
 
 class _RowScorer:
@@ -382,12 +375,10 @@ class _RowScorer:
 
 
 class _Stop:
-    """Stops a run at the first 401, or if the server cannot be reached.
+    """Stops a run at a 401, at a 403 before any success, or if the server is out of reach.
 
-    A 403 stops the run while no request has succeeded. A server is out of reach if ten rows in a
-    row failed without a response: by refused or broken connections, unknown hosts or timeouts. A
-    server that answers with an error such as 500 is not, and the run goes on. ``end`` is done, and
-    ``run.stopped`` says why, when the run stops.
+    That is, after ten rows in a row without a response of the server. After an error such as 500
+    the run goes on. When it stops, ``end`` is done, and ``run.stopped`` says why.
     """
 
     def __init__(self, run: Run) -> None:
@@ -434,10 +425,9 @@ async def in_order(
 ) -> AsyncGenerator[R, None]:
     """Call ``work`` for each of ``items`` and yield the results in the order of ``items``.
 
-    At most ``at_once`` calls run at the same time. Memory does not grow with the number of items,
-    because at most four times ``at_once`` calls are started ahead. When the generator is closed or
-    a call fails, the running calls are cancelled. When ``stopped`` is done, they are cancelled as
-    well, and the results of calls that have ended are yielded.
+    At most ``at_once`` calls run at the same time, and at most four times as many results wait for
+    a slower one. When the generator is closed or a call fails, the running calls are cancelled. So
+    they are when ``stopped`` is done, and the results of calls that have ended are yielded.
     """
     running: deque[asyncio.Task[R]] = deque()
     semaphore = asyncio.Semaphore(at_once)

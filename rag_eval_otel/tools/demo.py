@@ -13,7 +13,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -31,7 +31,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
@@ -44,7 +44,7 @@ from rag_eval_otel.judge.texts import STOP, terms
 from rag_eval_otel.live.instrument import Handle, instrument
 from rag_eval_otel.live.recorded import record_feedback
 from rag_eval_otel.runtime.providers import Providers, exporters
-from rag_eval_otel.tools.doctor import Answer, export_nothing, from_answers, otlp_endpoints
+from rag_eval_otel.tools.doctor import export_nothing, from_answers, otlp_endpoints
 from rag_eval_otel.types import Passage, Replies, Usage
 
 if TYPE_CHECKING:
@@ -69,72 +69,19 @@ class Turn:
     defect: Literal["none", "incomplete", "made_up", "off_topic", "refusal"] = "none"
 
 
+def _file(name: str) -> str:
+    return (files("rag_eval_otel.tools") / name).read_text(encoding="utf-8")
+
+
 def passages() -> tuple[Passage, ...]:
     """Return the sections of the handbook as passages. The id of a passage is its heading."""
-    text = (files("rag_eval_otel.tools") / "handbook.md").read_text(encoding="utf-8")
-    return tuple(_passage(section) for section in text.split("\n## ")[1:])
+    sections = [section.partition("\n") for section in _file("handbook.md").split("\n## ")[1:]]
+    return tuple(
+        Passage(id=heading.strip(), text=" ".join(body.split())) for heading, _, body in sections
+    )
 
 
-def _passage(section: str) -> Passage:
-    heading, _, body = section.partition("\n")
-    return Passage(id=heading.strip(), text=" ".join(body.split()))
-
-
-TURNS: tuple[Turn, ...] = (
-    Turn(
-        question="How many days of paid leave does a full-time employee get each year?",
-        answer="A full-time employee gets 27 days of paid leave each year.",
-    ),
-    Turn(
-        question="How long is the warranty of the Skylark 2 weather station?",
-        answer="The warranty of the Skylark 2 weather station is 5 years.",
-    ),
-    Turn(
-        question="How do I claim travel costs, and by when must the claim be handed in?",
-        answer="In the Tally app.",
-        defect="incomplete",
-    ),
-    Turn(
-        question="What is the daily allowance for meals on a business trip?",
-        answer="The daily allowance for meals on a business trip is 38 euros.",
-    ),
-    Turn(
-        question="How much does Larkfield pay towards a bicycle for commuting?",
-        answer=(
-            "Larkfield pays 400 euros towards a bicycle for commuting, once every three years,"
-            " if it is bought from the dealer Velomark."
-        ),
-        defect="made_up",
-    ),
-    Turn(
-        question="Until when may a weather station bought in the online shop be sent back?",
-        answer=(
-            "A weather station bought in the online shop may be sent back until 45 days after"
-            " delivery."
-        ),
-    ),
-    Turn(
-        question="What does the pension plan pay when somebody retires at the age of 63?",
-        answer="Larkfield pays the full salary for the first 7 weeks of an illness.",
-        defect="off_topic",
-    ),
-    Turn(
-        question="How many days a week is remote work possible, and which day is for the office?",
-        answer=(
-            "Remote work is possible on up to 3 days a week. Tuesday is the day on which everybody"
-            " comes to the office."
-        ),
-    ),
-    Turn(
-        question="Is damage by lightning covered by the warranty of the Skylark 2?",
-        answer="I'm sorry, I could not find that in the handbook. Please ask customer support.",
-        defect="refusal",
-    ),
-    Turn(
-        question="By when must a lost or stolen laptop be reported to the service desk?",
-        answer="A lost or stolen laptop must be reported to the service desk within 2 hours.",
-    ),
-)
+TURNS = tuple(Turn(**turn) for turn in json.loads(_file("handbook_turns.json")))
 """The questions and answers of the demo, in the order in which they are asked."""
 
 TOP_K = 3
@@ -147,10 +94,7 @@ Replies of the judge to equal texts are cached; with the number, no two turns ar
 _DIMENSIONS = 2048
 _UNKNOWN = "I don't know."
 _PROMPT = ChatPromptTemplate.from_messages(
-    [
-        ("system", "Answer from these pages of the handbook.\n\n{context}"),
-        ("human", "{question}"),
-    ]
+    [("system", "Answer from these pages of the handbook.\n\n{context}"), ("human", "{question}")]
 )
 
 
@@ -254,32 +198,12 @@ and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --j
 """
 
 
-class MemoryExporter:
-    """An exporter of spans or of log records that keeps them in the list ``exported``."""
-
-    def __init__(self) -> None:
-        self.exported: list[Any] = []
-
-    def export(self, batch: Sequence[Any]) -> SpanExportResult:
-        self.exported += batch
-        return SpanExportResult.SUCCESS
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        return True
-
-    def shutdown(self) -> None:
-        """Do nothing: what was exported stays."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTurn:
-    """One question of the demo and the exported spans of its trace.
-
-    The first of ``spans`` is the root span.
-    """
+    """One question of the demo and the exported spans of its trace, the root span first."""
 
     turn: Turn
-    spans: tuple[ReadableSpan, ...]
+    spans: Sequence[ReadableSpan]
 
     @property
     def root(self) -> ReadableSpan:
@@ -291,14 +215,22 @@ class ShownTurn:
         """The attributes of the root span."""
         return self.root.attributes or {}
 
-    @property
-    def scores(self) -> dict[str, float]:
-        """The scores on the root span, by metric."""
-        prefix, suffix = f"{semconv.METRIC_PREFIX}.", ".score"
+    def leaf(self, metric: str, leaf: str) -> Any:
+        """Return the attribute ``leaf`` of the score of ``metric``; None if it has none."""
+        return self.attributes.get(semconv.metric_attribute(metric, leaf))
+
+    def to_dict(self) -> dict[str, Any]:
+        scores = {name: self.leaf(name, semconv.LEAF_SCORE) for name in _METRICS}
         return {
-            key.removeprefix(prefix).removesuffix(suffix): value
-            for key, value in self.attributes.items()
-            if key.startswith(prefix) and key.endswith(suffix)
+            "question": self.turn.question,
+            "answer": self.turn.answer,
+            "defect": self.turn.defect,
+            "trace_id": f"{self.root.context.trace_id:032x}",
+            "span_id": f"{self.root.context.span_id:016x}",
+            "status": self.attributes.get(semconv.EVALUATION_STATUS),
+            "label": self.attributes.get(semconv.EVALUATION_LABEL),
+            "scores": {name: value for name, value in scores.items() if value is not None},
+            "spans": [span.name for span in self.spans],
         }
 
 
@@ -306,18 +238,16 @@ class ShownTurn:
 class Shown:
     """What the demo exported: its questions with their traces, and some counts.
 
-    ``turns`` has the questions in order. ``spans`` and ``events`` are the numbers of spans and
-    evaluation events. ``counted`` has the number of questions by outcome of their evaluation.
-    ``elsewhere`` says for each OTLP endpoint of the environment what was exported there, or why
-    nothing was.
+    ``turns`` has the questions in order, ``spans`` the number of all spans, and ``counted`` the
+    number of questions by outcome of their evaluation. ``elsewhere`` says for each OTLP endpoint of
+    the environment what was exported there, or why nothing was.
     """
 
-    turns: tuple[ShownTurn, ...]
+    turns: Sequence[ShownTurn]
     spans: int
-    events: int
-    counted: dict[str, int]
+    counted: Mapping[str, int]
     judge: str
-    elsewhere: tuple[str, ...] = ()
+    elsewhere: Sequence[str] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -326,62 +256,23 @@ class Shown:
         return len(scored) == len(self.turns) == len(TURNS)
 
 
-def collect(
-    exported: Sequence[ReadableSpan], *, events: int, counted: Mapping[str, int], judge: object
-) -> Shown:
-    """Return the ``exported`` traces of the demo, each with its question.
-
-    The questions were asked one after the other, so the first question has the first trace.
-    """
-    spans = sorted(exported, key=lambda span: span.start_time or 0)
-    roots = [span for span in spans if span.parent is None]
-    turns = [
-        ShownTurn(
-            turn=turn,
-            spans=(root, *(s for s in spans if _trace_id(s) == _trace_id(root) and s is not root)),
-        )
-        for turn, root in zip(TURNS, roots, strict=False)
-    ]
-    return Shown(
-        turns=tuple(turns),
-        spans=len(spans),
-        events=events,
-        counted=dict(counted),
-        judge=judge if isinstance(judge, str) else type(judge).__name__,
-    )
-
-
-def _trace_id(span: ReadableSpan) -> int:
-    return int(span.context.trace_id)
+def shown_turns(exported: Iterable[ReadableSpan]) -> list[ShownTurn]:
+    """Return the ``exported`` traces, each with its question: the first has the first trace."""
+    traces: dict[int, list[ReadableSpan]] = {}
+    for span in sorted(exported, key=lambda span: (span.start_time or 0, span.parent is not None)):
+        traces.setdefault(span.context.trace_id, []).append(span)
+    roots = [spans for spans in traces.values() if spans[0].parent is None]
+    return [ShownTurn(turn=turn, spans=spans) for turn, spans in zip(TURNS, roots, strict=False)]
 
 
 def as_json(shown: Shown) -> str:
     document: dict[str, Any] = {
         "judge": shown.judge,
-        "turns": [_turn_as_json(turn) for turn in shown.turns],
-        "totals": {
-            "spans": shown.spans,
-            "evaluation_events": shown.events,
-            "turns_by_outcome": shown.counted,
-        },
+        "turns": [turn.to_dict() for turn in shown.turns],
+        "totals": {"spans": shown.spans, "turns_by_outcome": shown.counted},
         "elsewhere": shown.elsewhere,
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def _turn_as_json(shown: ShownTurn) -> dict[str, Any]:
-    root = shown.root
-    return {
-        "question": shown.turn.question,
-        "answer": shown.turn.answer,
-        "defect": shown.turn.defect,
-        "trace_id": f"{root.context.trace_id:032x}",
-        "span_id": f"{root.context.span_id:016x}",
-        "status": shown.attributes.get(semconv.EVALUATION_STATUS),
-        "label": shown.attributes.get(semconv.EVALUATION_LABEL),
-        "scores": shown.scores,
-        "spans": [span.name for span in shown.spans],
-    }
 
 
 def as_text(shown: Shown) -> str:
@@ -391,27 +282,18 @@ def as_text(shown: Shown) -> str:
 
 
 def _tree(shown: ShownTurn) -> Iterator[str]:
-    root = shown.root
-    defect = "" if shown.turn.defect == "none" else f"   <- {shown.turn.defect.replace('_', ' ')}"
+    root, defect = shown.root, shown.turn.defect.replace("_", " ")
     yield f"Q  {shown.turn.question}"
-    yield f"A  {shown.turn.answer}{defect}"
+    yield f"A  {shown.turn.answer}" + ("" if defect == "none" else f"   <- {defect}")
     yield f"trace {root.context.trace_id:032x}"
     yield f"{root.name}  {_milliseconds(root)}  {shown.attributes.get(semconv.EVALUATION_STATUS)}"
     for name in _METRICS:
-        yield f"│    {_score_line(shown.attributes, name)}"
-    children = shown.spans[1:]
-    for i, child in enumerate(children, start=1):
-        yield f"{'└' if i == len(children) else '├'}─ {child.name}  {_milliseconds(child)}"
-
-
-def _score_line(attributes: Mapping[str, Any], name: str) -> str:
-    def leaf(key: str) -> Any:
-        return attributes.get(semconv.metric_attribute(name, key))
-
-    score, reason = leaf("score"), leaf("reason")
-    value = "   -" if score is None else f"{score:4.2f}"
-    remark = f"  ({reason})" if reason else ""
-    return f"{name:<22} {value}  {leaf('label') or '-'}{remark}"
+        score, label, reason = (shown.leaf(name, leaf) for leaf in ("score", "label", "reason"))
+        value = "   -" if score is None else f"{score:4.2f}"
+        remark = f"  ({reason})" if reason else ""
+        yield f"│    {name:<22} {value}  {label or '-'}{remark}"
+    for i, child in enumerate(shown.spans[1:], start=2):
+        yield f"{'└' if i == len(shown.spans) else '├'}─ {child.name}  {_milliseconds(child)}"
 
 
 def _milliseconds(span: ReadableSpan) -> str:
@@ -420,23 +302,15 @@ def _milliseconds(span: ReadableSpan) -> str:
 
 def _totals(shown: Shown) -> Iterator[str]:
     outcomes = ", ".join(f"{count} {name}" for name, count in sorted(shown.counted.items()))
-    arrived = f"{shown.spans} spans, {shown.events} evaluation events"
-    yield f"{len(shown.turns)} turns ({outcomes}), {arrived}"
+    yield f"{len(shown.turns)} turns ({outcomes}), {shown.spans} spans"
     for name in _METRICS:
-        yield f"  {name:<22} {_summary(shown.turns, name)}"
+        scores = [turn.leaf(name, semconv.LEAF_SCORE) for turn in shown.turns]
+        if values := [score for score in scores if score is not None]:
+            mean = f"mean {sum(values) / len(values):.2f}"
+            yield f"  {name:<22} {mean}  lowest {min(values):.2f}  of {len(values)}"
     yield from shown.elsewhere
     if shown.judge == "lexical":
         yield _LEXICAL.rstrip()
-
-
-def _summary(turns: Sequence[ShownTurn], name: str) -> str:
-    values = [turn.scores[name] for turn in turns if name in turn.scores]
-    if not values:
-        return "no scores"
-    return f"mean {sum(values) / len(values):.2f}  lowest {min(values):.2f}  of {len(values)}"
-
-
-_SHOW: Mapping[Form, Callable[[Shown], str]] = {"text": as_text, "json": as_json}
 
 
 def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], object]) -> int:
@@ -446,47 +320,35 @@ def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], o
     1.
     """
     config = Config.from_env(**{"hold_seconds": _SCORE_SECONDS, **options})
-    elsewhere = Elsewhere()
-    shown = _ask_all(config, elsewhere)
-    shown = replace(shown, elsewhere=(*elsewhere.exported(), *elsewhere.failures()))
-    write(_SHOW[form](shown))
-    return 0 if shown.is_complete else 1
-
-
-def _ask_all(config: Config, elsewhere: Elsewhere) -> Shown:
-    spans, records = MemoryExporter(), MemoryExporter()
-    providers = Providers.exporting(
-        traces=[spans, *elsewhere.exporters("traces")],
-        metrics=[*elsewhere.exporters("metrics")],
-        logs=[records, *elsewhere.exporters("logs")],
-        service="rag-eval-otel-demo",
-    )
-    handle = instrument(
-        config,
-        tracer_provider=providers.tracer_provider,
-        meter_provider=providers.meter_provider,
-        logger_provider=providers.logger_provider,
-    )
+    elsewhere, exporter = Elsewhere(), InMemorySpanExporter()
+    providers = elsewhere.providers("rag-eval-otel-demo", traces=[exporter])
+    handle = _instrumented(config, providers)
     app = build_app()
     for turn in TURNS:
         app.invoke(turn.question, config={"callbacks": [handle.callback]})
     handle.shutdown(_SCORE_SECONDS)
     providers.shutdown()
-    return collect(
-        spans.exported,
-        events=sum(
-            data.log_record.event_name == semconv.EVALUATION_EVENT for data in records.exported
-        ),
-        counted=_by_outcome(handle.stats.turns),
-        judge=config.judge,
-    )
-
-
-def _by_outcome(turns: Mapping[str, int]) -> Mapping[str, int]:
-    counts: Counter[str] = Counter()
-    for name, number in turns.items():
+    spans, counts = exporter.get_finished_spans(), Counter[str]()
+    for name, number in handle.stats.turns.items():
         counts[name.split()[0]] += number  # "unscored no_claims" is an outcome and its reason
-    return counts
+    shown = Shown(
+        turns=shown_turns(spans),
+        spans=len(spans),
+        counted=counts,
+        judge=config.judge if isinstance(config.judge, str) else type(config.judge).__name__,
+        elsewhere=(*elsewhere.exported(), *elsewhere.failures()),
+    )
+    write(as_json(shown) if form == "json" else as_text(shown))
+    return 0 if shown.is_complete else 1
+
+
+def _instrumented(config: Config, providers: Providers) -> Handle:
+    return instrument(
+        config,
+        tracer_provider=providers.tracer_provider,
+        meter_provider=providers.meter_provider,
+        logger_provider=providers.logger_provider,
+    )
 
 
 class Elsewhere:
@@ -504,12 +366,25 @@ class Elsewhere:
         }
         self._results: dict[Signal, list[bool]] = {}
 
+    def providers(self, service: str, *, traces: Sequence[Any] = ()) -> Providers:
+        """Return providers that export there, and spans to ``traces``, too."""
+        return Providers.exporting(
+            traces=[*traces, *self.exporters("traces")],
+            metrics=[
+                PeriodicExportingMetricReader(exporter, export_interval_millis=_INTERVAL)
+                for exporter in self.exporters("metrics")
+            ],
+            logs=[*self.exporters("logs")],
+            service=service,
+        )
+
+    def accepts(self, signal: Signal) -> bool:
+        """Whether an endpoint has accepted the test export of ``signal``."""
+        return signal in self._answers and self._answers[signal].verdict == "ok"
+
     def exporters(self, signal: Signal) -> Iterator[Any]:
         """Yield the exporters of ``signal`` whose endpoint accepts exports."""
-        answer = self._answers.get(signal)
-        if answer is None or answer.verdict != "ok":
-            return
-        for exporter in exporters(signal):
+        for exporter in exporters(signal) if self.accepts(signal) else ():
             exporter.export = self._watched(exporter.export, self._results.setdefault(signal, []))
             yield exporter
 
@@ -529,7 +404,9 @@ class Elsewhere:
             good = [a for a in here if all(self._results.get(a.endpoint.signal, [False]))]
             if good:
                 names = ", ".join(answer.endpoint.signal for answer in good)
-                yield f"Also exported to {_scheme(good[0])}{server}: {names}"
+                url = good[0].endpoint.url
+                scheme = f"{urlsplit(url).scheme}://" if "://" in url else ""
+                yield f"Also exported to {scheme}{server}: {names}"
 
     def failures(self) -> Iterator[str]:
         """Yield what was not exported, with the reason."""
@@ -538,10 +415,6 @@ class Elsewhere:
         for signal, results in self._results.items():
             if not all(results):
                 yield f"Not exported: {signal} ({results.count(False)} exports failed)"
-
-
-def _scheme(answer: Answer) -> str:
-    return f"{urlsplit(answer.endpoint.url).scheme}://" if "://" in answer.endpoint.url else ""
 
 
 # --- traffic --------------------------------------------------------------------------------------
@@ -624,24 +497,15 @@ def run_traffic(
         msg = f"--minutes and --rate must be above 0, not {minutes:g} and {rate:g}"
         raise ConfigError(msg)
     elsewhere, judge = Elsewhere(), HandbookJudge()
-    traces = [*elsewhere.exporters("traces")]
-    if not traces:
+    if not elsewhere.accepts("traces"):
         why = (
             "; ".join(elsewhere.failures())
             or "set OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318"
         )
         msg = f"traffic is for a look at a backend, and there is none: {why}"
         raise ConfigError(msg)
-    providers = Providers.exporting(
-        traces=traces,
-        metrics=[
-            PeriodicExportingMetricReader(exporter, export_interval_millis=_INTERVAL)
-            for exporter in elsewhere.exporters("metrics")
-        ],
-        logs=elsewhere.exporters("logs"),
-        service="handbook",
-    )
-    handle = _instrumented(judge, providers)
+    providers = elsewhere.providers("handbook")
+    handle = _instrumented(_traffic_config(judge), providers)
     turns = max(1, round(minutes * 60 * rate))
     _ask(handle, judge, turns=turns, rate=rate, write=write, clock=clock or Clock())
     handle.shutdown(_LAST_SCORES_SECONDS)
@@ -652,21 +516,14 @@ def run_traffic(
     return 1 if failures else 0
 
 
-def _instrumented(judge: HandbookJudge, providers: Providers) -> Handle:
-    prices = {"models": {judge.model: {"input": 0.25, "output": 2.0}}}
-    config = Config.from_env(
+def _traffic_config(judge: HandbookJudge) -> Config:
+    return Config.from_env(
         judge=judge,
-        prices=prices,
+        prices={"models": {judge.model: {"input": 0.25, "output": 2.0}}},
         budget="100 USD/day",
         drift=DriftOptions(learn=200, every=10_000),
         # answer_relevancy asks about the answer alone, and replies to equal answers are cached.
         metrics=["context_relevance", "faithfulness", "response_groundedness"],
-    )
-    return instrument(
-        config,
-        tracer_provider=providers.tracer_provider,
-        meter_provider=providers.meter_provider,
-        logger_provider=providers.logger_provider,
     )
 
 

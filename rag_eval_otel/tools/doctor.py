@@ -46,6 +46,7 @@ from rag_eval_otel.live.doctor import OURS, Finding, Level, finding, versions
 from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.runtime.threads import DaemonExecutor
 from rag_eval_otel.tools.cli.options import AS_JSON
+from rag_eval_otel.tools.rows import number
 from rag_eval_otel.types import Embedder
 
 DESCRIPTION = """\
@@ -100,7 +101,7 @@ class Diagnosis:
     @property
     def status(self) -> Literal[0, 1]:
         """The exit status of the doctor: 0 no problem, 1 problems."""
-        return 1 if any(one.level == "problem" for one in self.findings) else 0
+        return 1 if any(each.level == "problem" for each in self.findings) else 0
 
     def __str__(self) -> str:
         ours = [name for name in ("python", *OURS) if name in self.versions]
@@ -113,11 +114,12 @@ class Diagnosis:
             f"{reply.part:<12}{reply.name}: {reply.text} ({reply.seconds:.1f} s)"
             for reply in self.replies
         ]
-        for answer in self.answers:
-            endpoint = answer.endpoint
-            where = f"{endpoint.url} over {endpoint.protocol}"
-            lines.append(f"{endpoint.signal:<12}{where}: {answer.text}")
-        levels = [one.level for one in self.findings]
+        lines += [
+            f"{to.signal:<12}{to.url} over {to.protocol}: {answer.text}"
+            for answer in self.answers
+            for to in [answer.endpoint]
+        ]
+        levels = [each.level for each in self.findings]
         total = f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}"
         return "\n\n".join(["\n".join(lines), *map(str, self.findings), total])
 
@@ -128,26 +130,22 @@ class Diagnosis:
             "versions": dict(self.versions),
             "judge_and_embedder": [
                 {
-                    "part": reply.part,
-                    "name": reply.name,
+                    **{name: getattr(reply, name) for name in ("part", "name", "text")},
                     "ok": reply.error is None,
-                    "text": reply.text,
                     "seconds": round(reply.seconds, 3),
                 }
                 for reply in self.replies
             ],
             "otlp": [
                 {
-                    "signal": answer.endpoint.signal,
-                    "protocol": answer.endpoint.protocol,
-                    "endpoint": answer.endpoint.url,
-                    "source": answer.endpoint.source,
-                    "verdict": answer.verdict,
-                    "text": answer.text,
+                    **{n: getattr(to.endpoint, n) for n in ("signal", "protocol", "source")},
+                    "endpoint": to.endpoint.url,
+                    "verdict": to.verdict,
+                    "text": to.text,
                 }
-                for answer in self.answers
+                for to in self.answers
             ],
-            "findings": [asdict(one) for one in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 
@@ -164,10 +162,10 @@ def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
         findings.append(finding("config-invalid", str(error)))
     if config is not None:
         findings += from_config(config)
-    replies, answers = check_connections(config, otlp_endpoints(environ), timeout=timeout)
+    replies, answers = asyncio.run(_check(config, otlp_endpoints(environ), timeout=timeout))
     findings += [*from_replies(replies), *from_answers(answers)]
     levels = get_args(Level)
-    findings.sort(key=lambda one: levels.index(one.level))
+    findings.sort(key=lambda each: levels.index(each.level))
     return Diagnosis(versions=versions(), replies=replies, answers=answers, findings=findings)
 
 
@@ -196,11 +194,7 @@ _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The reply of the judge or the embedder to a test request.
-
-    ``part`` is ``judge`` or ``embedder``. ``name`` is the name of the model. If the reply is not
-    usable, ``error`` is the error.
-    """
+    """The reply of the judge or the embedder to a test request; ``name`` is the model's."""
 
     part: Part
     name: str
@@ -211,11 +205,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """The OTLP endpoint to which one signal (traces, metrics or logs) is exported.
-
-    ``source`` is the environment variable that sets the endpoint, or an empty string if no variable
-    sets it.
-    """
+    """The OTLP endpoint of one signal, and the environment variable that sets it, if any."""
 
     signal: Signal
     protocol: Protocol
@@ -235,33 +225,20 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a test export to an OTLP endpoint.
-
-    ``text`` is the status or the error message of the server.
-    """
+    """The result of a test export, with the status or the error message of the server."""
 
     endpoint: Endpoint
     verdict: Verdict
     text: str = ""
 
 
-def check_connections(
+async def _check(
     config: Config | None, endpoints: Sequence[Endpoint], *, timeout: float
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
-    """Send a test request to the judge, the embedder and ``endpoints``, all at the same time.
-
-    ``config`` names the judge and the embedder; they get no request if it is None. ``timeout`` is
-    the time limit of each request in seconds.
-    """
-    questions = [] if config is None else _questions(config, timeout=timeout)
-    return asyncio.run(_check(questions, endpoints, timeout=timeout))
-
-
-async def _check(
-    questions: Sequence[Awaitable[Reply]], endpoints: Sequence[Endpoint], *, timeout: float
-) -> tuple[Sequence[Reply], Sequence[Answer]]:
+    """Send test requests to the judge and the embedder of ``config``, and to ``endpoints``."""
     # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
+    questions = [] if config is None else _questions(config, timeout=timeout)
     return await asyncio.gather(
         asyncio.gather(*questions), asyncio.gather(*(_answer(e, timeout) for e in endpoints))
     )
@@ -317,10 +294,7 @@ async def _ask_embedder(embedder: Embedder) -> str:
 
 
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
-    """Return the OTLP endpoint of each signal (traces, metrics, logs) that is exported over OTLP.
-
-    ``environ`` has the environment variables, which name the exporters and endpoints.
-    """
+    """Return the OTLP endpoint of each signal that is exported over OTLP."""
     return [
         endpoint_of(signal, _OTLP[name], environ)
         for signal in _SIGNALS
@@ -332,8 +306,7 @@ def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
 def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
     """Return the exporters that ``OTEL_*`` variables name but that are not installed.
 
-    ``environ`` has the environment variables. Each result is a pair of the signal (traces, metrics
-    or logs) and the name of the exporter.
+    Each result is a pair of the signal (traces, metrics or logs) and the name of the exporter.
     """
     return [
         (signal, name)
@@ -346,9 +319,8 @@ def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
 def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
     """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set.
 
-    A variable for one signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, has precedence over
-    ``OTEL_EXPORTER_OTLP_ENDPOINT``, which is for all signals. Over HTTP, a path such as
-    ``/v1/traces`` is added to an endpoint for all signals, and not to an endpoint for one signal.
+    A variable for one signal has precedence over one for all signals. Over HTTP, a path such as
+    ``/v1/traces`` is added to an endpoint for all signals.
     """
     path = f"/v1/{signal}" if protocol == "http" else ""
 
@@ -528,13 +500,19 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
         off = [n for n, values in switches.items() if environ.get(n, "").strip().lower() in values]
         if off:
             yield finding(cause, _assignments(off, environ))
-    low = [name for name, enough in _LIMITS.items() if _is_below(environ.get(name, ""), enough)]
+    set_to = {name: environ.get(name, "") for name in _LIMITS}
+    low = [n for n, value in set_to.items() if value.isdigit() and int(value) < _LIMITS[n]]
     if low:
         yield finding("attribute-limit", _assignments(low, environ))
     disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     if {"*", "rag_eval_otel"} & {name.strip() for name in disabled.split(",")}:
         yield finding("instrumentor-disabled", f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS={disabled}")
-    yield from _from_sampler_variables(environ)
+    name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
+    seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
+    if name.endswith("always_off"):
+        yield finding("sampler-off", seen)
+    elif name.endswith("traceidratio") and number(ratio or "1") != 1:
+        yield finding("sampler-off" if number(ratio) == 0 else "sampler-ratio", seen)
     for signal, name in missing_exporters(environ):
         seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
         yield finding("exporter-missing", seen)
@@ -542,26 +520,6 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _assignments(names: Iterable[str], environ: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={environ[name]}" for name in names)
-
-
-def _is_below(value: str, enough: int) -> bool:
-    return value.isdigit() and int(value) < enough
-
-
-def _from_sampler_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
-    name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
-    seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
-    if name.endswith("always_off"):
-        yield finding("sampler-off", seen)
-    elif name.endswith("traceidratio") and _number(ratio or "1") != 1:
-        yield finding("sampler-off" if _number(ratio) == 0 else "sampler-ratio", seen)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def from_config(config: Config) -> Iterator[Finding]:

@@ -1,8 +1,4 @@
-"""Draw scores as SVG: histograms and time lines.
-
-Colours come from CSS. Each shape has a fallback, so that a drawing is also readable without a
-stylesheet.
-"""
+"""Draw scores as SVG: histograms and time lines, in the colours of ``templates/style.css``."""
 
 from __future__ import annotations
 
@@ -11,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
-from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
 from markupsafe import Markup
 
 from rag_eval_otel.tools.stats import Range
@@ -44,18 +40,6 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
-    """One bin of a histogram: the number of scores from ``low`` up to ``high``.
-
-    A score equal to ``high`` counts in the next bin. The last bin includes its upper end.
-    """
-
-    low: float
-    high: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """A running mean: its points, the ends of its interval at them, and single scores as dots."""
 
@@ -66,10 +50,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upright:
-    """A vertical line, with an optional label above it.
-
-    ``kind`` is its CSS class: mean, onset, alarm or version.
-    """
+    """A vertical line with a label above it; ``kind``: mean, onset, alarm or version."""
 
     at: float
     kind: str
@@ -107,9 +88,7 @@ def ticks(low: float, high: float, *, most: int = _TICKS) -> list[float]:
 
 def place_name(value: float, unit: Unit) -> str:
     """Return ``value`` as text: "row 7", or the date and time in UTC, as ``unit`` says."""
-    if unit == "row":
-        return f"row {value:,.0f}"
-    return f"{_utc(value):%Y-%m-%d %H:%M:%S} UTC"
+    return f"row {value:,.0f}" if unit == "row" else f"{_utc(value):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _utc(value: float) -> datetime:
@@ -133,32 +112,22 @@ def _number(value: float) -> str:
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "end", kind: str = "") -> str:
-    css = f' class="{kind}"' if kind else ""
-    return (
-        f'<text{css} x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor" font-size="12">'
-        f"{escape(text)}</text>"
+def _shape(tag: str, kind: str, inner: str = "", **attributes: object) -> str:
+    """Return an SVG element of the CSS class ``kind``."""
+    shown = "".join(
+        f' {name.replace("_", "-")}="{round(value, 1) if isinstance(value, float) else value}"'
+        for name, value in attributes.items()
     )
+    return f'<{tag} class="{kind}"{shown}>{inner}</{tag}>'
 
 
-def _box(x: float, y: float, size: Place, kind: str, *, opacity: float, title: str = "") -> str:
-    inner = f"<title>{escape(title)}</title>" if title else ""
-    return (
-        f'<rect class="{kind}" x="{x}" y="{y}" width="{round(size[0], 2)}" height="{size[1]}"'
-        f' fill="currentColor" fill-opacity="{opacity}">{inner}</rect>'
-    )
+def _text(x: float, y: float, text: str, *, anchor: str, kind: str = "label") -> str:
+    return _shape("text", kind, escape(text), x=x, y=y, text_anchor=anchor)
 
 
-def _across(y: float, kind: str, style: str) -> str:
-    return (
-        f'<line class="{kind}" x1="{LEFT}" x2="{RIGHT}" y1="{y}" y2="{y}" stroke="currentColor"'
-        f" {style}/>"
-    )
-
-
-def _path(places: Sequence[Place], kind: str, style: str) -> str:
+def _path(places: Sequence[Place], kind: str) -> str:
     steps = "".join(f"{'L' if i else 'M'}{x:g} {y:g}" for i, (x, y) in enumerate(places))
-    return f'<path class="{kind}" d="{steps}" {style}/>'
+    return _shape("path", kind, d=steps)
 
 
 def _frame(y: Axis, rows: Iterable[float], x: Axis, columns: Iterable[tuple[float, str]]) -> str:
@@ -166,10 +135,8 @@ def _frame(y: Axis, rows: Iterable[float], x: Axis, columns: Iterable[tuple[floa
     parts = []
     for value in rows:
         at = y.place(value)
-        parts += [
-            _across(at, "grid", 'stroke-opacity="0.2"'),
-            _text(LEFT - 6, at + 4, _number(value)),
-        ]
+        parts.append(_shape("line", "grid", x1=LEFT, x2=RIGHT, y1=at, y2=at))
+        parts.append(_text(LEFT - 6, at + 4, _number(value), anchor="end"))
     for value, name in columns:
         at = x.place(value)
         anchor = "start" if at < LEFT + 40 else "end" if at > RIGHT - 40 else "middle"
@@ -182,11 +149,7 @@ def _uprights(uprights: Iterable[Upright], x: Axis) -> str:
     parts, labels = [], dict[str, float]()
     for upright in uprights:
         at = x.place(upright.at)
-        dashes = "" if upright.kind == "alarm" else ' stroke-dasharray="4 3"'
-        parts.append(
-            f'<line class="{upright.kind}" x1="{at}" x2="{at}" y1="{TOP}" y2="{BOTTOM}"'
-            f' stroke="currentColor"{dashes}/>'
-        )
+        parts.append(_shape("line", upright.kind, x1=at, x2=at, y1=TOP, y2=BOTTOM))
         if upright.label and abs(at - labels.get(upright.label, -math.inf)) > _LABEL_WIDTH:
             labels[upright.label] = at
             anchor = "end" if at > (LEFT + RIGHT) / 2 else "start"
@@ -197,38 +160,35 @@ def _uprights(uprights: Iterable[Upright], x: Axis) -> str:
 # --- drawings -------------------------------------------------------------------------------------
 
 
-def bins(values: Iterable[float], scale: Range) -> list[Bin]:
+def bin_counts(values: Sequence[float], scale: Range) -> list[int]:
     """Count ``values`` in twenty bins of equal width over ``scale``; those outside at its ends."""
     low, high = scale
-    counts = [0] * _BINS
-    for value in values:
-        counts[max(0, min(_BINS - 1, int((value - low) / (high - low) * _BINS + 1e-9)))] += 1
-    edges = [low + (high - low) * i / _BINS for i in range(_BINS + 1)]
-    return [
-        Bin(low=start, high=end, count=count)
-        for (start, end), count in zip(pairwise(edges), counts, strict=True)
-    ]
+    places = (np.asarray(values, np.float64) - low) / (high - low) * _BINS + 1e-9
+    numbers = np.clip(places, 0, _BINS - 1).astype(np.intp)
+    counts: list[int] = np.bincount(numbers, minlength=_BINS).tolist()
+    return counts
 
 
-def histogram(counts: Sequence[Bin], *, mean: float | None, title: str) -> Drawing:
-    """Draw the number of scores in each bin, and a vertical line at ``mean``."""
-    x = Axis(counts[0].low, counts[-1].high, LEFT, RIGHT)
-    y = Axis(0, max(1, *(each.count for each in counts)), BOTTOM, TOP)
+def histogram(values: Sequence[float], scale: Range, *, mean: float | None, title: str) -> Drawing:
+    """Draw the number of ``values`` in each bin of ``scale``, and a vertical line at ``mean``."""
+    counts = bin_counts(values, scale)
+    edges = np.linspace(*scale, _BINS + 1).tolist()
+    x, y = Axis(*scale, LEFT, RIGHT), Axis(0, max(1, *counts), BOTTOM, TOP)
     bars = []
-    for each in counts:
-        left, right, top = x.place(each.low), x.place(each.high), y.place(each.count)
-        if each.count:
-            size = (max(1.0, right - left - 2), BOTTOM - top)
-            name = f"{_number(each.low)} to {_number(each.high)}: {each.count:,}"
-            bars.append(_box(left + 1, top, size, "bar", opacity=0.6, title=name))
+    for low, high, count in zip(edges, edges[1:], counts, strict=False):
+        left, top = x.place(low) + 1, y.place(count)
+        width, height = max(1.0, x.place(high) - left - 1), BOTTOM - top
+        name = f"<title>{_number(low)} to {_number(high)}: {count:,}</title>"
+        if count:
+            bars.append(_shape("rect", "bar", name, x=left, y=top, width=width, height=height))
     whole = [n for n in ticks(0, y.high, most=4) if n == int(n)]
-    named = [(value, _number(value)) for value in ticks(x.low, x.high)]
+    named = [(value, _number(value)) for value in ticks(*scale)]
     lines = [] if mean is None else [Upright(at=mean, kind="mean", label="mean")]
-    most = max(counts, key=lambda each: each.count)
-    total = sum(each.count for each in counts)
+    most = int(np.argmax(counts))
     return Drawing(
         title=title,
-        description=f"{total:,} scores; {most.count:,} of them {most.low:.3g} to {most.high:.3g}",
+        description=f"{sum(counts):,} scores; {counts[most]:,} of them {edges[most]:.3g} to"
+        f" {edges[most + 1]:.3g}",
         shapes=Markup(_frame(y, whole, x, named) + "".join(bars) + _uprights(lines, x)),  # noqa: S704
     )
 
@@ -239,36 +199,28 @@ def time_line(
     ends: Range,
     scale: Range,
     unit: Unit,
-    areas: Iterable[tuple[Range, str]] = (),
+    areas: Iterable[Range] = (),
     uprights: Iterable[Upright] = (),
-    baseline: float | None = None,
     title: str,
     description: str,
 ) -> Drawing:
     """Draw scores over time, with a running mean for each of ``curves``.
 
     ``ends`` are the ends of the horizontal axis, ``scale`` those of the vertical axis. ``areas``
-    are the ends of coloured areas on the horizontal axis, and their CSS classes. ``baseline`` is
-    the mean with which the drift detector compares scores, a horizontal line.
+    are the ends of coloured areas on the horizontal axis.
     """
     x, y = Axis(*ends, LEFT, RIGHT), Axis(*scale, BOTTOM, TOP)
     parts = [_frame(y, ticks(*scale), x, _named_places(*ends, unit))]
-    for (start, end), kind in areas:
-        size = (max(1.0, x.place(end) - x.place(start)), BOTTOM - TOP)
-        parts.append(_box(x.place(start), TOP, size, kind, opacity=0.12))
+    for start, end in areas:
+        left, width = x.place(start), max(1.0, x.place(end) - x.place(start))
+        parts.append(_shape("rect", "since", x=left, y=TOP, width=width, height=BOTTOM - TOP))
     for curve in curves:
         parts += [
-            f'<circle class="dot" cx="{x.place(at)}" cy="{y.place(value)}" r="1.6"'
-            ' fill="currentColor" fill-opacity="0.3"/>'
+            _shape("circle", "dot", cx=x.place(at), cy=y.place(value), r=1.6)
             for at, value in curve.dots
         ]
-        low = [(x.place(at), y.place(interval[0])) for at, interval in curve.band]
-        high = [(x.place(at), y.place(interval[1])) for at, interval in curve.band]
-        fill = 'fill="currentColor" fill-opacity="0.15"'
-        parts.append(_path([*high, *reversed(low)], "band", fill))
-        points = [(x.place(at), y.place(value)) for at, value in curve.points]
-        parts.append(_path(points, "line", 'fill="none" stroke="currentColor"'))
-    if baseline is not None:
-        parts.append(_across(y.place(baseline), "baseline", 'stroke-dasharray="2 3"'))
+        low, high = ([(x.place(at), y.place(p[i])) for at, p in curve.band] for i in (0, 1))
+        parts.append(_path([*high, *reversed(low)], "band"))
+        parts.append(_path([(x.place(at), y.place(value)) for at, value in curve.points], "line"))
     parts.append(_uprights(uprights, x))
     return Drawing(title=title, description=description, shapes=Markup("".join(parts)))  # noqa: S704

@@ -49,12 +49,7 @@ class TraceSender:
     """
 
     def __init__(
-        self,
-        dataset: str,
-        *,
-        traces: Sequence[Any],
-        providers: Providers,
-        scores: SpanScores,
+        self, dataset: str, *, traces: Sequence[Any], providers: Providers, scores: SpanScores
     ) -> None:
         self.failed = 0
         self._dataset = dataset
@@ -73,7 +68,12 @@ class TraceSender:
 
         Return the identity of the span.
         """
-        context = self._context()
+        context = SpanContext(
+            self._ids.generate_trace_id(),
+            self._ids.generate_span_id(),
+            is_remote=False,
+            trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        )
         self._spans.append(self._span(row, context))
         ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
         evaluation = replace(row.evaluation, span=ref)
@@ -87,10 +87,7 @@ class TraceSender:
         return ref
 
     async def flush(self) -> None:
-        """Send the spans and events that are waiting, and wait until the exporters have taken them.
-
-        The export runs in a thread, because the event loop is busy with judge requests.
-        """
+        """Send what is waiting, in a thread, until the exporters have taken it."""
         spans, self._spans, self._waiting = self._spans, [], 0
         await asyncio.to_thread(self._export, spans)
 
@@ -104,14 +101,6 @@ class TraceSender:
         for exporter in self._exporters:
             exporter.shutdown()
         self._providers.shutdown()
-
-    def _context(self) -> SpanContext:
-        return SpanContext(
-            self._ids.generate_trace_id(),
-            self._ids.generate_span_id(),
-            is_remote=False,
-            trace_flags=TraceFlags(TraceFlags.SAMPLED),
-        )
 
     def _span(self, row: Row, context: SpanContext) -> ReadableSpan:
         end = time.time_ns()
@@ -136,12 +125,11 @@ class TraceSender:
 
 @asynccontextmanager
 async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSender]:
-    """Return a context manager that gives a `TraceSender` for the configured exporters.
+    """Give a `TraceSender` for the exporters that the ``OTEL_*`` variables configure.
 
-    The ``OTEL_*`` environment variables configure the OpenTelemetry exporters. When the context
-    ends, the remaining rows are sent. ``dataset`` is the name of the dataset, an attribute of each
-    span. ``scores`` writes the scores on the spans, and says whether they are also log records.
-    Raises `ConfigError` if no trace exporter is configured.
+    ``dataset`` is the name of the dataset, an attribute of each span. ``scores`` writes the scores
+    on the spans, and says whether they are also log records. Raises `ConfigError` if no trace
+    exporter is configured.
     """
     traces = list(exporters("traces"))
     if not traces:
@@ -161,13 +149,12 @@ async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSen
 class Targets:
     """Say where scored rows are written or sent.
 
-    ``output`` is the path of the file for the rows. If ``texts`` is on, the file has the question,
-    the contexts, the answer and the reference of each row. If ``otlp`` is on, each row is also sent
-    over OTLP. If ``explanations`` is on, rows are sent with the judge's explanations of the scores.
-    ``check`` reads each scored row for the conditions of a gate.
-    ``score_events`` says whether each score is sent as a log record, as an event of the span of its
-    row, or as both. ``backends`` are names of backends that get each score as their own object, on
-    the span that the row names or that ``otlp`` sends.
+    ``output`` is the path of the file for the rows, with their texts if ``texts`` is on. If
+    ``otlp`` is on, each row is also sent over OTLP. ``explanations`` says whether the judge's
+    explanations are sent, too. ``score_events`` says whether each score is sent as a log record, as
+    an event of the span of its row, or as both. ``backends`` are names of backends that get each
+    score as their own object, on the span that the row names or that ``otlp`` sends. ``check``
+    reads each scored row for the conditions of a gate.
     """
 
     output: Path | None = None
@@ -210,36 +197,25 @@ class Annotator:
             targets.backends, asking=asking, explanations=targets.explanations, limits=limits
         )
         self._max_wait = max_wait
-        self._in_vain: dict[str, int] = {}
-        """The backends that took nothing in a wait, with the scores that they had taken before."""
+        self._given_up: set[str] = set()
 
     async def send(self, row: Row, sent: SpanRef | None) -> None:
         """Queue the scores of ``row`` for the span that the row names, or else for ``sent``.
 
         If a queue is half full, wait until all queues are empty, but at most ``max_wait`` seconds.
-        A backend that takes nothing meanwhile is not waited for again until it takes scores. What
-        its queue has no room for is dropped and counted.
+        A backend whose queue is still half full is not waited for again. What its queue has no room
+        for is dropped and counted.
         """
-        span = span_of(row.trace, row.span) or sent
-        self._sink(replace(row.evaluation, span=span))
-        taken = {
-            one.name: self._sink.ended[one.name, "delivered"]
-            for one in self._sink.deliveries
-            if one.is_half_full
-        }
-        if taken.items() - self._in_vain.items():
+        self._sink(replace(row.evaluation, span=span_of(row.trace, row.span) or sent))
+        if full := self._half_full() - self._given_up:
             await asyncio.to_thread(self._sink.flush, self._max_wait)
-            self._in_vain = {
-                name: number
-                for name, number in taken.items()
-                if self._sink.ended[name, "delivered"] == number
-            }
+            self._given_up |= full & self._half_full()
+
+    def _half_full(self) -> set[str]:
+        return {each.name for each in self._sink.deliveries if each.is_half_full}
 
     async def finish(self) -> Mapping[tuple[str, str], int]:
-        """Wait for the backends, and return how many scores they did not get, by name and reason.
-
-        The wait takes at most ``max_wait`` seconds.
-        """
+        """Wait for the backends. Return how many scores they did not get, by name and reason."""
         await asyncio.to_thread(self._sink.flush, self._max_wait)
         self.close()
         ended = self._sink.ended.items()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -225,14 +224,9 @@ _NOT_SEEN = frozenset({"Cc", "Cf", "Mn", "Me", "Zl", "Zp", "Zs"})  # control, fo
 _BREAKS = frozenset("\t\r\n")  # may move what follows them to another cell
 
 
-def _quoted(cell: object) -> object:
+def _quoted(cell: str) -> str:
     """Return ``cell`` with an apostrophe before it if a spreadsheet would run it as a formula."""
-    return f"'{cell}" if isinstance(cell, str) and _may_run(cell) else cell
-
-
-def _without_nul(cell: object) -> object:
-    """Return ``cell`` with a question mark for each NUL, which Python 3.10 cannot write to CSV."""
-    return cell.replace("\0", "?") if isinstance(cell, str) else cell
+    return f"'{cell}" if _may_run(cell) else cell
 
 
 def _unquoted(cell: str) -> str:
@@ -264,12 +258,10 @@ def check_output(path: Path) -> None:
 def writing(
     path: Path, metrics: Sequence[str], *, further: Sequence[FurtherColumn] = ()
 ) -> Iterator[Write]:
-    """Return a context manager that gives a function to write one scored row to ``path``.
+    """Give a function that writes one scored row to ``path``, completely or not at all.
 
-    Until the context ends, the rows are in the file ``<path>.part``. If the context ends without an
-    error, this file is renamed to ``path``. Otherwise it is removed. ``metrics`` are the names of
-    the metrics, from which the columns of a table are named. ``further`` names more columns: texts
-    of the sample, and where a turn comes from.
+    ``metrics`` are the names of the metrics, from which the columns of a table are named.
+    ``further`` names more columns: texts of the sample, and where a turn comes from.
     """
     check_output(path)
     with _whole_file(path) as part, _WRITERS[path.suffix.lower()](part, metrics, further) as write:
@@ -278,14 +270,9 @@ def writing(
 
 @contextmanager
 def writing_samples(path: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
-    """Return a context manager that gives a function to write one sample to ``path``.
-
-    A sample is a dict, as `CollectedTurn.to_dict` returns it. The file is written completely or
-    not at all.
-    """
-    check_samples_output(path)
-    with _whole_file(path) as part, part.open("w", encoding="utf-8") as file:
-        yield lambda cells: file.write(_json_line(cells))
+    """Give a function that writes one sample, a dict, to ``path``, completely or not at all."""
+    with _whole_file(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
+        yield lambda cells: file.write(json_line(cells))
 
 
 def check_samples_output(path: Path) -> None:
@@ -298,10 +285,9 @@ def check_samples_output(path: Path) -> None:
 
 @contextmanager
 def _whole_file(path: Path, option: str = "") -> Iterator[Path]:
-    """Return a context manager that gives a temporary path, which replaces ``path`` at the end.
+    """Give a temporary path, ``<path>.part``, which replaces ``path`` unless there is an error.
 
-    After an error the temporary file is removed, and ``path`` stays as it was. The message of the
-    `ConfigError` for a file that cannot be written begins with ``option``.
+    The message of the `ConfigError` for a file that cannot be written begins with ``option``.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -315,13 +301,13 @@ def _whole_file(path: Path, option: str = "") -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str, *, option: str) -> None:
-    """Write the text ``content`` to the file ``path``, completely or not at all.
-
-    If the file cannot be written, the message of the `ConfigError` names ``option``, the command
-    line option that set the path.
-    """
+    """Write ``content`` to ``path``, the file of the command line option ``option``."""
     with _whole_file(path, option) as part:
         part.write_text(content, encoding="utf-8")
+
+
+def json_line(cells: Mapping[str, Any]) -> str:
+    return json.dumps(cells, ensure_ascii=False, default=str) + "\n"
 
 
 @contextmanager
@@ -330,20 +316,8 @@ def _jsonl_writer(
     metrics: Sequence[str],  # noqa: ARG001  # each row has them
     further: Sequence[FurtherColumn],
 ) -> Iterator[Write]:
-    with part.open("w", encoding="utf-8") as file:
-        yield lambda row: file.write(_json_line(row.to_dict(further)))
-
-
-def _json_line(cells: Mapping[str, Any]) -> str:
-    """Return ``cells`` as a line of JSON.
-
-    Half of a surrogate pair, as in a text that was cut inside an emoji, cannot be encoded as UTF-8.
-    In a line with one, all characters beyond ASCII are written as escapes.
-    """
-    line = json.dumps(cells, ensure_ascii=False, default=str)
-    if _SURROGATE.search(line):
-        line = json.dumps(cells, default=str)
-    return f"{line}\n"
+    with part.open("w", encoding="utf-8", errors="replace") as file:
+        yield lambda row: file.write(json_line(row.to_dict(further)))
 
 
 @contextmanager
@@ -353,9 +327,15 @@ def _csv_writer(
     with part.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.DictWriter(file, list(flat_columns(metrics, further)))
         writer.writeheader()
-        yield lambda row: writer.writerow(
-            {name: _quoted(_without_nul(cell)) for name, cell in row.to_flat(further).items()}
-        )
+
+        def write(row: Row) -> None:
+            cells = row.to_flat(further)
+            texts = {name: cell for name, cell in cells.items() if isinstance(cell, str)}
+            # Python 3.10 can neither write nor read a NUL.
+            quoted = {name: _quoted(text.replace("\0", "?")) for name, text in texts.items()}
+            writer.writerow({**cells, **quoted})
+
+        yield write
 
 
 @contextmanager
@@ -375,7 +355,7 @@ def _parquet_writer(
 
         def write(row: Row) -> None:
             cells = row.to_flat(further)
-            group.append({name: _without_surrogates(cell) for name, cell in cells.items()})
+            group.append({name: _encodable(cell) for name, cell in cells.items()})
             if len(group) >= _ROW_GROUP:
                 flush()
 
@@ -383,12 +363,10 @@ def _parquet_writer(
         flush()
 
 
-def _without_surrogates(cell: Any) -> Any:
-    """Return ``cell`` with a question mark for each half of a surrogate pair, if it is a text."""
-    return _SURROGATE.sub("?", cell) if isinstance(cell, str) else cell
+def _encodable(cell: Any) -> Any:
+    """Return ``cell``, a text with a question mark for each half of a surrogate pair."""
+    return cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell
 
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _Writer: TypeAlias = Callable[
     [Path, Sequence[str], Sequence[FurtherColumn]], AbstractContextManager[Write]

@@ -24,13 +24,7 @@ from xml.etree import ElementTree as ET
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.agreement import wilson
-from rag_eval_otel.tools.compare import (
-    Pairs,
-    ScoredRun,
-    Versions,
-    pair_scores,
-    read_run,
-)
+from rag_eval_otel.tools.compare import Pairs, ScoredRun, Versions, pair_scores, read_run
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.stats import (
     MetricSummary,
@@ -85,18 +79,17 @@ class Gate:
     level: float = LEVEL
 
     def __post_init__(self) -> None:
+        msg, drop = "", min(self.no_worse.values(), default=0)
         if not 0 < self.level < _MOST_LEVEL:
-            self._refuse(f"the level must be above 0 and below {_MOST_LEVEL}, not {self.level}")
-        if self.pass_rate is not None and not 0 <= self.pass_rate <= 1:
-            self._refuse(f"a pass rate must be from 0 to 1, not {self.pass_rate}")
-        if (drop := min(self.no_worse.values(), default=0)) < 0:
-            self._refuse(f"a drop that is tolerated must be 0 or more, not {drop}")
-        if (self.baseline is None) != (not self.no_worse):
-            self._refuse("a baseline and a metric that is no worse (no_worse) need each other")
-
-    @staticmethod
-    def _refuse(reason: str) -> None:
-        raise ConfigError(reason)
+            msg = f"the level must be above 0 and below {_MOST_LEVEL}, not {self.level}"
+        elif self.pass_rate is not None and not 0 <= self.pass_rate <= 1:
+            msg = f"a pass rate must be from 0 to 1, not {self.pass_rate}"
+        elif drop < 0:
+            msg = f"a drop that is tolerated must be 0 or more, not {drop}"
+        elif (self.baseline is None) != (not self.no_worse):
+            msg = "a baseline and a metric that is no worse (no_worse) need each other"
+        if msg:
+            raise ConfigError(msg)
 
     @property
     def has_conditions(self) -> bool:
@@ -110,9 +103,8 @@ class Verdict:
 
     ``kind`` says what the condition is about: the mean of ``metric``, the share of rows that pass,
     or the mean difference of ``metric`` from the baseline. ``found`` is the number that was
-    measured, None if there is no score. ``interval`` is its confidence interval at ``confidence``.
-    ``rows`` is the number of rows from which it was computed. ``why`` explains the result, and
-    says how many rows were left out.
+    measured in ``rows`` rows, None if there is no score, and ``interval`` its interval at
+    ``confidence``. ``why`` explains the result, and says how many rows were left out.
     """
 
     condition: str
@@ -146,16 +138,15 @@ class GateResult:
 
     def __repr__(self) -> str:
         """Return the verdicts as a table, with remarks below."""
-        table = aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)])
-        return "\n".join([self._head(), table, *self._remarks()])
-
-    def _head(self) -> str:
         missed = sum(not verdict.passed for verdict in self.verdicts)
         outcome = "failed" if missed else "passed"
-        return f"gate: {outcome}, {missed} of {len(self.verdicts)} conditions not met"
-
-    def _remarks(self) -> list[str]:
-        return [f"  {each.condition}: {text}" for each in self.verdicts for text in each.why]
+        return "\n".join(
+            [
+                f"gate: {outcome}, {missed} of {len(self.verdicts)} conditions not met",
+                aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)]),
+                *(f"  {each.condition}: {text}" for each in self.verdicts for text in each.why),
+            ]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -186,20 +177,17 @@ class GateCheck:
             self._run.add(row, row.own_question_id)
 
     def result(self, totals: Totals) -> GateResult:
-        """Return the verdicts on the rows added so far. ``totals`` is the summary of these rows.
+        """Return the verdicts on the rows added so far, whose summary is ``totals``.
 
         Raises `ConfigError` if the run and the baseline have no row in common, or if their scores
         have different versions and ``versions`` is "same".
         """
-        return GateResult(verdicts=tuple(self._verdicts(totals)))
-
-    def _verdicts(self, totals: Totals) -> Iterator[Verdict]:
-        for name, bound in self._gate.means.items():
-            yield _mean_verdict(totals[name], bound)
-        if self._gate.pass_rate is not None:
-            yield _rate_verdict(self._labels, self._gate.pass_rate)
-        for name, drop in self._gate.no_worse.items():
-            yield self._compare(name, drop)
+        gate = self._gate
+        verdicts = [_mean_verdict(totals[name], bound) for name, bound in gate.means.items()]
+        if gate.pass_rate is not None:
+            verdicts.append(_rate_verdict(self._labels, gate.pass_rate))
+        verdicts += [self._compare(name, drop) for name, drop in gate.no_worse.items()]
+        return GateResult(verdicts=tuple(verdicts))
 
     def _compare(self, name: str, drop: float) -> Verdict:
         if self._baseline is None or name not in self._run.metrics:
@@ -253,6 +241,8 @@ def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
 
 def _mean_verdict(metric: MetricSummary, bound: float) -> Verdict:
     """Return whether the mean of ``metric`` is at least ``bound``; without a score it is not."""
+    without = metric.undefined + metric.error
+    why = [f"{_rows(without)} without a score: not counted"] if without else []
     return Verdict(
         condition=f"{metric.name} >= {bound:g}",
         kind="mean",
@@ -261,13 +251,8 @@ def _mean_verdict(metric: MetricSummary, bound: float) -> Verdict:
         found=metric.mean,
         interval=metric.interval,
         rows=metric.ok,
-        why=(*_unscored(metric), *_near(metric.interval, bound)),
+        why=(*why, *_near(metric.interval, bound)),
     )
-
-
-def _unscored(metric: MetricSummary) -> Iterator[str]:
-    if without := metric.undefined + metric.error:
-        yield f"{_rows(without)} without a score: not counted"
 
 
 def _rows(count: int) -> str:
@@ -324,7 +309,9 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float) -> Verdict:
     differences, ends = pairs.differences, pairs.interval(confidence)
     differing = sum(difference != 0 for difference in differences)
     is_lower = ends is not None and ends[1] < -drop and 0.5**differing <= share
-    is_lost = _sign_test(pairs.lost, pairs.gained) <= level * _LOST
+    changed = pairs.lost + pairs.gained
+    by_chance = require("scipy.special").bdtrc(pairs.lost - 1, changed, 0.5)  # that many or more
+    is_lost = float(by_chance) <= level * _LOST
     tolerated = f" by more than {drop:g}" if drop else ""
     return Verdict(
         condition=f"{pairs.name} no worse{tolerated}",
@@ -356,11 +343,6 @@ def _reasons(pairs: Pairs, *, drop: float, level: float) -> Iterator[str]:
             f"{_rows(pairs.only_b)} of this run not in the baseline, and {pairs.only_a} of"
             " the baseline not in this run: not counted"
         )
-
-
-def _sign_test(lost: int, gained: int) -> float:
-    """Return the probability of ``lost`` or more of all changes if both ways are as likely."""
-    return float(require("scipy.special").bdtrc(lost - 1, lost + gained, 0.5))
 
 
 # --- JUnit ----------------------------------------------------------------------------------------

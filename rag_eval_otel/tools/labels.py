@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -20,12 +21,8 @@ Places: TypeAlias = Sequence[tuple[str, Cells]]
 """Pairs of a row's name, for error messages, and the cells of the row."""
 
 _WORDS: Mapping[str, float] = {
-    "pass": 1.0,
-    "true": 1.0,
-    "yes": 1.0,
-    "fail": 0.0,
-    "false": 0.0,
-    "no": 0.0,
+    **dict.fromkeys(("pass", "true", "yes"), 1.0),
+    **dict.fromkeys(("fail", "false", "no"), 0.0),
 }
 _FAILED: Mapping[object, Status] = {"undefined": "undefined", "error": "error"}
 _EVALUATED = frozenset({"sample", "judge"})  # columns of a file that `evaluate` wrote
@@ -91,14 +88,6 @@ def observations(
     return found
 
 
-def scores_of(metric: str, rows: Iterable[tuple[str, Cells]]) -> list[Observation]:
-    """Return the score of ``metric`` in each of ``rows``.
-
-    Rows with a column ``score``, which have the score of one metric only, are left out.
-    """
-    return [_observed(row, metric, where) for where, row in rows if "score" not in row]
-
-
 # --- feedback -------------------------------------------------------------------------------------
 
 Measured: TypeAlias = "tuple[str, str]"
@@ -140,89 +129,67 @@ def rated(
     feedback of several names and none is chosen.
     """
     unscored: set[str] = set()
-    scored = _scored_turns(_without(rows, unscored), metric)
-    metrics = {one.name for scores in scored.values() for one, _ in scores}
-    given = _in_order(one for one in feedback if name in {None, one.name})
-    _check_one_name({one.name for one in given} - metrics, name)
+    scored: defaultdict[str, list[tuple[Score, float | None]]] = defaultdict(list)
+    for row in rows:
+        if isinstance(row, Row):
+            scores = [(score, row.time) for score in row.scores if metric in {None, score.name}]
+            scored[plain_turn(row.turn or row.trace) or row.place] += scores
+        else:
+            unscored.add(plain_turn(row.turn))
+    metrics = {score.name for scores in scored.values() for score, _ in scores}
+    given = [each for each in feedback if name in {None, each.name}]
+    if all(each.time is not None for each in given):  # an export may have the newest first
+        given.sort(key=lambda each: each.time or 0.0)
+    names = {each.name for each in given} - metrics
+    if name is None and len(names) > 1:
+        msg = f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
+        raise ConfigError(msg)
     by_trace: defaultdict[str, list[str]] = defaultdict(list)
     for turn in scored:
         by_trace[turn.partition("/")[0]].append(turn)
     labels: dict[tuple[str, str], float | None] = {}
     unmatched = []
-    for one in given:
-        turns = by_trace.get(plain_turn(one.trace), [])
-        of_span = plain_turn(one.turn)
+    for each in given:
+        turns = by_trace.get(plain_turn(each.trace), [])
+        of_span = plain_turn(each.turn)
         only = turns[0] if len(turns) == 1 and of_span not in unscored else ""
         turn = of_span if of_span in scored else only
         if not turn:
-            unmatched.append(one)
+            unmatched.append(each)
             continue
-        about = one.name if one.name in metrics else ""
-        labels[turn, about] = _label(one.score, where=one.place)
+        about = each.name if each.name in metrics else ""
+        labels[turn, about] = _label(each.score, where=each.place)
     if not labels:
-        raise ConfigError(_no_turn(given, scored, name))
-    found = _observed_turns(scored, labels)
-    versions = Counter(measured for measured, _ in found)
+        msg = f"there is no feedback of the name {name}"
+        if given:
+            msg = (
+                f"no feedback is on a scored turn; {given[0].place} is on"
+                f" {given[0].turn or given[0].trace!r}, and the ids of scored turns look like"
+                f" {next(iter(scored), 'none')!r}"
+            )
+        raise ConfigError(msg)
+    observed = _observed_turns(scored, labels)
+    versions = Counter(measured for measured, _ in observed)
     return Rated(
-        observations=found,
+        observations=observed,
         mixed=[measured for measured, count in versions.items() if count > 1],
         unmatched=unmatched,
     )
-
-
-def _without(rows: Iterable[Row | UnscoredTurn], unscored: set[str]) -> Iterator[Row]:
-    """Yield the scored turns, and add the ids of the others to ``unscored``."""
-    for row in rows:
-        if isinstance(row, Row):
-            yield row
-        else:
-            unscored.add(plain_turn(row.turn))
-
-
-def _in_order(feedback: Iterable[FeedbackRow]) -> list[FeedbackRow]:
-    """Return ``feedback`` by its time, the oldest first; as it is if a time is missing.
-
-    The export of a backend may have the newest first.
-    """
-    given = list(feedback)
-    if any(one.time is None for one in given):
-        return given
-    return sorted(given, key=lambda one: one.time or 0.0)
 
 
 _Scores: TypeAlias = "Mapping[str, Sequence[tuple[Score, float | None]]]"
 """The scores of each turn, by the id of the turn, with the time of the turn."""
 
 
-def _scored_turns(rows: Iterable[Row], metric: str | None) -> _Scores:
-    found: defaultdict[str, list[tuple[Score, float | None]]] = defaultdict(list)
-    for row in rows:
-        scores = [(one, row.time) for one in row.scores if metric in {None, one.name}]
-        found[plain_turn(row.turn or row.trace) or row.place] += scores
-    return found
-
-
-def _check_one_name(names: Collection[str], chosen: str | None) -> None:
-    if chosen is None and len(names) > 1:
-        msg = f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
-        raise ConfigError(msg)
-
-
-def _no_turn(given: Sequence[FeedbackRow], scored: _Scores, name: str | None) -> str:
-    if not given:
-        return f"there is no feedback of the name {name}"
-    one, turn = given[0], next(iter(scored), "none")
-    return (
-        f"no feedback is on a scored turn; {one.place} is on {one.turn or one.trace!r}, and the ids"
-        f" of scored turns look like {turn!r}"
-    )
-
-
 def _observed_turns(
     scored: _Scores, labels: Mapping[tuple[str, str], float | None]
 ) -> dict[Measured, list[Timed]]:
-    versions = _versions(scored)
-    found: defaultdict[Measured, list[Timed]] = defaultdict(list)
+    versions: defaultdict[str, set[str]] = defaultdict(set)  # in which a metric has a number
+    for scores in scored.values():
+        for score, _ in scores:
+            if score.value is not None:
+                versions[score.name].add(score.version)
+    observed: defaultdict[Measured, list[Timed]] = defaultdict(list)
     for turn, scores in scored.items():
         for score, time in scores:
             label = labels.get((turn, score.name), labels.get((turn, "")))
@@ -230,17 +197,8 @@ def _observed_turns(
             version = score.version
             if score.value is None:
                 version = measured_version(version, versions[score.name])
-            found[score.name, version].append((time, seen))
-    return dict(found)
-
-
-def _versions(scored: _Scores) -> Mapping[str, Collection[str]]:
-    """Return the versions in which each metric has a number."""
-    versions: defaultdict[str, set[str]] = defaultdict(set)
-    for score, _ in (each for scores in scored.values() for each in scores):
-        if score.value is not None:
-            versions[score.name].add(score.version)
-    return versions
+            observed[score.name, version].append((time, seen))
+    return dict(observed)
 
 
 # --- rows of a table ------------------------------------------------------------------------------
@@ -316,21 +274,14 @@ def _number(value: object, *, where: str, accepted: str = "a number") -> float |
     """Convert ``value`` to a finite number; return None for null, NaN or an empty cell."""
     plain = _plain(value)
     if isinstance(plain, str):
-        plain = _read(plain)
+        with suppress(ValueError):
+            plain = float(plain) if plain.strip() else None
     if plain is None:
         return None
     if isinstance(plain, bool) or not isinstance(plain, int | float) or math.isinf(plain):
         msg = f"{where} must be {accepted}, not {value!r:.40}"
         raise ConfigError(msg)
     return None if math.isnan(plain) else float(plain)
-
-
-def _read(text: str) -> object:
-    """Parse ``text`` as a number; return None if it is blank, else ``text`` itself."""
-    try:
-        return float(text) if text.strip() else None
-    except ValueError:
-        return text
 
 
 def _plain(value: Any) -> object:

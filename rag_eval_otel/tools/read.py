@@ -9,7 +9,7 @@ import ast
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -25,7 +25,7 @@ _TEXT_KEYS = ("text", "page_content", "content")
 _PANDAS_MISSING = frozenset({"NAType", "NaTType"})  # not equal to themselves
 _COLLECTED = "trace_id"  # a column that rows of `rag-eval-otel collect` have
 _ABOUT_TURNS = (*ORIGIN, "live_label")  # its columns about a turn, which are no texts of the sample
-_SAMPLE_FIELDS = tuple(each.name for each in fields(Sample))
+_SAMPLE_FIELDS = frozenset(Sample.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +83,40 @@ def open_dataset(
         return data
     check_chosen(columns or {})
     source = source_of(data)
-    survey = _Survey(columns or {})
+    chosen = columns or {}
+    found: dict[str, None] = {}  # columns, in the order in which they are found
+    fields: dict[str, str] = {}
+    filled: set[str] = set()
+    spanless: int | None = None
+    count = 0
     for index, record in enumerate(islice(source.records(), limit)):
-        survey.add(record, where=_row_name(source, index, record))
-    survey.require_chosen(source.name)
+        cells, count = record.cells, index + 1
+        if spanless is None and not _names_span(record):
+            spanless = index
+        if isinstance(cells, Sample):
+            filled |= {name for name in _SAMPLE_FIELDS if getattr(cells, name)}
+            found |= dict.fromkeys(sorted(filled & _SAMPLE_FIELDS))
+        else:
+            if not cells.keys() <= found.keys():
+                found |= dict.fromkeys(cells)
+                fields = fields_of(found, chosen)
+            filled |= {f for f, column in fields.items() if not is_missing(cells.get(column))}
+        sample = _sample(record, fields, where=_row_name(source, index, record))
+        filled |= set(sample.extra) | ({"retrieved_ids"} if sample.ranked_ids else set())
+    for name, column in chosen.items():
+        if count and column not in found:
+            msg = (
+                f"{source.name} has no column {column!r} for the {name};"
+                f" columns found: {', '.join(found) or 'none'}"
+            )
+            raise ConfigError(msg)
     return Dataset(
         source=source,
-        count=survey.count,
-        columns=tuple(survey.columns),
-        fields=survey.fields,
-        filled=frozenset(survey.filled),
-        spanless=survey.spanless,
+        count=count,
+        columns=tuple(found),
+        fields=fields,
+        filled=frozenset(filled),
+        spanless=spanless,
         limit=limit,
     )
 
@@ -151,49 +174,6 @@ def _sample(record: Record, fields: Mapping[str, str], *, where: str) -> Sample:
     if isinstance(record.cells, Sample):
         return record.cells
     return sample_of(record.cells, fields, where=where)
-
-
-@dataclass(slots=True)
-class _Survey:
-    """Collect the columns of the data, and the fields of `Sample` that have values, row by row.
-
-    ``chosen`` maps fields to the columns that the user chose.
-    """
-
-    chosen: Mapping[str, str]
-    columns: dict[str, None] = field(default_factory=dict)  # in the order in which they are found
-    fields: dict[str, str] = field(default_factory=dict)
-    filled: set[str] = field(default_factory=set)
-    spanless: int | None = None
-    count: int = 0
-
-    def add(self, record: Record, *, where: str) -> None:
-        if self.spanless is None and not _names_span(record):
-            self.spanless = self.count
-        self.count += 1
-        if isinstance(record.cells, Sample):
-            sample = record.cells
-            self.filled |= {name for name in _SAMPLE_FIELDS if getattr(sample, name)}
-            self.columns |= dict.fromkeys(sorted(self.filled & set(_SAMPLE_FIELDS)))
-        else:
-            sample = self._read(record.cells, where=where)
-        self.filled |= set(sample.extra) | ({"retrieved_ids"} if sample.ranked_ids else set())
-
-    def _read(self, cells: Mapping[str, object], *, where: str) -> Sample:
-        if not cells.keys() <= self.columns.keys():
-            self.columns |= dict.fromkeys(cells)
-            self.fields = fields_of(self.columns, self.chosen)
-        self.filled |= {f for f, column in self.fields.items() if not is_missing(cells.get(column))}
-        return sample_of(cells, self.fields, where=where)
-
-    def require_chosen(self, name: str) -> None:
-        for chosen, column in self.chosen.items():
-            if self.count and column not in self.columns:
-                msg = (
-                    f"{name} has no column {column!r} for the {chosen};"
-                    f" columns found: {', '.join(self.columns) or 'none'}"
-                )
-                raise ConfigError(msg)
 
 
 # --- columns --------------------------------------------------------------------------------------

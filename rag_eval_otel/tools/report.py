@@ -1,4 +1,4 @@
-"""Report on the scores in a file, on the change between two files, and on drift, as HTML pages.
+"""Report on the scores in a file, and on the change between two files, as HTML pages.
 
 A page needs no network and no server. Its content security policy allows only its own style and
 script. A *turn* is one question of a user and its answer.
@@ -13,7 +13,7 @@ import re
 from array import array
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rag_eval_otel import semconv
@@ -29,21 +29,14 @@ from rag_eval_otel.drift.detector import Alarm, BettingDetector, default_learn, 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools import drawing
 from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, Turn
-from rag_eval_otel.tools.drawing import Bin, Curve, Drawing, Unit, Upright, place_name
-from rag_eval_otel.tools.rows import (
-    Row,
-    ScoreRecord,
-    is_offline,
-    unit_value,
-)
+from rag_eval_otel.tools.drawing import Curve, Drawing, Unit, Upright, place_name
+from rag_eval_otel.tools.rows import Row, ScoreRecord, is_offline, unit_value
 from rag_eval_otel.tools.stats import (
     Estimate,
-    MetricSummary,
     Numbers,
     Range,
     Sampled,
     Tally,
-    aligned,
     estimate,
     interval,
     mean_of,
@@ -51,6 +44,7 @@ from rag_eval_otel.tools.stats import (
     scale_of,
     score_interval,
     signed,
+    table,
 )
 from rag_eval_otel.types import Score
 
@@ -65,8 +59,7 @@ _TEXT = 2000  # characters of a question, an answer, a context or an explanation
 _CONTEXTS = 50  # contexts of a turn
 _POINTS = 240  # points of a running mean: a screen shows no more
 _DOTS = 400
-_PARTS = 20  # lines of the table beside a drawing
-_PLOT_ROW = 270  # height of one drawing in a drift plot, in SVG units
+
 _LARGEST = 1e12  # scores beyond this are not drawn to scale
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Control characters, surrogates and noncharacters, which HTML or UTF-8 does not allow."""
@@ -98,8 +91,7 @@ class Series:
     tally: Tally = field(default_factory=Tally)
     failed: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The number of scores without a value, by status and reason."""
-    judges: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The number of scores by version and judge; an unknown judge is an empty text."""
+
     sampled: defaultdict[str, dict[str, tuple[float, float]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -118,7 +110,6 @@ class Series:
         self.times.append(math.nan if row.time is None else row.time)
         self.units.append(unit)
         self.version.append(self._versions.setdefault(score.version, len(self._versions)))
-        self.judges[score.version, row.evaluation.judge or ""] += 1
         self._sample(row, score.version, unit)
         entry = (-unit, len(self.units), (row, score))
         if len(self._lows) < self.worst:
@@ -136,11 +127,6 @@ class Series:
             return
         self.sampled[version].setdefault(turn, (unit, probability))
         self._traces[turn] = row.trace or turn
-
-    @property
-    def values(self) -> array[float]:
-        """The scores on the metric's own scale."""
-        return self.tally.values
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -182,18 +168,15 @@ class Series:
 class FileScores:
     """The scores in a file: one `Series` for each service and metric, and totals.
 
-    ``turns`` is the number of scored turns. ``first`` and ``last`` are the times of the earliest
-    and the latest turn. ``worst`` is the number of lowest scores to keep for each metric of each
-    service.
+    ``turns`` is the number of scored turns, ``first`` and ``last`` are the times of the earliest
+    and the latest. ``worst`` is the number of lowest scores to keep for each series.
     """
 
     worst: int = 10
     turns: int = 0
     first: float | None = None
     last: float | None = None
-    judges: Counter[str] = field(default_factory=Counter)
-    """The number of turns by judge."""
-    durations: array[float] = field(default_factory=lambda: array("d"))
+    judges: dict[str, None] = field(default_factory=dict)
     series: dict[tuple[str, str], Series] = field(default_factory=dict)
     unscored: Counter[str] = field(default_factory=Counter)
     """The number of turns whose spans were exported without scores, by evaluation status."""
@@ -208,12 +191,10 @@ class FileScores:
             return
         self.turns = row.index + 1
         if row.evaluation.judge is not None:
-            self.judges[row.evaluation.judge] += 1
+            self.judges[row.evaluation.judge] = None
         if row.time is not None:
             self.first = row.time if self.first is None else min(self.first, row.time)
             self.last = row.time if self.last is None else max(self.last, row.time)
-        if row.evaluation.duration:
-            self.durations.append(row.evaluation.duration)
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -222,14 +203,9 @@ class FileScores:
 
     def __str__(self) -> str:
         """Return a table of the metrics, and the estimated means of sampled turns."""
-        columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
-        names = [" of ".join(filter(None, key[::-1])) for key in self.series]
-        cells = [
-            (name, *series.tally.summary("").cells()[1:])
-            for name, series in zip(names, self.series.values(), strict=True)
-        ]
-        lines = [aligned([columns, *cells])]
-        for name, series in zip(names, self.series.values(), strict=True):
+        named = {" of ".join(filter(None, key[::-1])): s for key, s in self.series.items()}
+        lines = [table(series.tally.summary(name) for name, series in named.items())]
+        for name, series in named.items():
             mean = series.estimated()
             if mean is not None and mean.value is None:
                 lines.append(f"  {name}: no mean of all turns: {mean.reason}")
@@ -272,54 +248,21 @@ class Line:
         """The number of scores that each running mean covers."""
         return max(20, len(self.at) // 40)
 
-    def means(self, ends: Iterable[int], size: int) -> Iterator[Mean]:
-        """Yield the means of at most ``size`` scores before each of ``ends``."""
-        scale = scale_of(self.values, self.units)
-        for end in ends:
-            values = self.values[max(0, end - size) : end]
-            yield Mean(
-                since=float(self.at[end - len(values)]),
-                at=float(self.at[end - 1]),
-                n=len(values),
-                mean=mean_of(values) or 0.0,
-                interval=score_interval(values, scale),
-                lowest=float(values.min()),
-            )
-
-    def parts(self) -> Iterator[Mean]:
-        """Divide the line into at most twenty parts of equal length, and yield their means."""
-        count = len(self.at)
-        size = max(1, math.ceil(count / _PARTS))
-        whole = count - count % size
-        yield from self.means(range(size, whole + 1, size), size)
-        if whole < count:
-            yield from self.means([count], count - whole)
-
     def curve(self) -> Curve:
         """Return the running mean at about 240 evenly spaced scores, and some scores as dots."""
-        count = len(self.at)
+        count, scale = len(self.at), scale_of(self.values, self.units)
         first = min(count, self.window // 2)
-        step = max(1, math.ceil((count - first + 1) / _POINTS))
-        ends = [*range(first, count, step), count] if count else []
-        means = list(self.means(ends, self.window))
-        every = math.ceil(count / _DOTS) or 1
+        step, every = math.ceil((count - first + 1) / _POINTS), math.ceil(count / _DOTS)
+        windows = [
+            (float(self.at[end - 1]), self.values[max(0, end - self.window) : end])
+            for end in [*range(first, count, step), count]
+        ]
+        intervals = [(at, score_interval(values, scale)) for at, values in windows]
         return Curve(
-            points=[(mean.at, mean.mean) for mean in means],
-            band=[(mean.at, mean.interval) for mean in means if mean.interval],
+            points=[(at, mean_of(values) or 0.0) for at, values in windows],
+            band=[(at, ends) for at, ends in intervals if ends],
             dots=list(zip(self.at[::every].tolist(), self.values[::every].tolist(), strict=True)),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mean:
-    """The mean of ``n`` consecutive scores from the place ``since`` to ``at``."""
-
-    since: float
-    at: float
-    n: int
-    mean: float
-    interval: Range | None
-    lowest: float
 
 
 def unit_of(series: Series) -> Unit:
@@ -332,7 +275,7 @@ def lines_of(series: Series) -> list[Line]:
     """Return one `Line` for each version of the metric, at most those with the most scores."""
     at = np.array(series.times if unit_of(series) == "time" else series.rows, np.float64)
     order = np.argsort(at, kind="stable")
-    versions, values = np.array(series.version)[order], np.array(series.values)[order]
+    versions, values = np.array(series.version)[order], np.array(series.tally.values)[order]
     units, at = np.array(series.units)[order], at[order]
     largest = np.argsort(-np.bincount(versions), kind="stable") if len(versions) else ()
     lines = []
@@ -353,9 +296,9 @@ def lines_of(series: Series) -> list[Line]:
 class DriftMark:
     """A change in the scores that the drift detector found.
 
-    ``onset`` is the estimated start of the change and ``at`` the position of the alarm, as a row
-    number or a time. While a change lasts, the detector raises the alarm again after each
-    cool-down: ``again`` times, the last time at ``until``.
+    ``onset`` and ``at`` are the estimated start of the change and the alarm, as row numbers or
+    times. While a change lasts, the detector raises the alarm ``again``, the last time at
+    ``until``.
     """
 
     alarm: Alarm
@@ -369,20 +312,15 @@ class DriftMark:
 class VersionDrift:
     """The drift alarms in the scores of one version of a metric.
 
-    ``count`` is the number of scores that the detector used. The detector learned its baseline from
-    the first ``learn`` of these scores. ``outside`` is the number of scores that the detector did
-    not use, because they are not in [0, 1].
+    ``count`` is the number of scores that the detector used. It learned its baseline from the first
+    ``learn`` of them, if there were more. ``outside`` is the number of scores that it did not use,
+    because they are not in [0, 1].
     """
 
     marks: tuple[DriftMark, ...]
     count: int
     learn: int
     outside: int
-
-    @property
-    def has_baseline(self) -> bool:
-        """Whether the version had enough scores for the detector to learn its baseline."""
-        return self.count > self.learn
 
 
 def find_drift(line: Line) -> VersionDrift:
@@ -426,23 +364,17 @@ def _time_line(lines: Sequence[Line], marks: Sequence[DriftMark], **options: Any
         Upright(at=float(line.at[0]), kind="version", label=f"v{n}")
         for n, line in enumerate(lines[1:], 2)
     ]
-    areas = [((mark.onset, mark.at), "since") for mark in marks]
-    drawn = [line for line in lines if len(line.at)]
-    starts, ends = ([float(line.at[i]) for line in drawn] for i in (0, -1))
+    starts, ends = ([float(line.at[i]) for line in lines] for i in (0, -1))
     return drawing.time_line(
         [line.curve() for line in lines],
         ends=(min(starts, default=0.0), max(ends, default=0.0)),
         uprights=uprights,
-        areas=[*areas, *options.pop("areas", ())],
+        areas=[(mark.onset, mark.at) for mark in marks],
         **options,
     )
 
 
 # --- templates ------------------------------------------------------------------------------------
-
-
-def _template(name: str) -> str:
-    return (files("rag_eval_otel.tools") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:
@@ -454,7 +386,7 @@ def _hash(content: str) -> str:
 def _environment() -> Environment:
     """Return the Jinja environment of all templates. Texts are escaped as HTML."""
     environment = Environment(
-        loader=FunctionLoader(_template),
+        loader=PackageLoader("rag_eval_otel.tools"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -467,7 +399,10 @@ def _environment() -> Environment:
         "place_name": place_name,
         "signed": signed,
     }
-    style, script = _template("style.css"), _template("tables.js")
+    folder = files("rag_eval_otel.tools") / "templates"
+    style, script = (
+        (folder / name).read_text(encoding="utf-8") for name in ("style.css", "tables.js")
+    )
     environment.globals |= {
         "style": Markup(style),  # noqa: S704  # our own file
         "style_hash": _hash(style),
@@ -476,7 +411,6 @@ def _environment() -> Environment:
         "release": semconv.VERSION,
         "width": drawing.WIDTH,
         "height": drawing.HEIGHT,
-        "left": drawing.LEFT,
     }
     return environment
 
@@ -496,7 +430,8 @@ class Shown:
 
     ``texts``: question, contexts, answer and reference. ``explanations``: questions, and the
     judge's explanations. Both quote user data. ``trace_url`` is the address of a trace in a
-    backend, in which ``{trace_id}`` and ``{span_id}`` are replaced by the ids of the turn.
+    backend, in which ``{trace_id}`` and ``{span_id}`` are replaced by the ids of the turn. Raises
+    `ConfigError` if it is no address with a place for the trace id.
     """
 
     texts: Literal["off", "on"] = "off"
@@ -504,10 +439,7 @@ class Shown:
     trace_url: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` if ``trace_url`` is not an address with a place for the trace id."""
-        url = self.trace_url
-        if url is None:
-            return
+        url = self.trace_url or "https://{trace_id}"
         rest = url.replace("{trace_id}", "").replace("{span_id}", "")
         is_web = url.startswith(("http://", "https://"))
         if not is_web or "{trace_id}" not in url or set(rest) & set("{}"):
@@ -542,17 +474,15 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
             _section(series, anchor=f"m{i}", shown=shown)
             for i, series in enumerate(scores.series.values())
         ],
-        durations=np.array(scores.durations),
-        duration_interval=score_interval(scores.durations, None),
         max_sections=MAX_SECTIONS,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A cell: ``text``, of which ``most`` characters are shown, or ``items``, a list of texts.
+    """A text, of which ``most`` characters are shown, with a link to ``url``; or a list of texts.
 
-    ``url`` is the address behind the text. ``value`` is the number by which cells are sorted.
+    ``value`` is the number by which cells are sorted.
     """
 
     text: str | None = None
@@ -565,62 +495,31 @@ class _Cell:
         return bool(self.text or self.items)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Section:
-    """One section of the page: the scores of one metric, and the drawings and tables about them."""
-
-    anchor: str
-    series: Series
-    summary: MetricSummary
-    estimate: Estimate | None
-    unit: Unit
-    lines: Sequence[Line]
-    drift: Sequence[VersionDrift]
-    bins: Sequence[Bin]
-    histogram: Drawing
-    time_line: Drawing
-    columns: Sequence[str]
-    lowest: Sequence[tuple[float | None, Sequence[_Cell]]]
-
-    @property
-    def marks(self) -> list[DriftMark]:
-        return [mark for each in self.drift for mark in each.marks]
-
-    @property
-    def alarms(self) -> int:
-        """The number of alarms, repeated alarms included."""
-        return sum(1 + mark.again for mark in self.marks)
-
-    @property
-    def windows(self) -> list[str]:
-        """The number of scores that each running mean covers, as text, without repetition."""
-        return [f"{n:,}" for n in sorted({line.window for line in self.lines})]
-
-    def judges(self, version: str) -> list[str]:
-        return [judge for name, judge in self.series.judges if name == version and judge]
-
-
-def _section(series: Series, *, anchor: str, shown: Shown) -> _Section:
+def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
+    """Return the values of one section of the page, on one metric."""
+    values, units = series.tally.values, series.units
     summary, unit, name = series.tally.summary(series.name), unit_of(series), series.name[:_NAME]
     lines = lines_of(series)
     drift = [find_drift(line) for line in lines]
     marks = [mark for each in drift for mark in each.marks]
-    own_scale = scale_of(series.values, series.units) if len(series.units) else None
-    scale = own_scale or axis_of(series.values)
-    counts = drawing.bins(series.values, scale)
+    scale = (scale_of(values, units) if units else None) or axis_of(values)
     cells = [_low_cells(low, shown) for low in series.lowest()]
     columns = [key for key in (cells[0] if cells else ()) if any(each[key] for each in cells)]
-    return _Section(
-        anchor=anchor,
-        series=series,
-        summary=summary,
-        estimate=series.estimated(),
-        unit=unit,
-        lines=lines,
-        drift=drift,
-        bins=counts,
-        histogram=drawing.histogram(counts, mean=summary.mean, title=f"Distribution of {name}"),
-        time_line=_time_line(
+    return {
+        "anchor": anchor,
+        "series": series,
+        "summary": summary,
+        "estimate": series.estimated(),
+        "unit": unit,
+        "lines": lines,
+        "windows": [f"{n:,}" for n in sorted({line.window for line in lines})],
+        "drift": drift,
+        "marks": marks,
+        "alarms": sum(1 + mark.again for mark in marks),
+        "histogram": drawing.histogram(
+            values, scale, mean=summary.mean, title=f"Distribution of {name}"
+        ),
+        "time_line": _time_line(
             lines,
             marks,
             scale=scale,
@@ -628,12 +527,12 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> _Section:
             title=f"Time line of {name}",
             description=f"drift alarms: {len(marks)}, versions: {len(lines)}; in words below",
         ),
-        columns=columns,
-        lowest=[
+        "columns": columns,
+        "lowest": [
             (score.value, [each[key] for key in columns])
             for (_, score), each in zip(series.lowest(), cells, strict=True)
         ],
-    )
+    }
 
 
 def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
@@ -682,20 +581,18 @@ def comparison_page(comparison: Comparison) -> str:
     )
 
 
-def _change_drawings(metric: MetricChange) -> list[tuple[str, Drawing, Sequence[Bin]]]:
+def _change_drawings(metric: MetricChange) -> list[tuple[str, Drawing]]:
     scale = axis_of([*metric.a.values, *metric.b.values])
     differences = [difference for difference in metric.differences if difference]
     widest = max(map(abs, differences), default=1.0)
-    drawings: list[tuple[str, Drawing, Sequence[Bin]]] = []
-    for title, values, mean, ends in (
-        ("Scores in A", metric.a.values, metric.a.mean, scale),
-        ("Scores in B", metric.b.values, metric.b.mean, scale),
-        ("Differences B - A that are not 0", differences, None, (-widest, widest)),
-    ):
-        counts = drawing.bins(values, ends)
-        histogram = drawing.histogram(counts, mean=mean, title=f"{title}: {metric.name}")
-        drawings.append((title, histogram, counts))
-    return drawings
+    return [
+        (title, drawing.histogram(values, ends, mean=mean, title=f"{title}: {metric.name}"))
+        for title, values, mean, ends in (
+            ("Scores in A", metric.a.values, metric.a.mean, scale),
+            ("Scores in B", metric.b.values, metric.b.mean, scale),
+            ("Differences B - A that are not 0", differences, None, (-widest, widest)),
+        )
+    ]
 
 
 def _turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
@@ -715,63 +612,3 @@ def _turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
     ]
     columns = [name for name in cells[0] if any(each[name] for each in cells)]
     return columns, [[each[name] for name in columns] for each in cells]
-
-
-# --- the drift plot -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftPlot:
-    """The scores of one metric of one service, and the drift alarms in these scores.
-
-    ``baseline`` is the mean with which the drift detector compares scores. The detector learned the
-    baseline from the first ``learned`` scores.
-    """
-
-    title: str
-    values: Sequence[float]
-    alarms: Sequence[Alarm]
-    baseline: float | None
-    learned: int
-
-
-_LEGEND = (
-    "Line: running mean of the last scores; band: its 95 % interval; dots: scores; dashed across:",
-    "baseline. Green: learned from; red: from the estimated onset of a change to its alarm.",
-)
-
-
-def drift_page(plots: Sequence[DriftPlot], *, name: str, form: Literal["html", "svg"]) -> str:
-    """Return ``plots`` as an HTML page or an SVG picture (``form``), one plot below the other.
-
-    ``name`` is the name of the score file, for the title.
-    """
-    return _render(
-        f"drift.{form}",
-        title=f"Drift in {name}",
-        name=name,
-        charts=list(map(_drift_drawing, plots)),
-        legend=_LEGEND,
-        row=_PLOT_ROW,
-    )
-
-
-def _drift_drawing(plot: DriftPlot) -> Drawing:
-    values = np.array(plot.values, np.float64)
-    at = np.arange(len(values), dtype=np.float64)
-    normal = "" if plot.baseline is None else f"baseline {plot.baseline:.3f}; "
-    marks = [
-        DriftMark(alarm=alarm, at=alarm.index, onset=alarm.onset, until=alarm.index)
-        for alarm in plot.alarms
-    ]
-    learned = [((0.0, float(plot.learned)), "learned")] if plot.learned else []
-    return _time_line(
-        [Line(version="", at=at, values=values, units=values)],
-        marks,
-        scale=(0.0, 1.0),
-        unit="row",
-        areas=learned,
-        baseline=plot.baseline,
-        title=plot.title,
-        description=f"{len(at):,} scores; {normal}drift alarms: {len(plot.alarms)}",
-    )

@@ -15,15 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import (
-    Evaluation,
-    Label,
-    Reason,
-    Sample,
-    Score,
-    ScoreStatus,
-    SpanRef,
-)
+from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, SpanRef
 
 LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
@@ -54,13 +46,10 @@ class Row:
     with one ``index``, which have different scores of the turn. ``evaluation.usage`` has the model
     requests of this run. Scores from the cache need no requests.
 
-    ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch. ``trace``
-    and ``span`` are the ids of the trace and of the span of the turn. ``turn`` identifies the turn
-    in all files; it is empty if nothing in the file identifies the turn. ``question_id`` identifies
-    the question in all runs, also if the answer changes; it is empty if the file does not have it.
-    These and ``service`` are known only if the row was read from a score file, or from a dataset
-    that `rag-eval-otel collect` wrote. The sample of a row from a score file has the texts that the
-    file has.
+    Rows from a score file, or from a dataset that `rag-eval-otel collect` wrote, may also have: the
+    name of the row or trace in words (``place``), the ``time`` in seconds since the epoch, the ids
+    of the trace and the span of the turn, the id of the turn in all files (``turn``), the id of the
+    question in all runs, also if the answer changes (``question_id``), and the ``service``.
     """
 
     index: int
@@ -96,8 +85,7 @@ class Row:
     def to_dict(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
         """Return the row as a dict for JSON, with the columns that ``further`` names.
 
-        The entry ``sample`` is a digest of the sample, and ``question_id`` a digest of the
-        question and the reference. Equal texts have equal digests in every run.
+        ``sample`` is a digest of the sample, ``question_id`` one of question and reference.
         """
         return {
             **self._head(),
@@ -107,10 +95,10 @@ class Row:
         }
 
     def to_flat(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
-        """Return the row as the cells of a table, by column name.
+        """Return the row as the cells of a table, by column name; contexts are a list as JSON.
 
         The column ``<metric>`` has the value of a score. Columns such as ``<metric>.status`` have
-        the other fields of the score. ``further`` names more columns; contexts are a list as JSON.
+        the other fields of the score. ``further`` names more columns.
         """
         flat = {**self._head(), "tokens": 0, "cost": None, "currency": None, **self._spent()}
         flat |= self._cells(further)
@@ -134,17 +122,17 @@ class Row:
     def _cells(self, names: Sequence[FurtherColumn]) -> dict[str, Any]:
         """Return the values of the columns ``names``; None for a value that is not known."""
         sample, when = self.sample, self.time
-        found = {
+        values = {
             "question": sample.question,
             "contexts": [passage.text for passage in sample.contexts],
             "answer": sample.answer,
             "reference": sample.reference,
             "trace_id": self.trace or None,
             "span_id": self.span or None,
-            "time": None if when is None else _iso(when),
+            "time": None if when is None or not 0 <= when < _YEAR_10000 else iso(when),
             "service": self.service or None,
         }
-        return {name: found[name] for name in names}
+        return {name: values[name] for name in names}
 
     def _spent(self) -> dict[str, Any]:
         """Return the tokens of the row and their cost, if tokens were used."""
@@ -161,9 +149,9 @@ class Row:
 class FeedbackRow:
     """What a person said about one turn, as read from a file.
 
-    ``score`` is a number, or a cell of a table that is not read yet. ``turn`` and ``trace`` are the
-    same as those of `Row`; at least one of them is not empty. ``name`` says who gave the feedback.
-    ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch.
+    ``score`` is a number, or a cell of a table that is not read yet. ``turn`` and ``trace`` are as
+    in `Row`; at least one is not empty. ``name`` says who gave the feedback. ``place`` names the
+    row or trace in words, and ``time`` is in seconds since the epoch.
     """
 
     score: object
@@ -176,11 +164,7 @@ class FeedbackRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnscoredTurn:
-    """A turn whose span was exported without scores.
-
-    A turn is one question of a user and its answer. ``status`` is the ``rag.evaluation.status`` of
-    the span. ``turn`` identifies the turn as in `Row`.
-    """
+    """A turn whose span was exported without scores, with its ``rag.evaluation.status``."""
 
     service: str
     status: str
@@ -191,9 +175,8 @@ ScoreRecord: TypeAlias = "Row | UnscoredTurn"
 """What a score file contains: scored turns, and turns without scores."""
 
 
-def _iso(seconds: float) -> str | None:
-    if not 0 <= seconds < _YEAR_10000:
-        return None
+def iso(seconds: float) -> str:
+    """Return the time ``seconds`` after the epoch in ISO 8601, in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
 
 
@@ -218,17 +201,14 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
     if normalized is not None and not 0 <= normalized <= 1:
         normalized = None
     value = normalized if value is None else value
-    given = cells.get("status")
-    status: ScoreStatus = "undefined" if value is None or given in _WITHOUT_VALUE else "ok"
-    if given == "error":
-        status = "error"
-    is_ok = status == "ok"
+    status = cells.get("status")
+    is_ok = value is not None and status not in _WITHOUT_VALUE
     label, reason = cells.get("label"), text(cells.get("reason"))
     return Score(
         name=name,
         value=value if is_ok else None,
         normalized=normalized if is_ok else None,
-        status=status,
+        status="ok" if is_ok else "error" if status == "error" else "undefined",
         reason=cast("Reason | None", reason if is_ok else reason or ""),
         label=cast("Label", label) if label in _LABELS else None,
         explanation=text(cells.get("explanation")),
@@ -271,23 +251,21 @@ def is_offline(version: str) -> bool:
 def measured_version(version: str, known: Collection[str]) -> str:
     """Return the version, among those that are ``known``, of a score without a value.
 
-    A version has the name of the model that replied, such as ``gpt-5-mini-2026-08-07``. If no model
-    has replied, it has the name of the model that was asked, such as ``gpt-5-mini``. Such a score
-    belongs to the version of the scores with a value, if there is one such version of an offline
-    judge or of another judge, as for ``version``. Otherwise the result is ``version``.
+    A version has the name of the model that replied, or, if none has, of the model that was asked.
+    Such a score belongs to the one version of scores with a value, if they are of an offline judge
+    as it is, or of another judge as it is. Otherwise the result is ``version``.
     """
-    alike = [one for one in known if is_offline(one) == is_offline(version)]
+    alike = [each for each in known if is_offline(each) == is_offline(version)]
     return alike[0] if len(alike) == 1 else version
 
 
 def span_of(trace: str, span: str) -> SpanRef | None:
     """Return the span with these ids in hexadecimal digits; None if they are no ids, or zero."""
     try:
-        found = SpanRef(trace_id=int(trace, 16), span_id=int(span, 16))
+        ref = SpanRef(trace_id=int(trace, 16), span_id=int(span, 16))
     except ValueError:
         return None
-    is_valid = 0 < found.trace_id < 2**128 and 0 < found.span_id < 2**64
-    return found if is_valid else None
+    return ref if 0 < ref.trace_id < 2**128 and 0 < ref.span_id < 2**64 else None
 
 
 def question_id_of(sample: Sample) -> str:
@@ -304,10 +282,10 @@ def digest(*parts: object) -> str:
 def number(value: object) -> float | None:
     """Convert ``value``, a number or a text, to a finite float; return None if that fails."""
     try:
-        found = float(cast("Any", value))
+        converted = float(cast("Any", value))
     except (OverflowError, TypeError, ValueError):
         return None
-    return found if math.isfinite(found) else None
+    return converted if math.isfinite(converted) else None
 
 
 def text(value: object) -> str | None:

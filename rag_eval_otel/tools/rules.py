@@ -18,11 +18,12 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from importlib.resources import files
-from string import Template
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rag_eval_otel.arguments import THRESHOLDS, chosen_thresholds
 from rag_eval_otel.errors import ConfigError
@@ -148,49 +149,36 @@ _MIN_SCORES = 20  # with fewer scores in a window, its fraction of bad answers r
 _MAX_SHARE = 0.95  # the largest fraction of bad answers that the evidence tests
 
 
-class _RulesTemplate(Template):
-    """A text template with placeholders such as ``@{name}``.
-
-    ``$name`` and ``{{ name }}`` cannot be placeholders, because Prometheus templates use them.
-    """
-
-    delimiter = "@"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BurnRate:
-    """An alert that fires if the fraction of bad answers is too high in two time windows.
-
-    ``long`` and ``short`` are the windows. The limit is ``burn`` times the allowed fraction of bad
-    answers, but at most ``max_ratio``.
-    """
-
-    severity: str
-    long: str
-    short: str
-    burn: float
-    max_ratio: float  # the fraction of bad answers that raises the alert for every target
-
-
 _BURN_RATES = (
-    _BurnRate(severity="page", long="1h", short="5m", burn=14.4, max_ratio=0.5),
-    _BurnRate(severity="page", long="6h", short="30m", burn=6, max_ratio=0.4),
-    _BurnRate(severity="ticket", long="1d", short="2h", burn=3, max_ratio=0.3),
-    _BurnRate(severity="ticket", long="3d", short="6h", burn=1.5, max_ratio=0.2),
+    ("1h", "5m", "page", 14.4, 0.5),
+    ("6h", "30m", "page", 6, 0.4),
+    ("1d", "2h", "ticket", 3, 0.3),
+    ("3d", "6h", "ticket", 1.5, 0.2),
 )
+"""Alerts on two windows: their times, the severity, and the limit of the fraction of bad answers.
+
+The limit is a multiple of the allowed fraction, but at most the last number. The common multiples
+suit targets of 99.9 %; at 90 %, the largest possible multiple is 10.
+"""
 
 
 def render(target: Target) -> str:
     """Return the Prometheus rules that alert if ``target`` is missed, as YAML."""
-    values = _values(target)
-    alerts = _fill("alerts", values, burns="".join(_burns(target, values)).rstrip("\n"))
-    parts = (
-        *_windows(target, values),
-        _thresholds(target, values),
-        *_evidence(target, values),
-        alerts,
+    environment = Environment(
+        loader=PackageLoader("rag_eval_otel.tools"),
+        variable_start_string="@{",  # Prometheus has templates of its own: {{ $value }}
+        variable_end_string="}",
+        block_start_string="<%",
+        block_end_string="%>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        autoescape=False,  # noqa: S701  # it writes YAML
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
-    return _scaled("".join((_fill("head", values), *parts)), target.time_scale)
+    rules = environment.get_template("rules.yaml").render(_values(target))
+    return _scaled(rules, target.time_scale)
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -209,35 +197,68 @@ def _scaled(rules: str, scale: float) -> str:
     return _TIMES.sub(divided, rules)
 
 
-def _windows(target: Target, values: dict[str, str]) -> Iterator[str]:
-    for window in WINDOWS:
-        bad = _bad(target, "increase", window)
-        yield _fill("window", values, window=window, bad=bad)
-    yield _fill("run", values, bad=_bad(target, "last_over_time", "1h"))
+def _values(target: Target) -> dict[str, Any]:
+    """Return the values of the template ``rules.yaml``."""
+    # The last bound is for all metrics without a threshold of their own.
+    chosen = [*sorted(target.thresholds.items()), ("", target.tau)]
+    bounds = [*((name, target.bound(threshold)) for name, threshold in chosen[:-1]), chosen[-1]]
+
+    def bad(function: str, window: str) -> str:
+        """Return the expression that counts bad answers by ``function`` over ``window``."""
+        return _or(
+            f'sum by ({_BY}) ({function}({source}_bucket{{le="{bound:g}"'
+            f"{_matcher(name, before=',')}}}[{window}]))"
+            for source in _SOURCES
+            for name, bound in bounds
+        )
+
+    limits = [
+        (long, short, severity, min(burn * target.allowed, most))
+        for long, short, severity, burn, most in _BURN_RATES
+    ]
+    shares = [(t, min(_MAX_SHARE, t * target.allowed) / target.allowed) for t in TIMES]
+    return {
+        "by": _BY,
+        "bad": bad,
+        "windows": WINDOWS,
+        "thresholds": _or(
+            f"group by ({_BY}) ({source}_count{_matcher(name, braces=True)}) * {threshold:g}"
+            for name, threshold in chosen
+            for source in _SOURCES
+        ),
+        "advisory": _advisory(target),
+        "alternatives": [
+            (
+                f"{times:g}",
+                f"{math.log10(ratio):.6f}",
+                f"{math.log10((1 - ratio * target.allowed) / (1 - target.allowed)):.6f}",
+            )
+            for times, ratio in shares
+        ],
+        "prior": f"{math.log10(len(TIMES)):.6f}",
+        "burns": [
+            (long, short, severity, f"{ratio:g}", f"{ratio / target.allowed:.3g}")
+            for long, short, severity, ratio in limits
+        ],
+        "options": _options(target),
+        "others": "".join(f", of {name} {bound:g}" for name, bound in bounds if name),
+        "slo": f"{target.slo:g}",
+        "tau": f"{target.tau:g}",
+        "every": f"{target.every:.0f}",
+        "allowed": f"{100 * target.allowed:g}%",
+        "threshold": f"{math.log10(target.every):.4g}",
+        "interval": target.interval,
+        "minimum": _MIN_SCORES,
+        "traces": target.traces.replace(
+            "{service}", "{{ $labels.service_name | urlquery }}"
+        ).replace("{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"),
+        "change": _change(),
+    }
 
 
-def _bad(target: Target, function: str, window: str) -> str:
-    """Return the expression that counts bad answers by ``function`` over ``window``."""
-    return _or(
-        f"sum by ({_BY}) ({function}({source}_bucket{{{_matchers(bound, name)}}}[{window}]))"
-        for source in _SOURCES
-        for name, bound in _bounds(target)
-    )
-
-
-def _bounds(target: Target) -> Iterator[tuple[str, float]]:
-    """Yield each metric with a threshold in ``target``, and the bucket bound for its bad scores.
-
-    The last pair is ``""`` and ``tau``, the bound for all other metrics.
-    """
-    for name, threshold in sorted(target.thresholds.items()):
-        yield name, target.bound(threshold)
-    yield "", target.tau
-
-
-def _matchers(bound: float, name: str) -> str:
-    metric = f',gen_ai_evaluation_name="{name}"' if name else ""
-    return f'le="{bound:g}"{metric}'
+def _matcher(name: str, *, before: str = "", braces: bool = False) -> str:
+    matcher = f'gen_ai_evaluation_name="{name}"'
+    return (f"{{{matcher}}}" if braces else f"{before}{matcher}") if name else ""
 
 
 def _or(expressions: Iterable[str]) -> str:
@@ -248,73 +269,17 @@ def _or(expressions: Iterable[str]) -> str:
     return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
 
 
-def _thresholds(target: Target, values: dict[str, str]) -> str:
-    thresholds = [
-        f"group by ({_BY}) ({source}_count{metric}) * {threshold:g}"
-        for name, threshold in (*sorted(target.thresholds.items()), ("", target.tau))
-        for metric in [f'{{gen_ai_evaluation_name="{name}"}}' if name else ""]
-        for source in _SOURCES
-    ]
-    named = "|".join(target.label_metrics or _metrics_without_label())
-    advisory = f'gen_ai_evaluation_name{"!~" if target.label_metrics else "=~"}"{named}"'
-    if not target.label_metrics:
-        advisory = f'rag_evaluation_judge="{LexicalJudge.model}",{advisory}'
-    return _fill("chosen", values, thresholds=_or(thresholds), advisory=advisory)
+def _advisory(target: Target) -> str:
+    """Return the matchers of metrics that raise no alerts.
 
-
-def _metrics_without_label() -> list[str]:
-    """Return the metrics that ask a judge but have no part in the offline judge's overall label."""
+    Without label metrics of the target, these are the metrics that ask a judge but have no part in
+    the offline judge's overall label.
+    """
+    if target.label_metrics:
+        return f'gen_ai_evaluation_name!~"{"|".join(target.label_metrics)}"'
     asking = {name for name, make in METRICS.items() if kinds_of(make())}
-    return sorted(asking - LexicalJudge.label_metrics)
-
-
-def _evidence(target: Target, values: dict[str, str]) -> Iterator[str]:
-    yield "\n"
-    for times in TIMES:
-        allowed, worse = target.allowed, min(_MAX_SHARE, times * target.allowed)
-        yield _fill("evidence_head", values, times=f"{times:g}")
-        for window in WINDOWS[1:]:
-            yield _fill(
-                "evidence",
-                values,
-                window=window,
-                times=f"{times:g}",
-                if_bad=f"{math.log10(worse / allowed):.6f}",
-                if_good=f"{math.log10((1 - worse) / (1 - allowed)):.6f}",
-                alternatives=f"{math.log10(len(TIMES)):.6f}",
-            )
-
-
-def _burns(target: Target, values: dict[str, str]) -> Iterator[str]:
-    for rate in _BURN_RATES:
-        # The common rates suit targets of 99.9 %; at 90 %, the largest possible rate is 10.
-        ratio = min(rate.burn * target.allowed, rate.max_ratio)
-        yield _fill(
-            "burn",
-            values,
-            long=rate.long,
-            short=rate.short,
-            severity=rate.severity,
-            ratio=f"{ratio:g}",
-            burn=f"{ratio / target.allowed:.3g}",
-        )
-
-
-def _values(target: Target) -> dict[str, str]:
-    return {
-        "by": _BY,
-        "options": _options(target),
-        "others": "".join(f", of {name} {bound:g}" for name, bound in _bounds(target) if name),
-        "slo": f"{target.slo:g}",
-        "tau": f"{target.tau:g}",
-        "every": f"{target.every:.0f}",
-        "allowed": f"{100 * target.allowed:g}%",
-        "threshold": f"{math.log10(target.every):.4g}",
-        "interval": target.interval,
-        "minimum": str(_MIN_SCORES),
-        "traces": _link(target.traces),
-        "change": _change(),
-    }
+    named = "|".join(sorted(asking - LexicalJudge.label_metrics))
+    return f'rag_evaluation_judge="{LexicalJudge.model}",gen_ai_evaluation_name=~"{named}"'
 
 
 def _options(target: Target) -> str:
@@ -324,13 +289,6 @@ def _options(target: Target) -> str:
     if target.time_scale != 1:
         options.append(f" --time-scale {target.time_scale:g}")
     return "".join(options)
-
-
-def _link(traces: str) -> str:
-    """Return the address ``traces`` as a Prometheus template that inserts service and metric."""
-    return traces.replace("{service}", "{{ $labels.service_name | urlquery }}").replace(
-        "{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"
-    )
 
 
 def _change() -> str:
@@ -356,11 +314,6 @@ def _query(record: str, form: str, offset: str = "") -> str:
     return f"{{{{ with printf `{query}` {labels} | query }}}}{found}{{{{ else }}}}?{{{{ end }}}}"
 
 
-def _fill(name: str, values: dict[str, str], **more: str) -> str:
-    text = (files("rag_eval_otel.tools") / "templates" / f"{name}.yaml").read_text(encoding="utf-8")
-    return _RulesTemplate(text).substitute(values, **more)
-
-
 # --- the command ---------------------------------------------------------------------------------
 
 DESCRIPTION = """\
@@ -373,62 +326,37 @@ at or below its metric's threshold.
 """
 
 
+_OPTIONS = (
+    ("slo", "SHARE", "share of answers that should be good"),
+    ("tau", "SCORE", "an answer is bad if its score is at or below this"),
+    ("every", "N", "allow one false alarm in N scores"),
+    ("interval", "TIME", "how often the rules run"),
+    ("traces", "URL", "link to bad turns, with {service} and {metric}"),
+    ("time_scale", "N", "for a look around: divide all times by N; 60 makes an hour a minute"),
+)
+"""The options that set a field of `Target`: its name, a metavar and the help text."""
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    usual = Target()
-    parser.add_argument(
-        "--slo",
-        type=float,
-        default=usual.slo,
-        metavar="SHARE",
-        help=f"share of answers that should be good (default: {usual.slo:g})",
-    )
-    parser.add_argument(
-        "--tau",
-        type=float,
-        default=usual.tau,
-        metavar="SCORE",
-        help=f"an answer is bad if its score is at or below this (default: {usual.tau:g})",
-    )
-    parser.add_argument(
-        "--every",
-        type=float,
-        default=usual.every,
-        metavar="N",
-        help=f"allow one false alarm in N scores (default: {usual.every:g})",
-    )
-    parser.add_argument(
-        "--interval",
-        default=usual.interval,
-        metavar="TIME",
-        help=f"how often the rules run (default: {usual.interval})",
-    )
-    parser.add_argument(
-        "--traces",
-        default=usual.traces,
-        metavar="URL",
-        help="link to bad turns, with {service} and {metric} (default: a local Jaeger)",
-    )
-    parser.add_argument(
-        "--time-scale",
-        type=float,
-        default=usual.time_scale,
-        metavar="N",
-        help="for a look around: divide all times of the rules by N; 60 makes an hour a minute",
-    )
-    for name, told in THRESHOLDS.items():
-        parser.add_argument(name, **told)
+    for name, metavar, text in _OPTIONS:
+        usual = getattr(Target(), name)
+        shown = "a local Jaeger" if usual is JAEGER else usual
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=type(usual),
+            default=usual,
+            metavar=metavar,
+            help=f"{text} (default: {shown})",
+        )
+    for name, arguments in THRESHOLDS.items():
+        parser.add_argument(name, **arguments)
 
 
 def run(options: argparse.Namespace) -> int:
     target = Target(
-        slo=options.slo,
-        tau=options.tau,
-        every=options.every,
-        interval=options.interval,
-        traces=options.traces,
+        **{name: getattr(options, name) for name, *_ in _OPTIONS},
         thresholds=_on_unit_scale(chosen_thresholds(options) or {}),
         label_metrics=tuple(options.label_metrics or ()),
-        time_scale=options.time_scale,
     )
     sys.stdout.write(render(target))
     return 0

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
@@ -119,9 +118,7 @@ def _is_otlp(message: Mapping[str, Any]) -> bool:
 
 
 def _checked(
-    path: Path,
-    message: Mapping[str, Any],
-    records: Callable[[Mapping[str, Any]], Iterable[T]],
+    path: Path, message: Mapping[str, Any], records: Callable[[Mapping[str, Any]], Iterable[T]]
 ) -> Iterator[T]:
     """Yield ``records(message)``; raise a `ConfigError` with ``path`` for what is not valid."""
     try:
@@ -147,11 +144,7 @@ _RATINGS: Final = ("score", "value", "rating", "feedback", "label")
 
 
 def _table_row(
-    cells: Mapping[str, Any],
-    index: int,
-    *,
-    path: Path,
-    metric: str | None,
+    cells: Mapping[str, Any], index: int, *, path: Path, metric: str | None
 ) -> Iterator[Row]:
     scores = tuple(
         score_from_cells(name, metric_cells(cells, name))
@@ -172,7 +165,7 @@ def _table_row(
         ),
         sample=sample,
         place=f"row {index}",
-        time=_time(cells),
+        time=moment(cells.get("time", cells.get("timestamp"))),
         service=str(cells.get("service") or ""),
         trace=str(cells.get("trace_id") or ""),
         span=str(cells.get("span_id") or ""),
@@ -197,7 +190,7 @@ def _feedback_row(cells: Mapping[str, Any], place: str) -> FeedbackRow:
         trace=trace,
         name=str(cells.get("name") or "user"),
         place=place,
-        time=_time(cells),
+        time=moment(cells.get("time", cells.get("timestamp"))),
     )
 
 
@@ -229,8 +222,7 @@ def sample_in(cells: Mapping[str, Any]) -> Sample:
 def _turn(cells: Mapping[str, Any], path: Path) -> str:
     """Return the id of the turn in all files, or ``""`` if no column says which turn it is.
 
-    A trace may have several turns, so a trace id alone is no id of a turn. The number of a row is
-    unique within its file, and in all files together with the digest of the sample.
+    A trace id alone is no id, as a trace may have several turns.
     """
     names = ("trace_id", "span_id", "row", "sample", "turn_id", "id")
     trace, span, row, sample, *ids = (_id(cells.get(name)) for name in names)
@@ -253,9 +245,7 @@ def _first(values: Iterable[T | None]) -> T | None:
 def metric_names(
     cells: Mapping[str, Any], *, metric: str | None = None, default: str = "score"
 ) -> tuple[str, ...]:
-    """Return the names of the metrics in ``cells``, one row of a table.
-
-    A row has one of these forms:
+    """Return the names of the metrics in ``cells``, which has one of three forms.
 
     - ``{"score": 0.8, "metric": "faithfulness"}``. Without the column ``metric``, the name of the
       metric is ``default``.
@@ -268,13 +258,9 @@ def metric_names(
         return tuple(cells["scores"])
     if "score" in cells:
         return (str(cells.get("metric") or default),)
-    return _column_names(tuple(cells), metric)
-
-
-@lru_cache(maxsize=64)
-def _column_names(columns: tuple[str, ...], metric: str | None) -> tuple[str, ...]:
-    stems = [c.removesuffix(end) for c in columns for end in _METRIC_COLUMNS if c.endswith(end)]
-    return tuple(dict.fromkeys([*stems, *([metric] if metric in columns else [])]))
+    stems = [c.removesuffix(end) for c in cells for end in _METRIC_COLUMNS if c.endswith(end)]
+    named = [metric] if metric is not None and metric in cells else []
+    return tuple(dict.fromkeys([*stems, *named]))
 
 
 def metric_cells(cells: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -290,10 +276,6 @@ def metric_cells(cells: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         return {**cells, "value": cells["score"], "label": None}
     leaves = {leaf: cells.get(f"{name}.{leaf}") for leaf in LEAVES}
     return {**leaves, "value": cells.get(name, cells.get(f"{name}.score"))}
-
-
-def _time(cells: Mapping[str, Any]) -> float | None:
-    return next((moment(cells[name]) for name in ("time", "timestamp") if name in cells), None)
 
 
 def moment(value: Any) -> float | None:
@@ -339,10 +321,7 @@ _ERRORS: Final = frozenset(get_args(ErrorReason))
 
 @dataclass(slots=True)
 class _Turns:
-    """Number the turns in a file, and remember which scores of each turn have been read.
-
-    The scores of a turn may be on a span and also in events of that span.
-    """
+    """Number the turns in a file; a score may be on a span and also in an event of that span."""
 
     count: int = 0
     _by_span: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -374,11 +353,7 @@ class _Turns:
 def _otlp_records(
     message: Mapping[str, Any], turns: _Turns, *, metric: str | None
 ) -> Iterator[ScoreRecord]:
-    """Yield the scores and the unscored turns in ``message``, an export request.
-
-    A score that is on a span and also in an event is yielded once. ``turns`` numbers the turns of a
-    file.
-    """
+    """Yield the scores and the unscored turns in ``message``, each score once."""
     for resource, span in _parts(message, "resourceSpans", "scopeSpans", "spans"):
         yield from _span(span, turns, service=_service(resource), metric=metric)
     for resource, record in _parts(message, "resourceLogs", "scopeLogs", "logRecords"):
@@ -510,10 +485,7 @@ def _event(
 
 
 def _otlp_feedback(message: Mapping[str, Any]) -> Iterator[FeedbackRow]:
-    """Yield the feedback of people in ``message``, an OTLP export request.
-
-    Feedback is in events, and in attributes of spans that it reached before their export.
-    """
+    """Yield the feedback in events, and in attributes of spans that it reached in time."""
     for _, record in _parts(message, "resourceLogs", "scopeLogs", "logRecords"):
         attributes = _attributes(record)
         if semconv.EVALUATION_ANNOTATOR in attributes:

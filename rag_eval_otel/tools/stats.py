@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from textwrap import shorten
 from typing import Any, Final, Literal, TypeAlias
@@ -49,8 +49,7 @@ def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Range | Non
     """Return the confidence interval of the mean of ``values`` by Student's t.
 
     The ends may lie outside the range of the values, so use `score_interval` for scores. For fewer
-    than two values the result is None. If all values are equal, the interval has width 0, although
-    the true mean is not known that precisely.
+    than two values the result is None.
     """
     numbers = np.asarray(values, dtype=np.float64)
     if len(numbers) < _TWO:
@@ -65,10 +64,9 @@ def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Range | Non
 def score_interval(values: ArrayLike, scale: Range | None) -> Range | None:
     """Return the 95 % confidence interval of the mean of scores, within their ``scale``.
 
-    The interval is Wilson's, for the number of yes-or-no scores that would have the same variance.
-    If all scores are equal, it still has a width, because a few equal scores do not prove that all
-    are equal. If ``scale`` is None, the scale is unknown, and the result is `mean_interval`. For
-    fewer than two scores, and without SciPy, the result is None.
+    The interval is Wilson's, for the number of yes-or-no scores that would have the same variance,
+    so that it has a width also if all scores are equal. If ``scale`` is None, the scale is unknown,
+    and the result is `mean_interval`. For fewer than two scores, and without SciPy, it is None.
     """
     scores = np.asarray(values, dtype=np.float64)
     if len(scores) < _TWO:
@@ -94,7 +92,7 @@ def unit_interval(value: float, variance: float, *, quantile: float, effective: 
     """Return the interval of a mean of scores in [0, 1], by Wilson's formula.
 
     The formula gets the number of yes-or-no scores that would have the same ``variance`` (Korn and
-    Graubard 1998). If all scores are equal, the number is ``effective``.
+    Graubard 1998), or ``effective`` if all scores are equal.
     """
     spread = value * (1 - value)
     count = spread / variance if variance > 0 and spread > 0 else effective
@@ -213,9 +211,8 @@ def estimate(sampled: Sampled) -> Estimate:
 def _slopes(scores: Numbers, weights: Numbers, offline: Numbers, clusters: Indices) -> Numbers:
     """Return for each turn the slope of the scores on ``offline``, computed without its fold.
 
-    The turns of a cluster are in one fold. The slope gives the least variance of the mean. A turn
-    with the weight 1 has no part in it, because turns like it were all scored. A slope that may be
-    0 by chance is brought nearer to 0.
+    The turns of a cluster are in one fold. The slope gives the least variance of the mean. A slope
+    that may be 0 by chance is brought nearer to 0.
     """
     numbers = np.unique(clusters, return_inverse=True)[1]
     folds = np.random.default_rng(0).permutation(int(numbers.max()) + 1)[numbers] % _FOLDS
@@ -245,16 +242,13 @@ def _slope(scores: Numbers, weights: Numbers, offline: Numbers) -> float:
 class MetricSummary:
     """The summary of one metric's scores over a dataset.
 
-    ``mean``, ``median`` and ``interval`` cover only the scores with status ``ok``, on the metric's
-    own scale. Scores with status ``undefined`` or ``error`` are left out, so read the counts
-    ``ok``, ``undefined`` and ``error`` with the mean. A value that cannot be computed is None,
-    never NaN. ``interval`` is the 95 % confidence interval of the mean, within the scale of the
-    metric (`score_interval`). ``normalized_mean`` is the mean on the scale 0 to 1, for metrics with
-    another scale.
-
-    ``labelled`` is the number of scores with the label pass or fail, and ``passed`` the number with
-    the label pass. ``reasons`` counts the reasons of the scores. ``first_failure`` is the first
-    error message. If there are several ``versions``, the mean mixes different measurements.
+    ``mean``, ``median`` and ``interval`` (95 %, see `score_interval`) cover only the ``ok`` scores,
+    on the metric's own scale. Read them with the counts ``undefined`` and ``error``. A value that
+    cannot be computed is None, never NaN. ``normalized_mean`` is the mean on the scale 0 to 1, for
+    metrics with another scale. ``labelled`` is the number of scores with the label pass or fail,
+    ``passed`` that with the label pass. ``reasons`` counts the reasons of the scores, and
+    ``first_failure`` is the first error message. If there are several ``versions``, the mean mixes
+    different measurements.
     """
 
     name: str
@@ -277,16 +271,9 @@ class MetricSummary:
 
     def cells(self) -> tuple[str, ...]:
         """Return the line of the metric in a table."""
-        return (
-            self.name,
-            number(self.mean),
-            interval(self.interval),
-            number(self.median),
-            str(self.ok),
-            str(self.undefined),
-            str(self.error),
-            f"{self.passed}/{self.labelled}" if self.labelled else "-",
-        )
+        numbers = (number(self.mean), interval(self.interval), number(self.median))
+        passed = f"{self.passed}/{self.labelled}" if self.labelled else "-"
+        return (self.name, *numbers, *map(str, (self.ok, self.undefined, self.error)), passed)
 
     def remarks(self) -> Iterator[str]:
         """Yield lines about what the table does not say."""
@@ -357,12 +344,11 @@ class Totals:
     """The summary of a dataset over all rows and metrics.
 
     ``totals["faithfulness"]`` is the summary of the metric ``faithfulness``. ``rows`` is the number
-    of rows, and ``failed`` the number of rows with a score of the status ``error``. ``unscored`` is
-    the number of rows for which no metric could use the judge's replies. ``usage`` has the model
-    requests and tokens of this run, in which scores from the cache need none. ``cost`` is the money
-    for these tokens in ``currency``, without tokens of unknown price; None if no price is known.
-    ``judge`` names the judge models that answered, None if no judge was asked. ``stopped`` says why
-    the run stopped before the last row; None if it did not.
+    of rows, ``failed`` of rows with an error, and ``unscored`` of rows for which no metric could
+    use the judge's replies. ``usage`` has the model requests and tokens of this run, in which
+    scores from the cache need none, and ``cost`` their price in ``currency``; None if no price is
+    known. ``judge`` names the judge models that answered, None if no judge was asked. ``stopped``
+    says why the run stopped before the last row; None if it did not.
     """
 
     rows: int
@@ -385,8 +371,7 @@ class Totals:
 
     def __repr__(self) -> str:
         """Return the summaries as a table, with remarks below."""
-        columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
-        lines = [self._head(), aligned([columns, *(metric.cells() for metric in self.metrics)])]
+        lines = [self._head(), table(self.metrics)]
         messages: set[str | None] = {None}
         for metric in self.metrics:
             lines += metric.remarks()
@@ -403,8 +388,7 @@ class Totals:
         usage, rows = self.usage, "1 row" if self.rows == 1 else f"{self.rows} rows"
         unscored = f", {self.unscored} without a score" if self.unscored else ""
         head = (
-            f"{rows}, {self.failed} with errors{unscored};"
-            f" judge {self.judge or '-'},"
+            f"{rows}, {self.failed} with errors{unscored}; judge {self.judge or '-'},"
             f" {usage.judge_requests} judge requests,"
             f" {usage.prompt_tokens + usage.completion_tokens} tokens,"
             f" {usage.embedding_requests} embedding requests"
@@ -479,6 +463,12 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
         for row in rows
     )
     return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def table(metrics: Iterable[MetricSummary]) -> str:
+    """Return a line of text for each of ``metrics``, below a line with the columns."""
+    columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
+    return aligned([columns, *(metric.cells() for metric in metrics)])
 
 
 def number(value: float | None) -> str:

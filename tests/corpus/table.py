@@ -15,7 +15,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "instrumentations.md"
 BEGIN, END = "<!-- corpus: begin -->", "<!-- corpus: end -->"
-KINDS = ("exact", "refused", "wrong", "false positive", "unknowable")
+KINDS = ("exact", "refused", "off span", "wrong", "false positive", "unknowable")
 
 
 def row(path: Path) -> str:
@@ -26,7 +26,8 @@ def row(path: Path) -> str:
     knowable = sum(counts[kind] for kind in KINDS[:-1])
     share = f"{counts['exact'] / knowable:.0%}" if knowable else "-"
     bad = counts["wrong"] + counts["false positive"]
-    cells = (counts["exact"], counts["refused"], bad, counts["unknowable"])
+    refused = counts["refused"] + counts["off span"]
+    cells = (counts["exact"], refused, bad, counts["unknowable"])
     name = frameworks.replace("+", ", ")
     return f"| {name} | {via} | {' | '.join(map(str, cells))} | {share} |"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from score_files import jsonl
 
 SCORES = [0.9, 0.95, 0.1, 0.6, 0.55, 0.2]
 LABELS = [1, 0, 1, 0, 1, 0]
-DISAGREE = [1, 2, 3]  # ordered by the distance from the threshold 0.5: row 1, row 2, row 3
 
 
 def rows(**texts: Any) -> list[dict[str, Any]]:
@@ -54,24 +52,3 @@ def test_rows_are_listed_with_their_texts(
         "    contexts: or not",
         "    answer: so 2",
     ]
-
-
-def test_rows_are_in_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without texts in the file there are the numbers; without the option there is nothing."""
-    path = str(jsonl(tmp_path / "a.jsonl", rows()))
-    options = ["--threshold", "0.5", "--json"]
-    assert main(["calibrate", path, *options, "--disagreements", "9"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert [one["row"].split("row ")[1] for one in found["disagreements"]] == [
-        f"{i} (line {i + 1})" for i in DISAGREE
-    ]
-    assert found["disagreements"][0].keys() == {"row", "score", "label"}
-    assert main(["calibrate", path, *options]) == 0
-    assert "disagreements" not in json.loads(capsys.readouterr().out)[0]
-
-
-def test_feedback_has_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The two options are refused together."""
-    path = str(jsonl(tmp_path / "a.jsonl", rows()))
-    assert main(["calibrate", path, "--feedback", path, "--disagreements", "1"]) == 2
-    assert "not with --feedback" in capsys.readouterr().err

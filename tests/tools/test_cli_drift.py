@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
-import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rag_eval_otel.tools.cli import main
-
-Rows = list[dict[str, Any]]
 
 
 def scores(*parts: tuple[int, float], seed: int = 0) -> list[float]:
@@ -70,21 +63,6 @@ def test_rows_are_read_in_any_form(
     assert 950 <= alarm["onset"] <= 1030
     assert alarm["at"] == f"row {alarm['index']}"
     assert len(alarm["worst"]) == 5
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_tables_are_read(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The option names a column; empty cells are not scores."""
-    path = tmp_path / f"scores{suffix}"
-    values = [None if at % 10 == 3 else value for at, value in enumerate(FALLS)]
-    if suffix == ".parquet":
-        pq.write_table(pa.table({"quality": values}), path)
-    else:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([["quality", "n"], *([v, 1] for v in values)])
-    status, (one,) = found(path, "--metric", "quality", capsys=capsys)
-    assert status == 1
-    assert one["without_score"] == 140
 
 
 def attribute(key: str, **value: Any) -> dict[str, Any]:
@@ -240,52 +218,3 @@ def test_invalid_files_are_refused(
     path.write_text(content, encoding="utf-8")
     assert main(["drift", str(path)]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_an_unknown_metric_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error names the metric."""
-    path = jsonl(tmp_path / "a.jsonl", [{"scores": {"faithfulness": 1.0}}] * 3)
-    assert main(["drift", str(path), "--metric", "fluency"]) == 2
-    assert "has no scores of fluency" in capsys.readouterr().err
-
-
-# --- the plot -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("suffix", [".svg", ".html"])
-def test_plot_has_a_drawing_of_each_stream(suffix: str, tmp_path: Path) -> None:
-    """Each stream has its scores, running mean and baseline; drift has its onset and alarm."""
-    rows = [{"scores": {"falls<": a, "stays": b}} for a, b in zip(FALLS, STAYS, strict=True)]
-    target = tmp_path / f"drift{suffix}"
-    assert main(["drift", str(jsonl(tmp_path / "a.jsonl", rows)), "--plot", str(target)]) == 1
-    text = target.read_text(encoding="utf-8")
-    drawings = re.findall(r'<(?:svg|g) role="img".*?</(?:svg|g)>', text, flags=re.DOTALL)
-    assert len(drawings) == 2
-    for drawing in drawings:
-        assert 'class="band"' in drawing
-        assert 'class="baseline"' in drawing
-        assert 'class="learned"' in drawing
-    assert ">drift: down<" in drawings[0]
-    assert 'class="alarm"' not in drawings[1]
-    assert "falls&lt;" in text
-    assert "falls<" not in text
-    if suffix == ".svg":
-        assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314
-
-
-@pytest.mark.parametrize("name", ["drift.png", "drift.pdf", "drift"])
-def test_plot_of_another_kind_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error says which suffixes can be used, before the file is read."""
-    assert main(["drift", "nowhere.jsonl", "--plot", str(tmp_path / name)]) == 2
-    assert "use .svg or .html" in capsys.readouterr().err
-
-
-def test_plot_that_cannot_be_written_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names the option and the file."""
-    path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in STAYS[:200]])
-    assert main(["drift", str(path), "--plot", str(tmp_path / "no" / "drift.svg")]) == 2
-    assert "--plot" in capsys.readouterr().err

@@ -118,32 +118,6 @@ def test_the_baseline_is_not_replaced_by_the_output(
     assert "is the file that is read; name another" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["data.jsonl", "scores.csv", "nowhere/gate.xml", "."])
-def test_the_junit_file_is_checked_before_rows_are_scored(
-    name: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It replaces no other file of the command, and a run is not paid for in vain."""
-    gate = ("--fail-under", "answer_exact_match=0.5", "--output", str(tmp_path / "scores.csv"))
-    assert status(write("data.jsonl", 10), *gate, "--junit", str(tmp_path / name)) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert "--junit" in err
-
-
-def test_the_summary_is_printed_before_a_baseline_is_refused(
-    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The scores are there, whatever the baseline is."""
-    path = tmp_path / "scores.jsonl"
-    path.write_text('{"row": 0, "question": "Another?", "answer_exact_match": 1.0,'
-                    ' "answer_exact_match.status": "ok"}\n', encoding="utf-8")  # fmt: skip
-    compared = ("--baseline", str(path), "--no-worse", "answer_exact_match")
-    assert status(write("data.jsonl", 10), *compared) == 2
-    out, err = capsys.readouterr()
-    assert out.startswith("20 rows, 0 with errors")
-    assert "they have other questions" in err
-
-
 def test_scores_stay_in_the_cache_if_the_baseline_is_refused(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,17 +134,6 @@ def test_scores_stay_in_the_cache_if_the_baseline_is_refused(
     assert cache.is_file()
     assert status(data, *gate, "--versions", "any", "--output", str(output)) == 0
     assert not cache.exists()
-
-
-def test_a_baseline_of_another_tool_is_paired_by_its_questions(
-    write: Write, tmp_path: Path
-) -> None:
-    """Its own ids of rows do not matter."""
-    row = {"id": "77", "question": "0?", "reference": "yes", "answer_exact_match": 1.0}
-    path = tmp_path / "other.jsonl"
-    path.write_text(json.dumps({**row, "answer_exact_match.status": "ok"}), encoding="utf-8")
-    gate = ("--baseline", str(path), "--no-worse", "answer_exact_match", "--versions", "any")
-    assert status(write("data.jsonl", 10), *gate) == 0
 
 
 def test_failed_scores_come_before_the_gate(

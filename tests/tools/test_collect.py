@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from apps.agents import agent_retriever_tools
@@ -136,11 +135,7 @@ ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "I
 
 
 def turn_spans(
-    trace: int = 0xA,
-    *,
-    label: str | None = None,
-    start: int = 10**18 + 10_000,
-    page: str = PAGE,
+    trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000, page: str = PAGE
 ) -> list[ExportedSpan]:
     """Return the spans of one turn as OpenInference records them."""
     prompt = {
@@ -284,25 +279,6 @@ def test_spans_that_are_not_valid_are_refused(changed: dict[str, object]) -> Non
         collected([message])
 
 
-def test_metrics_in_protobuf_have_no_turns(tmp_path: Path) -> None:
-    """Requests of all signals look alike; those of metrics are left out."""
-    metric = {"name": "requests", "sum": {"dataPoints": [{"asInt": "7"}]}}
-    scoped = [{"scope": {"name": "app"}, "metrics": [metric]}]
-    request = ParseDict(
-        {"resourceMetrics": [{"resource": {}, "scopeMetrics": scoped}]},
-        ExportMetricsServiceRequest(),
-    )
-    path = tmp_path / "metrics.pb"
-    path.write_bytes(framed([request.SerializeToString()]))
-    assert collected(messages_in([path])) == []
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """It is named."""
-    with pytest.raises(ConfigError, match="absent"):
-        collected(messages_in([tmp_path / "absent.json"]))
-
-
 def test_spans_of_one_trace_in_several_files(tmp_path: Path) -> None:
     """The order of files and spans does not matter."""
     found = messages(turn_spans())
@@ -325,30 +301,9 @@ def test_a_share_is_random_and_the_same_each_time() -> None:
     assert drawn != [t for t in traces if Selection(share=0.1, seed=1).has_chosen(t)]
 
 
-def test_what_is_not_in_the_share_is_counted() -> None:
-    """The numbers add up to all traces."""
-    counts = Collected()
-    spans = [span for trace in range(1, 101) for span in turn_spans(trace)]
-    found = list(collect(messages(spans), Selection(share=0.3), counts))
-    assert counts.traces == 100
-    assert counts.samples == len(found) == 100 - counts.not_chosen
-    assert 0 < counts.not_chosen < 100
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
-def test_a_share_that_is_none(share: float) -> None:
-    """It is refused."""
-    with pytest.raises(ConfigError, match="share"):
-        Selection(share=share)
-
-
 def test_only_turns_that_failed() -> None:
     """By the label on the span; others are counted."""
-    spans = [
-        *turn_spans(1, label="fail"),
-        *turn_spans(2, label="pass"),
-        *turn_spans(3),
-    ]
+    spans = [*turn_spans(1, label="fail"), *turn_spans(2, label="pass"), *turn_spans(3)]
     counts = Collected()
     (turn,) = collect(messages(spans), Selection(label="fail"), counts)
     assert (turn.trace_id, turn.label) == (f"{1:032x}", "fail")
@@ -428,26 +383,6 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
     assert output.read_text() == ""
 
 
-@pytest.mark.parametrize(
-    ("output", "says"),
-    [
-        ("samples.csv", "use .jsonl"),
-        ("samples.parquet", "use .jsonl"),
-        ("samples.txt", "cannot write .txt"),
-        ("traces.jsonl", "is the file that is read"),
-    ],
-)
-def test_an_output_that_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str, says: str
-) -> None:
-    """The command says why before it reads, and leaves its input alone."""
-    traces = tmp_path / "traces.jsonl"
-    traces.write_bytes(lines(messages(turn_spans())))
-    assert main(["collect", str(traces), "-o", str(tmp_path / output)]) == 2
-    assert says in capsys.readouterr().err
-    assert len(collected(messages_in([traces]))) == 1
-
-
 def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None:
     """From the trace to the score file: texts, ids, time and service."""
     traces, samples, scores = (
@@ -464,30 +399,3 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
     (row,) = map(json.loads, scores.read_text().splitlines())
     assert row.keys().isdisjoint({"question", "contexts", "answer"})
     assert row["trace_id"]
-
-
-def test_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command says what to name, and what a time looks like."""
-    assert main(["collect", "-o", str(tmp_path / "a.jsonl")]) == 2
-    assert "--mlflow EXPERIMENT or --langfuse" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["collect", "-o", str(tmp_path / "a.jsonl"), "--since", "yesterday"])
-    assert "must be a time such as 2026-11-22" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--since", "2026-11-01"], "--since and --until are for a backend"),
-        (["--phoenix", "shop", "--since", "2026-11-02", "--until", "2026-11-01"], "must be before"),
-        (["--value-limit", "0"], "--value-limit must be 1 or more, not 0"),
-    ],
-)
-def test_options_that_select_nothing_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], expected: str
-) -> None:
-    """They are not ignored in silence."""
-    traces = tmp_path / "traces.json"
-    traces.write_text("{}", encoding="utf-8")
-    assert main(["collect", str(traces), "-o", str(tmp_path / "a.jsonl"), *options]) == 2
-    assert expected in capsys.readouterr().err

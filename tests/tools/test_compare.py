@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -13,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.compare import compare_files
-from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import t_quantile
 from score_files import jsonl, span
 
@@ -154,19 +151,6 @@ def test_hostile_texts_control_neither_page_nor_terminal(
     assert "\x1b" not in found.text
 
 
-def test_texts_in_csv_are_read(tmp_path: Path) -> None:
-    """Contexts as JSON or as one text, and none where there is nothing usable."""
-    path = tmp_path / "scores.csv"
-    cells = ['["a", {"text": "b"}, 3]', "plain text", ""]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["question", "answer", "contexts", "m", "m.status"])
-        writer.writerows(["q", "yes", cell, "0.5", "ok"] for cell in cells)
-    samples = [record.sample for record in read_scores(path)]  # type: ignore[union-attr]
-    assert [sample.context_texts for sample in samples] == [("a", "b"), ("plain text",), ()]
-    assert {sample.answer for sample in samples} == {"yes"}
-
-
 # --- pairs ----------------------------------------------------------------------------------------
 
 
@@ -177,25 +161,6 @@ def test_repeated_questions_are_paired_in_their_order(tmp_path: Path) -> None:
     (metric,) = compare_files(a, b).metrics
     assert metric.differences == pytest.approx([0.5] * 3)
     assert metric.unpaired == 1
-
-
-def test_a_misspelled_argument_is_refused(tmp_path: Path) -> None:
-    """It would mean "same" otherwise, without a word."""
-    path = jsonl(tmp_path / "a.jsonl", [scored(0, 0.5)])
-    with pytest.raises(ConfigError, match="versions must be 'same' or 'any', not 'all'"):
-        compare_files(path, path, versions="all")  # type: ignore[arg-type]
-
-
-def test_scores_with_a_line_each_are_paired_by_their_question(tmp_path: Path) -> None:
-    """A file may have a line for each score, with the name of its metric and an id."""
-    lines = [
-        {"id": f"t{i}", "metric": name, "score": 0.5, "version": "1"}
-        for i in range(4)
-        for name in ("m", "n")
-    ]
-    a, b = jsonl(tmp_path / "a.jsonl", lines), jsonl(tmp_path / "b.jsonl", lines[::-1])
-    found = compare_files(a, b)
-    assert [metric.pairs for metric in found.metrics] == [4, 4]
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -248,24 +213,6 @@ def test_other_versions_are_compared_on_demand(
     assert "faithfulness: A and B were measured in different ways: 1 and 2" in out
     assert "new: only in B" in out
     assert "+0.100  [0.100, 0.100]" in out
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--output", "page.txt"], "must end in .html"),
-        (["--output", "FOLDER"], "is a folder; name a file"),
-    ],
-)
-def test_pages_that_cannot_be_written(
-    options: list[str], told: str, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """This is told before the files are read."""
-    folder = files[0].with_name("folder.html")
-    folder.mkdir()
-    named = [str(folder) if option == "FOLDER" else option for option in options]
-    assert main(["report", *map(str, files), *named]) == 2
-    assert told in capsys.readouterr().err
 
 
 def test_a_metric_without_any_score_is_shown(

@@ -146,16 +146,6 @@ def test_a_server_that_refuses(
     assert (status, named(report)) == (1, {cause: "problem", **unchecked})
 
 
-@pytest.mark.slow
-def test_a_server_that_hangs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A server that does not answer in time is ``server-slow``."""
-    with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0], latency=3600) as server:
-        status, report = ask(server, monkeypatch, capsys, "--timeout", "0.5")
-    assert (status, named(report)) == (1, {"server-slow": "problem"})
-
-
 def test_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a key no request is sent."""
     with ScriptedOpenAI(lambda _: STATEMENTS) as server:

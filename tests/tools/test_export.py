@@ -77,14 +77,6 @@ def test_parquet_has_row_groups(tmp_path: Path) -> None:
     assert file.read().column("reads").to_pylist() == list(map(float, range(2500)))
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_empty_dataset_makes_an_empty_file(suffix: str, tmp_path: Path) -> None:
-    """The file has no rows."""
-    path = tmp_path / f"scores.{suffix}"
-    assert exported([], Targets(output=path)).totals.rows == 0
-    assert read_back(path) == []
-
-
 def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
     """A run that ends in an error leaves the output of the one before."""
     path = tmp_path / "scores.jsonl"
@@ -93,16 +85,6 @@ def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
         exported(numbers(1, "wrong"), Targets(output=path), raise_on_failure=True)
     assert read_back(path) == [{}]
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("a.xlsx", r"cannot write \.xlsx; use \.jsonl"), ("no/where.csv", "cannot be written")],
-)
-def test_unwritable_output_is_refused(name: str, told: str, tmp_path: Path) -> None:
-    """The error comes before any request."""
-    with pytest.raises(ConfigError, match=told):
-        exported(numbers(1), Targets(output=tmp_path / name))
 
 
 # --- OTLP -----------------------------------------------------------------------------------------
@@ -143,13 +125,6 @@ def test_scores_are_also_metrics(receiver: OtlpReceiver) -> None:
     found = receiver.metrics()
     assert sum(metric.count for metric in found if metric.name == "rag.evaluation.score") == 3
     assert "rag.evaluation.turns" not in {metric.name for metric in found}
-
-
-def test_explanations_are_sent_on_demand(receiver: OtlpReceiver) -> None:
-    """They quote user data, so they have their own option."""
-    exported(asked_rows(1), Targets(otlp="on", explanations=True), metrics=[JUDGED])
-    (span,) = receiver.spans()
-    assert span.attributes["rag.evaluation.context_agreement.explanation"] == "so it is"
 
 
 @pytest.mark.slow

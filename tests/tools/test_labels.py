@@ -68,41 +68,6 @@ def test_score_without_a_number_has_a_status(row: dict[str, Any], observation: A
     assert read(row) == {"score": [observation]}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}},
-        {"scores": {"faithfulness": {"value": 0.8, "status": "ok"}}, "faithfulness.human": 1},
-        {"metric": "faithfulness", "score": 0.8, "label": 1},
-        {"faithfulness": 0.8, "faithfulness.human": 1},
-        {"faithfulness.score": 0.8, "human": 1},
-        {"faithfulness": 0.8, "faithfulness.status": "ok", "human": 1},
-        {"faithfulness": 0.8, "human": 1},
-        {"faithfulness": 0.8, "faithfulness.human": 1, "human": 0, "label": 0},
-    ],
-)
-def test_metric_is_found_by_name(row: dict[str, Any]) -> None:
-    """In a mapping, in a row of its own, or in columns."""
-    assert read(row) == {"faithfulness": [seen(0.8, 1.0)]}
-    assert read(row, metric="faithfulness") == {"faithfulness": [seen(0.8, 1.0)]}
-
-
-def test_plain_column_is_found_if_named() -> None:
-    """``metric`` names a column that nothing else marks as a metric."""
-    assert read({"quality": 3, "label": 4}, metric="quality") == {"quality": [seen(3.0, 4.0)]}
-    assert read({"score": 3, "label": 4}, metric="quality") == {"quality": [seen(3.0, 4.0)]}
-
-
-def test_each_metric_has_its_rows() -> None:
-    """A row of one metric belongs to no other; a missing column is a missing score."""
-    alone = read({"metric": "a", "score": 1, "label": 1}, {"metric": "b", "score": 2, "label": 0})
-    assert alone == {"a": [seen(1.0, 1.0)], "b": [seen(2.0, 0.0)]}
-    some = read({"scores": {"a": 1}, "labels": {"a": 1}}, {"scores": {}, "labels": {"a": 0}})
-    assert some == {"a": [seen(1.0, 1.0), seen(None, 0.0, "missing")]}
-    columns = read({"a": 0.5, "a.human": 1}, {"a": 0.7})
-    assert columns == {"a": [seen(0.5, 1.0), seen(0.7, None)]}
-
-
 def evaluated() -> Row:
     """Return a row as `evaluate_dataset` makes it: one metric measured, one failed."""
     scores = (

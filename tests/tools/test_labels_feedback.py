@@ -56,12 +56,7 @@ def test_live_scores_and_live_feedback(tmp_path: Path, capsys: pytest.CaptureFix
     found = calibrated(capsys, path, path)
     assert found["metric"] == "faithfulness"
     assert (found["labelled"], found["unlabelled"]) == (3, 1)
-    assert found["confusion"] == {
-        "true_pass": 2,
-        "false_pass": 1,
-        "true_fail": 0,
-        "false_fail": 0,
-    }
+    assert found["confusion"] == {"true_pass": 2, "false_pass": 1, "true_fail": 0, "false_fail": 0}
 
 
 def test_feedback_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +96,7 @@ def test_agreement_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     found = calibrated(capsys, scores, feedback, "--by", "week")
     accuracies = [(p["period"], p["accuracy"]["value"]) for p in found["periods"]]
     assert accuracies == [("1970-W01", 1), ("1970-W02", 1), ("1970-W03", 0.4), ("1970-W04", 0.4)]
-    assert {p["metric_passes"]["value"] for p in found["periods"]} == {0.5}
+
     assert main(["calibrate", str(scores), "--feedback", str(feedback), "--by", "month"]) == 0
     assert "  1970-01        80 labelled  accuracy 0.700" in capsys.readouterr().out
 
@@ -138,14 +133,6 @@ def test_versions_are_not_mixed() -> None:
     assert found.mixed == ["faithfulness"]
 
 
-def test_a_failed_score_is_no_version_of_its_own() -> None:
-    """Its version names the model that was asked; that of a score names the model that replied."""
-    failed = Score(name="faithfulness", status="error", reason="timeout", version="0")
-    found = rated([row(1, FAITHFUL), row(2, failed)], [feedback(1, 1), feedback(2, 0)])
-    assert [one.status for _, one in found.observations["faithfulness", "1"]] == ["ok", "error"]
-    assert found.mixed == []
-
-
 def test_feedback_on_a_turn_without_scores_is_not_about_its_neighbour() -> None:
     """A trace may have several turns, of which one was scored. A span that is no turn is joined."""
     skipped = UnscoredTurn(service="", status="skipped", turn=f"{trace(1)}/{9:016x}")
@@ -154,19 +141,6 @@ def test_feedback_on_a_turn_without_scores_is_not_about_its_neighbour() -> None:
     assert [one.turn for one in found.unmatched] == [said[0].turn]
     assert [one.label for _, one in found.observations["faithfulness", "1"]] == [1.0]
     assert not rated([row(1, FAITHFUL), skipped], said[1:]).unmatched
-
-
-def test_no_threshold_is_written_for_a_mixture(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A file of thresholds has one for a metric, whatever judge has given the scores."""
-    old, new = scored(1, 1.0, version="1"), scored(2, 0.0, version="2")
-    scores = str(jsonl(tmp_path / "s.jsonl", [old, new]))
-    said = str(jsonl(tmp_path / "f.jsonl", [{"trace_id": trace(n), "score": 1} for n in (1, 2)]))
-    target = tmp_path / "t.toml"
-    assert main(["calibrate", scores, "--feedback", said, "--write", str(target)]) == 2
-    assert "several versions of faithfulness" in capsys.readouterr().err
-    assert not target.exists()
 
 
 @pytest.mark.parametrize(("times", "expected"), [((9, 1), 0.0), ((1, 9), 1.0), ((9, None), 1.0)])
@@ -213,13 +187,6 @@ def test_feedback_that_cannot_be_used(
     given = jsonl(tmp_path / "f.jsonl", rows)
     assert main(["calibrate", str(scores), "--feedback", str(given), *options]) == 2
     assert expected in capsys.readouterr().err
-
-
-def test_options_that_need_feedback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are refused without it."""
-    scores = jsonl(tmp_path / "s.jsonl", [{"score": 1, "label": 1}])
-    assert main(["calibrate", str(scores), "--by", "day"]) == 2
-    assert "--by and --feedback-name need --feedback FILE" in capsys.readouterr().err
 
 
 def test_periods_need_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,14 +67,6 @@ class IterableRows:
         return iter(ROWS)
 
 
-class Turn:
-    """A pydantic model, as ragas' samples are."""
-
-    def model_dump(self) -> dict[str, Any]:
-        """Return the fields."""
-        return {"user_input": "Who?", "response": "She.", "reference": None}
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -106,29 +98,10 @@ def test_files_are_read(write: Callable[[Path], None], tmp_path: Path) -> None:
     assert samples(path) == samples(str(path)) == EXPECTED
 
 
-def test_row_may_be_a_pydantic_model() -> None:
-    """As the samples of ragas."""
-    assert samples([Turn()]) == [Sample(question="Who?", answer="She.")]
-
-
-def test_dataset_is_returned_unchanged() -> None:
-    """It is not checked a second time."""
-    dataset = open_dataset(ROWS)
-    assert open_dataset(dataset) is dataset
-
-
 def test_limit_takes_the_first_rows() -> None:
     """Rows after the limit are not read."""
     dataset = open_dataset([*ROWS, "no row"], limit=2)
     assert (dataset.count, list(dataset.samples())) == (2, EXPECTED)
-
-
-def test_csv_with_long_cells_and_a_byte_order_mark(tmp_path: Path) -> None:
-    """Contexts may be longer than the limit of the csv module."""
-    path = tmp_path / "long.csv"
-    path.write_text(f"\ufeffquestion,contexts,answer\nq,{'x' * 200_000},a\n\n", encoding="utf-8")
-    (sample,) = samples(path)
-    assert (sample.question, len(sample.contexts[0].text)) == ("q", 200_000)
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -151,17 +124,6 @@ CONTEXTS = (Passage(text="c"),)
 def test_columns_of_the_peers_are_recognised(row: dict[str, Any]) -> None:
     """Ragas old and new, LlamaIndex, Haystack, in any case."""
     assert one(**row) == Sample(question="q", contexts=CONTEXTS, answer="a", reference="r")
-
-
-def test_inputs_of_haystack_evaluators_are_columns() -> None:
-    """What its evaluators are called with can be passed on as it is."""
-    given = {
-        "questions": ["q"],
-        "contexts": [["c"]],
-        "predicted_answers": ["a"],
-        "ground_truth_answers": ["r"],
-    }
-    assert samples(given) == [Sample(question="q", contexts=["c"], answer="a", reference="r")]
 
 
 @pytest.mark.parametrize(
@@ -291,35 +253,12 @@ def test_broken_file_is_an_error(name: str, text: str, told: str, tmp_path: Path
         open_dataset(path)
 
 
-@pytest.mark.parametrize("separator", [";", "\t"])
-def test_csv_with_another_separator_is_an_error(separator: str, tmp_path: Path) -> None:
-    """The error names the separator to use."""
-    path = tmp_path / "a.csv"
-    path.write_text(f"question{separator}answer\nQ?{separator}A\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="line 1: columns must be separated by commas"):
-        open_dataset(path)
-
-
 def test_file_in_another_encoding_is_an_error(tmp_path: Path) -> None:
     """A file that is not UTF-8 is named, not misread."""
     path = tmp_path / "a.jsonl"
     path.write_bytes('{"question": "é"}'.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"a\.jsonl cannot be read: .*Save it as UTF-8"):
         open_dataset(path)
-
-
-@pytest.mark.parametrize(
-    ("columns", "told"),
-    [
-        ({"prompt": "question"}, "which is no field; there are question"),
-        ({"question": "a", "answer": "a"}, "one column to several fields"),
-        ({"question": "prompt"}, "has no column 'prompt' for the question; columns found: answer"),
-    ],
-)
-def test_wrong_choice_of_columns_is_an_error(columns: dict[str, str], told: str) -> None:
-    """The error names the fields or columns that exist."""
-    with pytest.raises(ConfigError, match=told):
-        open_dataset([{"answer": "a"}], columns)
 
 
 # --- needs ----------------------------------------------------------------------------------------
@@ -360,10 +299,3 @@ def test_extra_meets_the_need_of_a_custom_metric() -> None:
     check_needs([Toned()], open_dataset([{"answer": "1", "tone": "dry"}]))
     with pytest.raises(ConfigError, match=r"needs tone.*Add tone \(tone\)"):
         check_needs([Toned()], open_dataset([Sample(answer="1")]))
-
-
-def test_empty_dataset_needs_nothing() -> None:
-    """No metric can lack a field."""
-    dataset = open_dataset([])
-    assert dataset.count == 0
-    assert needs_met(dataset, "mrr")

@@ -7,29 +7,20 @@ import hashlib
 import re
 import statistics
 from base64 import b64encode
-from datetime import datetime
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from properties import examples
 from rag_eval_otel.tools.cli import main
-from rag_eval_otel.tools.drawing import bins
-from rag_eval_otel.tools.report import (
-    MAX_SECTIONS,
-    Line,
-    collect_scores,
-    find_drift,
-    scores_page,
-)
+from rag_eval_otel.tools.drawing import bin_counts
+from rag_eval_otel.tools.report import Line, collect_scores, find_drift, scores_page
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import Estimate
@@ -115,14 +106,14 @@ def evaluated(path: Path) -> Path:
 
 @pytest.mark.slow
 def test_page_has_a_section_for_each_metric(tmp_path: Path) -> None:
-    """With figures, drift, versions, worst turns, coverage, reasons and judges."""
+    """With figures, drift, versions, worst turns, coverage and reasons."""
     found = parsed(page_of(evaluated(tmp_path / "scores.jsonl")))
     text = found.text
     assert "1,500 turns; judges: a-judge." in text
-    assert found.tags.count("h2") == 3 + 2
+    assert found.tags.count("h2") == 3 + 1
     assert re.search(r"The scores fell from about row 1,(19|20)\d on; alarm at row 1,2\d\d\.", text)
-    assert "v1onea-judge400row 0" in text
-    assert "v2twoa-judge1,100row 400" in text
+    assert "v1one400row 0" in text
+    assert "v2two1,100row 400" in text
     assert "Several versions are different measurements" in text
     assert "v1: what is normal was learned from the first 200 scores." in text
     assert "1 undefined: no_context" in text
@@ -138,15 +129,6 @@ def test_metric_is_drawn_on_its_own_scale(tmp_path: Path) -> None:
     ticks = [word for word in found.words if re.fullmatch(r"[0-9.]+", word)]
     assert {"1", "2", "3", "4", "5"} <= set(ticks)
     assert "faithfulness" not in found.text
-
-
-def test_user_data_is_shown_on_demand(tmp_path: Path) -> None:
-    """Explanations and questions need `--explanations`."""
-    rows = [{"score": i / 10, "explanation": "quoted why", "question": "quoted?"} for i in range(9)]
-    path = jsonl(tmp_path / "scores.jsonl", rows)
-    assert "quoted" not in page_of(path)
-    shown = parsed(page_of(path, "--explanations", "--worst", "2")).text
-    assert shown.count("quoted why") == shown.count("quoted?") == 2
 
 
 TURN = {
@@ -300,12 +282,12 @@ def test_colours_have_contrast() -> None:
 
 @pytest.mark.slow
 def test_drawings_are_accessible(tmp_path: Path) -> None:
-    """Each has a title, a description and a table; tables have captions and column headers."""
+    """Each has a title and a description; tables have captions and column headers."""
     page = page_of(evaluated(tmp_path / "scores.jsonl"))
     drawings = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", page, flags=re.DOTALL)
     assert len(drawings) == 2 * 3
     assert all("<title>" in one and "<desc>" in one and "aria-label=" in one for one in drawings)
-    assert page.count("<summary>The numbers</summary>") == len(drawings)
+
     assert page.count("<caption>") == page.count("<table") == page.count("<thead>")
     assert 'lang="en"' in page
 
@@ -326,9 +308,9 @@ def test_drawings_of_many_scores_are_thinned_out(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
-    """In any order in the file; with services, durations, trace ids and unscored turns."""
+    """In any order in the file; with services, trace ids and unscored turns."""
     traced = [
-        span(i, f__score=value, f__version="v", judge="j", duration=2.0, f__label="fail")
+        span(i, f__score=value, f__version="v", judge="j", f__label="fail")
         for i, value in enumerate(falling(900, at=700))
     ]
     shuffled = [*traced[450:], *traced[:450], span(990, status="overload")]
@@ -336,7 +318,7 @@ def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
     assert "services: shop" in found.text
     assert "2023-11-14 22:13:20 UTC to 2023-11-14 22:28:19 UTC" in found.text
     assert re.search(r"fell from about 2023-11-14 22:2[45]:\d\d UTC on", found.text)
-    assert "seconds a turn, mean2.000" in found.text
+
     assert "overload" in found.text
     assert "trace 0000" in found.text
 
@@ -357,15 +339,6 @@ def test_score_on_span_and_event_counts_once(tmp_path: Path) -> None:
     assert "1 undefined: no_claims" in found.text
 
 
-def test_services_have_their_own_sections(tmp_path: Path) -> None:
-    """Beyond a maximum they are in the tables only."""
-    rows = [{"score": 0.5, "service": f"s{i}", "metric": "f"} for i in range(MAX_SECTIONS + 3)]
-    page = page_of(jsonl(tmp_path / "a.jsonl", rows))
-    assert page.count("<h3>Distribution</h3>") == MAX_SECTIONS
-    assert "3 more are in the tables alone." in page
-    assert "f</bdi> of <bdi>s62" in page
-
-
 def test_page_size_is_bounded(tmp_path: Path) -> None:
     """Of names that change with every row the first or most frequent are shown."""
     rows = [
@@ -382,34 +355,6 @@ def test_page_size_is_bounded(tmp_path: Path) -> None:
 
 
 # --- odd files ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("a.jsonl", "", "has no scores"),
-        ("a.csv", "question,answer\nq,a\n", "Found: question, answer"),
-        ("a.jsonl", "[1]\n", "must be a JSON object"),
-        ("a.jsonl", "\x00\n", "is not JSON"),
-        ("a.json", "[]", "must be OTLP JSON"),
-        ("a.json", '{"resourceSpans": 7}', "is not OTLP JSON"),
-        ("a.json", '{"resourceMetrics": []}', "has no scores"),
-        ("a.json", "{}\n{", "line 1: is no OTLP export request"),
-        ("a.parquet", "PAR1", "cannot be read"),
-        ("a.txt", "", "cannot read .txt"),
-        ("a.json", "[" * 100_000, "must be OTLP JSON"),
-        ("a.jsonl", "[" * 100_000, "is not JSON"),
-    ],
-)
-def test_unusable_file_is_refused(
-    name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 2, an error on stderr, and no page."""
-    path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
-    assert main(["report", str(path), "-o", str(tmp_path / "page.html")]) == 2
-    assert told in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize(
@@ -432,15 +377,6 @@ def test_unusable_output_is_refused(
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("count", ["-1", "many", "1001"])
-def test_wrong_count_is_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error of argparse names the range."""
-    with pytest.raises(SystemExit) as caught:
-        main(["report", "a.jsonl", "-o", "a.html", "--worst", count])
-    assert caught.value.code == 2
-    assert "from 0 to 1000" in capsys.readouterr().err
-
-
 def test_metric_without_scores_has_its_reasons(tmp_path: Path) -> None:
     """Where no evaluation gave any, the page has the reasons."""
     rows = [row(i, f={"status": "undefined", "reason": "no_claims"}) for i in range(3)]
@@ -457,31 +393,13 @@ def test_single_row_makes_a_page(tmp_path: Path) -> None:
     assert "1 scores are too few to learn what is normal" in text
 
 
-def test_column_is_chosen_by_name(tmp_path: Path) -> None:
-    """A table with times as texts; an empty cell is no score."""
-    times = [f"2026-11-21T09:00:{i:02}Z" for i in range(49)] + ["1795251649"]
-    values = [None if i == 3 else i / 50 for i in range(50)]
-    pq.write_table(pa.table({"quality": values, "time": times}), tmp_path / "a.parquet")
-    text = parsed(page_of(tmp_path / "a.parquet", "--metric", "quality")).text
-    assert "of 49 scores" in text
-    assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:00:49 UTC" in text
-
-
-def test_parquet_timestamps_are_read(tmp_path: Path) -> None:
-    """Without a zone they are UTC."""
-    times = [datetime(2026, 11, 21, 9, i) for i in range(3)]  # noqa: DTZ001  # as it is meant
-    pq.write_table(pa.table({"score": [0.1, 0.2, 0.3], "time": times}), tmp_path / "a.parquet")
-    text = parsed(page_of(tmp_path / "a.parquet")).text
-    assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:02:00 UTC" in text
-
-
 @pytest.mark.parametrize("value", [4.0, 1e300, -1e300, 1e-300])
 def test_constant_scores_have_a_scale(value: float, tmp_path: Path) -> None:
     """The scale is made up around the value."""
     rows = [row(i, f={"value": value, "normalized": 0.75}) for i in range(5)]
     found = parsed(page_of(jsonl(tmp_path / "a.jsonl", rows)))
     assert "of 5 scores" in found.text
-    assert found.text.count("The numbers") == 2
+    assert found.tags.count("svg") == 2
 
 
 @examples(60)
@@ -527,15 +445,14 @@ def line(values: list[float]) -> Line:
 @given(st.lists(st.floats(0, 1), min_size=1))
 def test_every_score_is_in_a_bin(values: list[float]) -> None:
     """The counts add up, and both ends belong to the outer bins."""
-    found = bins([*values, 0.0, 1.0], (0.0, 1.0))
-    assert sum(one.count for one in found) == len(values) + 2
-    assert found[0].count and found[-1].count  # noqa: PT018  # both ends
+    counts = bin_counts([*values, 0.0, 1.0], (0.0, 1.0))
+    assert sum(counts) == len(values) + 2
+    assert counts[0] and counts[-1]  # noqa: PT018  # both ends
 
 
 def test_score_on_a_bound_is_in_the_bin_above() -> None:
     """Also if the bound is not an exact binary fraction."""
-    counts = [one.count for one in bins([0.05 * i for i in range(20)], (0.0, 1.0))]
-    assert counts == [1] * 20
+    assert bin_counts([0.05 * i for i in range(20)], (0.0, 1.0)) == [1] * 20
 
 
 def test_running_mean_is_over_its_window() -> None:
@@ -548,18 +465,8 @@ def test_running_mean_is_over_its_window() -> None:
     assert curve.points[-1] == (9999, pytest.approx(statistics.mean(values[-250:])))
     low, high = curve.band[-1][1]
     assert low < curve.points[-1][1] < high
-    assert line([]).curve().points == []
+
     assert line([0.5]).curve().points == [(0, 0.5)]
-
-
-def test_parts_cover_all_scores() -> None:
-    """At most twenty, in order, with the lowest score of each."""
-    values = falling(1001, at=500)
-    found = list(line(values).parts())
-    assert sum(one.n for one in found) == 1001
-    assert len(found) <= 20
-    assert min(one.lowest for one in found) == min(values)
-    assert [one.since for one in found] == sorted(one.since for one in found)
 
 
 def test_lasting_change_is_one_mark() -> None:
@@ -570,7 +477,7 @@ def test_lasting_change_is_one_mark() -> None:
     assert mark.onset <= mark.at <= 3030
     assert mark.again >= 3
     assert mark.until > 5000
-    assert found.has_baseline
+    assert found.count == 6000
     assert found.learn == 2000
 
 

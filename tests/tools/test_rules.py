@@ -127,12 +127,6 @@ def test_a_rule_reads_only_earlier_records_of_its_group(target: Target) -> None:
             before[rule.get("record")] += 1
 
 
-def test_alerts_do_not_read_alerts() -> None:
-    """The order of the alerts does not matter."""
-    rules = rules_of(Target())
-    assert not any(re.search(r"\bALERTS", json.dumps(rule)) for rule in rules)
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -163,12 +157,6 @@ def test_command_prints_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == render(target)
 
 
-def test_the_command_refuses_a_tau_between_two_bounds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Wrong usage has exit status 2 and a message of one line."""
-    assert main(["rules", "--tau", "0.51"]) == 2
-    assert capsys.readouterr().err.startswith("rag-eval-otel: --tau must be a bound")
-
-
 def test_time_scale_divides_all_times() -> None:
     """With 60, each window, wait and interval is a 60th; names of records and texts are equal."""
     usual, quick = rules_of(Target()), rules_of(Target(time_scale=60))
@@ -192,13 +180,6 @@ def _windows_of(rule: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (name, seconds) for seconds in re.findall(r"score_count\[(\d+)s\]", rule["expr"]) if name
     ]
-
-
-@pytest.mark.parametrize("scale", [0.5, 0, 301, float("nan")])
-def test_time_scale_has_a_range(scale: float) -> None:
-    """Rules that are slower, or so fast that no window has a scrape, are refused."""
-    with pytest.raises(ConfigError, match="--time-scale must be from 1 to 300"):
-        Target(time_scale=scale)
 
 
 def test_evaluator_is_not_absent_when_prometheus_starts() -> None:

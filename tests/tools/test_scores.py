@@ -155,13 +155,6 @@ def test_times_in_finer_units_are_recognised(unit: float) -> None:
     assert moment(str(int(1_795_251_649 * unit))) == pytest.approx(1_795_251_649)
 
 
-def test_a_time_outside_the_calendar_is_not_written() -> None:
-    """As a broken clock gives it."""
-    row = Row(index=0, evaluation=Evaluation(scores=()), time=1e20, trace="1")
-    assert row.to_dict(["trace_id", "time"])["trace_id"] == "1"
-    assert "time" not in row.to_dict(["trace_id", "time"])
-
-
 # --- what a pipeline exported ---------------------------------------------------------------------
 
 TURNS = 12

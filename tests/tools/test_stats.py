@@ -52,12 +52,6 @@ def test_intervals_cover_the_true_mean() -> None:
     assert abs(held / 2000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 2000)
 
 
-def test_single_value_has_no_interval() -> None:
-    """It has no deviation."""
-    result = result_on(1)
-    assert (result["reads"].mean, result["reads"].interval) == (1.0, None)
-
-
 @given(st.lists(st.floats(-1e6, 1e6), max_size=50))
 def test_summary_agrees_with_the_list_of_values(values: list[float]) -> None:
     """Mean, median and interval are those of the whole list; the interval stays on the scale."""
@@ -108,23 +102,6 @@ def test_unit_intervals_cover_the_true_mean() -> None:
     intervals = [score_interval(scores, (0.0, 1.0)) for scores in drawn]
     held = sum(low <= 8 / 8.8 <= high for low, high in filter(None, intervals))
     assert held >= 1860
-
-
-def test_mean_is_shown_on_both_scales() -> None:
-    """On the metric's own scale, and from 0 to 1."""
-    result = result_on(2, 4, scale=4.0)
-    assert (result["reads"].mean, result["reads"].normalized_mean) == (3.0, 0.75)
-    assert "reads: mean on the scale 0 to 1: 0.750" in repr(result)
-
-
-def test_mixture_of_versions_is_shown() -> None:
-    """The table names the versions in a mean."""
-    summary = Summary(["m"])
-    for version in ("m/1", "m/2"):
-        summary.add(Evaluation(scores=(Score(name="m", value=1.0, version=version),)))
-    totals = summary.totals()
-    assert totals["m"].versions == ("m/1", "m/2")
-    assert "m: a mixture of versions: m/1, m/2" in repr(totals)
 
 
 def test_table_has_counts_beside_every_mean() -> None:
@@ -193,13 +170,6 @@ def test_a_score_counts_for_the_turns_it_stands_for() -> None:
     assert (mean.turns, mean.judged, mean.method) == (3, 2, "weighted")
 
 
-def test_one_score_gives_no_mean() -> None:
-    """The reason is given, not a number."""
-    for scores in ([0.5], [NAN]):
-        mean = estimate(sampled(scores, [1.0]))
-        assert (mean.value, mean.reason) == (None, "fewer than two scored turns")
-
-
 def test_equal_scores_are_no_certainty() -> None:
     """Ten right answers leave room for wrong ones."""
     interval = estimate(sampled([1.0] * 10, [0.1] * 10)).interval
@@ -238,15 +208,6 @@ def test_useless_offline_scores_do_no_harm() -> None:
         noise = replace(month(seed), offline=rng.random(4000))
         widths += width(estimate(alone(noise))), width(estimate(noise))
     assert widths[1] <= 1.02 * widths[0]
-
-
-def test_where_all_turns_are_scored_offline_scores_add_nothing() -> None:
-    """With the probability 1 both estimates are the plain mean."""
-    scores = [0.1, 0.9] * 20
-    every = sampled(scores, [1.0] * 40, scores)
-    with_offline, without = estimate(every), estimate(alone(every))
-    assert with_offline.value == without.value
-    assert with_offline.interval == pytest.approx(without.interval)
 
 
 def test_offline_scores_need_enough_scored_turns() -> None:

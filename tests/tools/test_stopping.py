@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-import socket
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -115,15 +113,6 @@ def test_a_server_that_is_down_stops_a_run() -> None:
     result = evaluated(address, 5000)
     assert time.monotonic() - began < 15
     assert 10 <= len(result.rows) <= 26
-    assert "10 rows in a row had no response" in (result.totals.stopped or "")
-
-
-def test_a_server_that_never_answers_stops_a_run() -> None:
-    """It accepts connections, and each attempt ends after the judge's timeout."""
-    with closing(socket.create_server(("127.0.0.1", 0), backlog=1000)) as hole:
-        address = f"http://127.0.0.1:{hole.getsockname()[1]}/v1"
-        result = evaluated(address, 5000, judge_timeout=0.3)
-    assert len(result.rows) <= 26
     assert "10 rows in a row had no response" in (result.totals.stopped or "")
 
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -17,10 +16,9 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.prices import Prices, load_prices
+from rag_eval_otel.prices import load_prices
 from rag_eval_otel.thresholds import written_thresholds
 from rag_eval_otel.tools.calibrate import (
-    FULL,
     PERIODS,
     Calibration,
     Check,
@@ -28,17 +26,10 @@ from rag_eval_otel.tools.calibrate import (
     calibration_of,
     check_judge,
     check_table,
-    form_agreement,
 )
-from rag_eval_otel.tools.cli.options import AS_JSON
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all
 from rag_eval_otel.tools.files import source_of
-from rag_eval_otel.tools.labels import (
-    Observation,
-    Timed,
-    observations,
-    rated,
-    scores_of,
-)
+from rag_eval_otel.tools.labels import Observation, Timed, observations, rated
 from rag_eval_otel.tools.scores import read_feedback, read_scores, sample_in
 from rag_eval_otel.types import Form
 
@@ -62,66 +53,56 @@ JSON from the OpenTelemetry Collector. docs/feedback.md says more.
 With --built-in, a judge is asked about 84 cases with known verdicts, in six languages, with the
 real prompts: numbers, negations, half-supported and over-long answers, refusals, contexts without
 content, injected instructions. The command prints how often it is right in each task, in the short
-form (set default) and as the sources define the metrics (set dual), where it fails, and the price
+form (set default) and as the sources define the metrics (set dual), where it is weak, and the price
 of 1,000 turns.
 
 Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of a task, 2 misuse.
 """
 
 
+_OPTIONS: Options = {
+    "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
+    "--feedback FILE": (
+        "feedback of people: OTLP JSON, or a table with trace_id and score",
+        {"type": Path},
+    ),
+    "--feedback-name NAME": ("only the feedback of this name", {}),
+    "--by": ("with --feedback: the accuracy in each period, too", {"choices": PERIODS}),
+    "--metric NAME": ("only this metric", {}),
+    "--threshold": ("lowest score that passes (default: the metric's own)", {"type": float}),
+    "--label-threshold": (
+        "lowest label that passes, if labels are numbers on a scale",
+        {"type": float},
+    ),
+    "--write FILE.toml": (
+        "write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
+        {"type": Path},
+    ),
+    "--disagreements N": (
+        "list N rows on which metric and label disagree the most, with their texts",
+        {"type": count_up_to(_MOST_LISTED), "default": 0},
+    ),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", nargs="?", help=".jsonl, .csv or .parquet")
-    parser.add_argument(
-        "--feedback",
-        type=Path,
-        metavar="FILE",
-        help="feedback of people: OTLP JSON, or a table with trace_id and score",
-    )
-    parser.add_argument("--feedback-name", metavar="NAME", help="only the feedback of this name")
-    parser.add_argument(
-        "--by", choices=PERIODS, help="with --feedback: the agreement in each period, too"
-    )
-    parser.add_argument("--metric", metavar="NAME", help="only this metric")
-    parser.add_argument(
-        "--threshold", type=float, help="lowest score that passes (default: the metric's own)"
-    )
-    parser.add_argument(
-        "--label-threshold",
-        type=float,
-        help="lowest label that passes, if labels are numbers on a scale",
-    )
-    parser.add_argument(
-        "--write",
-        type=Path,
-        metavar="FILE.toml",
-        help="write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
-    )
-    parser.add_argument(
-        "--disagreements",
-        type=count_up_to(_MOST_LISTED),
-        default=0,
-        metavar="N",
-        help="list N rows on which metric and label disagree the most, with their texts",
-    )
+    add_all(parser, _OPTIONS)
     parser.add_argument("--json", **{**AS_JSON, "dest": "form_of_output"})
-    _add_judge_options(parser)
-
-
-def _add_judge_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("checking a judge on built-in cases")
-    group.add_argument(
-        "--built-in", action="store_true", help="compare a judge with known verdicts; without FILE"
-    )
-    group.add_argument("--judge", help="the judge (default: RAG_EVAL_JUDGE, else lexical)")
-    group.add_argument("--form", choices=tuple(_FORMS), help="form of the replies (default: both)")
-    group.add_argument(
-        "--bound",
-        type=_share,
-        metavar="SHARE",
-        help=f"share of right replies that every task must reach (default: {_BOUND})",
-    )
-    group.add_argument("--concurrency", type=count_up_to(), help="cases at once (default: 16)")
-    group.add_argument("--prices", metavar="FILE", help="prices of judge tokens, JSON")
+    judge: Options = {
+        "--built-in": (
+            "compare a judge with known verdicts; without FILE",
+            {"action": "store_true"},
+        ),
+        "--judge": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
+        "--form": ("form of the replies (default: both)", {"choices": tuple(_FORMS)}),
+        "--bound SHARE": (
+            f"share of right replies that every task must reach (default: {_BOUND})",
+            {"type": _share},
+        ),
+        "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),
+        "--prices FILE": ("prices of judge tokens, JSON", {}),
+    }
+    add_all(parser.add_argument_group("checking a judge on built-in cases"), judge)
 
 
 def _share(text: str) -> float:
@@ -141,35 +122,25 @@ def run(options: argparse.Namespace) -> int:
     if options.built_in:
         return _run_on_built_in_cases(options)
     if options.feedback is not None:
-        if options.disagreements:
-            msg = "--disagreements lists rows with a label, not with --feedback"
-            raise ConfigError(msg)
         return _run_on_feedback(options)
-    if options.by or options.feedback_name:
-        msg = "--by and --feedback-name need --feedback FILE"
-        raise ConfigError(msg)
-    rows = list(_rows(options.file))
-    observed = observations(rows, metric=options.metric)
-    found = [
-        _with_full_form(
-            calibration_of(
-                seen,
-                threshold=_threshold(name) if options.threshold is None else options.threshold,
-                label_threshold=options.label_threshold,
-                metric=name,
-            ),
-            rows,
+    rows = dict(_rows(options.file))
+    observed = observations(rows.items(), metric=options.metric)
+    calibrations = [
+        calibration_of(
             seen,
+            threshold=_threshold(name, options),
+            label_threshold=options.label_threshold,
+            metric=name,
         )
         for name, seen in observed.items()
     ]
     listed = {
-        one.metric: _disagreements(one, observed[one.metric], dict(rows))[: options.disagreements]
-        for one in found
+        c.metric: _disagreements(c, observed[c.metric], rows)[: options.disagreements]
+        for c in calibrations
     }
-    sys.stdout.write(f"{_text(found, options.form_of_output, listed)}\n")
+    _print(_output(calibrations, options.form_of_output, listed))
     if options.write is not None:
-        _write(options.write, found)
+        _write(options.write, calibrations)
     return 0
 
 
@@ -181,30 +152,28 @@ def _run_on_feedback(options: argparse.Namespace) -> int:
         metric=options.metric,
         name=options.feedback_name,
     )
-    found, periods = [], []
+    calibrations, shown, blocks = [], [], []
     for (name, version), timed in joined.observations.items():
         calibration = calibration_of(
-            [one for _, one in timed],
-            threshold=_threshold(name) if options.threshold is None else options.threshold,
+            [seen for _, seen in timed],
+            threshold=_threshold(name, options),
             label_threshold=_passing_label(options, timed),
             metric=f"{name} {version}" if name in joined.mixed else name,
         )
-        found.append(calibration)
-        periods.append(agreement_by(timed, options.by, like=calibration) if options.by else [])
-    if options.form_of_output == "json":
-        shown = json.dumps(
-            [
-                {**one.to_dict(), **({"periods": [p.to_dict() for p in of]} if of else {})}
-                for one, of in zip(found, periods, strict=True)
-            ],
-            indent=2,
-            ensure_ascii=False,
-        )
-    else:
-        shown = "\n\n".join(
-            "\n".join(map(str, [one, *of])) for one, of in zip(found, periods, strict=True)
-        )
-    sys.stdout.write(f"{shown}\n")
+        calibrations.append(calibration)
+        periods = agreement_by(timed, options.by, like=calibration) if options.by else {}
+        shown.append(calibration.to_dict())
+        if periods:
+            shown[-1]["periods"] = [
+                {"period": period, "labelled": c.labelled, "accuracy": c.accuracy.to_dict()}
+                for period, c in periods.items()
+            ]
+        lines = [
+            f"  {period:<10} {c.labelled:>6} labelled  accuracy {c.accuracy}"
+            for period, c in periods.items()
+        ]
+        blocks.append("\n".join([repr(calibration), *lines]))
+    _print(shown if options.form_of_output == "json" else "\n\n".join(blocks))
     if joined.unmatched:
         first = joined.unmatched[0]
         sys.stderr.write(
@@ -218,8 +187,15 @@ def _run_on_feedback(options: argparse.Namespace) -> int:
                 f" several versions of {', '.join(joined.mixed)}; pass the scores of one version"
             )
             raise ConfigError(msg)
-        _write(options.write, found)
+        _write(options.write, calibrations)
     return 0
+
+
+def _print(output: object) -> None:
+    """Print a text as it is, and any other object as JSON."""
+    is_text = isinstance(output, str)
+    text = output if is_text else json.dumps(output, indent=2, ensure_ascii=False)
+    sys.stdout.write(f"{text}\n")
 
 
 # --- a judge on built-in cases --------------------------------------------------------------------
@@ -243,6 +219,10 @@ def _check_usage(options: argparse.Namespace) -> None:
         msg = "name a FILE with human labels, or --built-in to check a judge"
     elif of_judge and not options.built_in:
         msg = f"--{of_judge[0].replace('_', '-')} needs --built-in"
+    elif options.feedback is None and (options.by or options.feedback_name):
+        msg = "--by and --feedback-name need --feedback FILE"
+    elif options.feedback is not None and options.disagreements:
+        msg = "--disagreements lists rows with a label, not with --feedback"
     if msg:
         raise ConfigError(msg)
 
@@ -252,26 +232,24 @@ def _run_on_built_in_cases(options: argparse.Namespace) -> int:
     config = Config.from_env(**{name: v for name, v in settings.items() if v is not None})
     bound = _BOUND if options.bound is None else options.bound
     prices = load_prices(config.prices)
-    checks = asyncio.run(_checks(config, _FORMS[options.form or "both"], prices))
+    judge = build_plain_judge(config)
+
+    async def check() -> list[Check]:
+        return [
+            await check_judge(judge, form=form, prices=prices, concurrency=config.concurrency)
+            for form in _FORMS[options.form or "both"]
+        ]
+
+    checks = asyncio.run(check())
     if options.form_of_output == "json":
         results = [
-            {**check.to_dict(), "below": check.below(bound), "means": check.meaning(bound)}
-            for check in checks
+            {**each.to_dict(), "below": each.below(bound), "weak": each.weak(bound)}
+            for each in checks
         ]
-        report = {"bound": bound, "currency": prices.currency, "checks": results}
-        text = json.dumps(report, indent=2, ensure_ascii=False)
+        _print({"bound": bound, "currency": prices.currency, "checks": results})
     else:
-        text = check_table(checks, bound=bound, currency=prices.currency)
-    sys.stdout.write(f"{text}\n")
-    return 1 if any(check.below(bound) for check in checks) else 0
-
-
-async def _checks(config: Config, forms: Sequence[Form], prices: Prices) -> list[Check]:
-    judge = build_plain_judge(config)
-    return [
-        await check_judge(judge, form=form, prices=prices, concurrency=config.concurrency)
-        for form in forms
-    ]
+        _print(check_table(checks, bound=bound, currency=prices.currency))
+    return 1 if any(each.below(bound) for each in checks) else 0
 
 
 # --- labels and feedback --------------------------------------------------------------------------
@@ -282,20 +260,6 @@ def _passing_label(options: argparse.Namespace, timed: Sequence[Timed]) -> float
     labels = [one.label for _, one in timed if one.label is not None]
     is_unit = all(0 <= label <= 1 for label in labels)
     return _GOOD if options.label_threshold is None and is_unit else options.label_threshold
-
-
-def _with_full_form(
-    found: Calibration, rows: Sequence[tuple[str, Any]], seen: Sequence[Observation]
-) -> Calibration:
-    """Add to ``found`` how the scores of a metric agree with the scores of its full form.
-
-    In the full form of a metric, the judge breaks up the answer into claims. If the rows do not
-    have scores of the full form, ``found`` is returned unchanged.
-    """
-    full = scores_of(f"{found.metric}{FULL}", rows)
-    if len(full) != len(seen) or not any(one.score is not None for one in full):
-        return found
-    return replace(found, full_form=form_agreement(seen, full, threshold=found.threshold))
 
 
 def _write(path: Path, found: Iterable[Calibration]) -> None:
@@ -328,31 +292,31 @@ def _rows(file: str) -> Iterator[tuple[str, Any]]:
         yield f"{file}, row {index}{line}", record.cells
 
 
-def _threshold(name: str) -> float | None:
-    """Return the default threshold of the built-in metric ``name``; None for other metrics."""
-    plain = name.removesuffix(FULL)
-    made = METRICS[plain]() if plain in METRICS else None
-    return getattr(made, "threshold", None)
+def _threshold(name: str, options: argparse.Namespace) -> float | None:
+    """Return ``--threshold``, or else the default threshold of a built-in metric."""
+    metric = METRICS[name]() if options.threshold is None and name in METRICS else None
+    threshold: float | None = getattr(metric, "threshold", options.threshold)
+    return threshold
 
 
 def _disagreements(
     found: Calibration, seen: Sequence[Observation], cells: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the rows of which metric and label pass one and fail the other, with their texts.
+    """Return the rows on which metric and label disagree, the farthest from the threshold first.
 
-    The row whose score is the farthest from the threshold comes first. ``cells`` has the cells of
-    each row by its name. Without thresholds of score and label, there are none.
+    ``cells`` has the cells of each row by its name. Without both thresholds, there are none.
     """
     limit, passing = found.threshold, found.label_threshold
     if limit is None or passing is None:
         return []
-    known = [(one.score, one.label, one.where) for one in seen]
     rows = [
-        (abs(score - limit), {"row": where, "score": score, "label": label, **_texts(cells[where])})
-        for score, label, where in known
-        if score is not None and label is not None and (score >= limit) != (label >= passing)
+        (abs(o.score - limit), {"row": o.where, "score": o.score, "label": o.label})
+        for o in seen
+        if o.score is not None and o.label is not None
+        if (o.score >= limit) != (o.label >= passing)
     ]
-    return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+    rows.sort(key=lambda pair: -pair[0])
+    return [{**row, **_texts(cells[str(row["row"])])} for _, row in rows]
 
 
 def _texts(cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,16 +330,15 @@ def _texts(cells: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in texts.items() if value}
 
 
-def _text(
-    found: list[Calibration], form: str, listed: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> str:
+def _output(
+    calibrations: list[Calibration], form: str, listed: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> object:
     if form == "json":
-        told = [
-            one.to_dict() | ({"disagreements": listed[one.metric]} if listed[one.metric] else {})
-            for one in found
+        return [
+            c.to_dict() | ({"disagreements": listed[c.metric]} if listed[c.metric] else {})
+            for c in calibrations
         ]
-        return json.dumps(told, indent=2, ensure_ascii=False)
-    return "\n\n".join(map(repr, found)) + "".join(
+    return "\n\n".join(map(repr, calibrations)) + "".join(
         f"\n\n{name}, rows on which metric and label disagree:\n" + "\n".join(map(_line, rows))
         for name, rows in listed.items()
         if rows

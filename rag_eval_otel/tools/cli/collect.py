@@ -12,7 +12,7 @@ from rag_eval_otel.capture.otlp_files import Message, messages_in
 from rag_eval_otel.config import Config
 from rag_eval_otel.environment import switch
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.cli.options import require_another_file
+from rag_eval_otel.tools.cli.options import Options, add_all, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect
 from rag_eval_otel.tools.files import check_samples_output, writing_samples
 from rag_eval_otel.tools.stored import langfuse_messages, mlflow_messages, phoenix_messages
@@ -38,62 +38,48 @@ def _moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
+_OPTIONS: Options = {
+    "files FILE": ("traces of a collector's file exporter", {"type": Path, "nargs": "*"}),
+    "--phoenix PROJECT": (
+        "read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
+        {},
+    ),
+    "--mlflow EXPERIMENT": ("read the traces of an experiment in MLflow (MLFLOW_TRACKING_URI)", {}),
+    "--langfuse": (
+        (
+            "read the observations of the project to which the keys belong (LANGFUSE_BASE_URL,"
+            " LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY, LANGFUSE_TRACING_ENVIRONMENT)"
+        ),
+        {"action": "store_true"},
+    ),
+    "--since TIME": (
+        "of a backend, only spans that started at or after this time: 2026-11-22T09:00Z",
+        {"type": _moment},
+    ),
+    "--until TIME": ("of a backend, only spans that started before this time", {"type": _moment}),
+    "-o --output OUTPUT": (".jsonl", {"type": Path, "required": True}),
+    "--failed": (
+        "only turns whose span has the label fail (rag.evaluation.label)",
+        {"action": "store_const", "const": "fail", "default": "any", "dest": "label"},
+    ),
+    "--share SHARE": (
+        "only this share of the traces, drawn at random (default: 1, all)",
+        {"type": float, "default": 1.0},
+    ),
+    "--seed N": ("draw other traces (default: 0)", {"type": int, "default": 0}),
+    "--contexts-from-prompt on|off": (
+        "read contexts in prompts, if a trace has no retrieval (default: off)",
+        {"type": switch},
+    ),
+    "--value-limit N": (
+        "length to which the application cut texts (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
+        {"type": int},
+    ),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", type=Path, nargs="*")
-    parser.add_argument(
-        "--phoenix",
-        metavar="PROJECT",
-        help="read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
-    )
-    parser.add_argument(
-        "--mlflow",
-        metavar="EXPERIMENT",
-        help="read the traces of an experiment in MLflow (MLFLOW_TRACKING_URI)",
-    )
-    parser.add_argument(
-        "--langfuse",
-        action="store_true",
-        help="read the observations of the project to which the keys belong (LANGFUSE_BASE_URL,"
-        " LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY, LANGFUSE_TRACING_ENVIRONMENT)",
-    )
-    for name, told in (("--since", "at or after"), ("--until", "before")):
-        parser.add_argument(
-            name,
-            type=_moment,
-            metavar="TIME",
-            help=f"of a backend, only spans that started {told} this time: 2026-11-22T09:00Z",
-        )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUTPUT", help=".jsonl")
-    parser.add_argument(
-        "--failed",
-        action="store_const",
-        const="fail",
-        default="any",
-        dest="label",
-        help="only turns whose span has the label fail (rag.evaluation.label)",
-    )
-    parser.add_argument(
-        "--share",
-        type=float,
-        default=1.0,
-        metavar="SHARE",
-        help="only this share of the traces, drawn at random (default: 1, all)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="draw other traces (default: 0)"
-    )
-    parser.add_argument(
-        "--contexts-from-prompt",
-        type=switch,
-        metavar="on|off",
-        help="read contexts in prompts, if a trace has no retrieval (default: off)",
-    )
-    parser.add_argument(
-        "--value-limit",
-        type=int,
-        metavar="N",
-        help="length to which the application cut texts (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
-    )
+    add_all(parser, _OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,127 +5,73 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from rag_eval_otel.drift import Stream
 from rag_eval_otel.drift.detector import Alarm, BettingDetector, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
-from rag_eval_otel.tools.cli.options import AS_JSON
-from rag_eval_otel.tools.files import write_whole
-from rag_eval_otel.tools.report import DriftPlot, drift_page
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all
 from rag_eval_otel.tools.rows import Row, unit_value
 from rag_eval_otel.tools.scores import read_scores
+from rag_eval_otel.tools.stats import mean_of
 
 _MIN_GAP = 3600.0  # seconds between two scores
 _GAP_FACTOR = 50  # times the median time between two scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One score on the scale 0 to 1, with its position in the file.
-
-    ``value`` is None if the row has no score. ``place`` names the row or trace, for messages.
-    """
+class Point(NamedTuple):
+    """One score on [0, 1], or None; the name of its row or trace; and its time, if it is known."""
 
     value: float | None
     place: str
-    time: float | None = None
+    time: float | None
 
 
-@dataclass(slots=True)
-class Series:
-    """The scores of one metric version in one service (a *stream*), in order."""
+def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[Point]]:
+    """Read the scores in the file ``path``, by stream: a metric version of one service.
 
-    stream: Stream
-    points: list[Point] = field(default_factory=list)
-
-
-def read_series(path: Path, *, metric: str | None = None) -> list[Series]:
-    """Read the scores in the file ``path``, and return them by stream.
-
-    A stream is a metric version of one service. The file is a table of scores, or spans and log
-    records as OTLP JSON. ``metric`` selects one metric. If the times of a stream run backwards, the
-    scores of the stream are sorted by time. Raises `ConfigError` if the file cannot be read or has
-    no scores.
+    ``metric`` selects one metric. If the times of a stream run backwards, its scores are sorted by
+    time. Raises `ConfigError` if the file cannot be read or has no scores.
     """
-    found: dict[Stream, Series] = {}
+    streams: defaultdict[Stream, list[Point]] = defaultdict(list)
     for row in read_scores(path, metric=metric):
         if not isinstance(row, Row):
             continue
         for score in row.scores:
             stream = Stream(service=row.service, name=score.name, version=score.version)
-            point = Point(value=unit_value(score), place=row.place, time=row.time)
-            found.setdefault(stream, Series(stream)).points.append(point)
-    if not any(point.value is not None for series in found.values() for point in series.points):
-        names = ", ".join(dict.fromkeys(stream.name for stream in found))
+            streams[stream].append(Point(unit_value(score), row.place, row.time))
+    if all(point.value is None for points in streams.values() for point in points):
+        names = ", ".join(dict.fromkeys(stream.name for stream in streams))
         msg = f"{path} has evaluations of {names}, but none of them gave a score"
         raise ConfigError(msg)
-    for series in found.values():
-        _order(series)
-    return list(found.values())
+    for stream, points in streams.items():
+        _order(stream.name, points)
+    return streams
 
 
-# --- order ----------------------------------------------------------------------------------------
-
-
-def _order(series: Series) -> None:
-    """Sort the scores of ``series`` by time if every score has a time.
-
-    Log a warning if the scores were not in order of time, or if there is a long gap without scores.
-    """
-    times = [point.time for point in series.points if point.time is not None]
-    if len(times) < len(series.points):
+def _order(name: str, points: list[Point]) -> None:
+    """Sort ``points`` by time if each has one, and log if they were not, or have a long gap."""
+    times = [point.time for point in points if point.time is not None]
+    if len(times) < len(points):
         return
-    if any(later < earlier for earlier, later in pairwise(times)):
+    if times != sorted(times):
         log.warning(
-            "drift: the times of %s run backwards; its scores are taken in order of time",
-            series.stream.name,
+            "drift: the times of %s run backwards; its scores are taken in order of time", name
         )
-        series.points.sort(key=lambda point: point.time or 0.0)
-    _warn_about_gap(series.stream.name, sorted(times))
-
-
-def _warn_about_gap(name: str, times: Iterable[float]) -> None:
-    times = list(times)
-    steps = sorted(later - earlier for earlier, later in pairwise(times))
+        points.sort(key=lambda point: point.time or 0.0)
+    steps = sorted(later - earlier for earlier, later in pairwise(sorted(times)))
     if steps and steps[-1] > max(_MIN_GAP, _GAP_FACTOR * steps[len(steps) // 2]):
         log.warning(
             "drift: %s has no scores for %.1f hours; evidence from before the gap is kept",
             name,
             steps[-1] / 3600,
         )
-
-
-_PLOTS: Mapping[str, Literal["html", "svg"]] = {".html": "html", ".htm": "html", ".svg": "svg"}
-
-
-def _check_plot(path: Path) -> None:
-    if path.suffix.lower() not in _PLOTS:
-        msg = f"--plot {path}: cannot draw {path.suffix or 'without a suffix'}; use .svg or .html"
-        raise ConfigError(msg)
-
-
-def _plot(findings: Sequence[Finding], path: Path, *, name: str) -> None:
-    """Draw the scores and alarms of each finding, below each other, into the file ``path``."""
-    plots = []
-    for finding in findings:
-        stream = finding.series.stream
-        plots.append(
-            DriftPlot(
-                title=" ".join(filter(None, (stream.service, stream.name, stream.version))),
-                values=[point.value or 0.0 for point in finding.points],
-                alarms=finding.alarms,
-                baseline=finding.before,
-                learned=finding.learned,
-            )
-        )
-    page = drift_page(plots, name=name, form=_PLOTS[path.suffix.lower()])
-    write_whole(path, page, option="--plot")
 
 
 DESCRIPTION = """\
@@ -144,80 +90,68 @@ Exit status: 0 no drift, 1 drift, 2 misuse.
 """
 
 
+_OPTIONS: Options = {
+    "file FILE": ("scores, in their order", {"type": Path}),
+    "--metric NAME": ("use this metric only", {}),
+    "--target MEAN": ("the mean that the scores should have", {"type": float}),
+    "--reference FILE": ("learn the baseline from this file", {"type": Path}),
+    "--learn N": (
+        "learn the baseline from the first N scores (default: 2000, or half of a short file)",
+        {"type": int},
+    ),
+    "--every N": (
+        "allow one false alarm in N scores (default: 100000)",
+        {"type": float, "default": 100_000},
+    ),
+    "--direction": ("(default: both)", {"choices": ("both", "down", "up"), "default": "both"}),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--metric", metavar="NAME", help="use this metric only")
-    parser.add_argument(
-        "--target", type=float, metavar="MEAN", help="the mean that the scores should have"
-    )
-    parser.add_argument(
-        "--reference", type=Path, metavar="FILE", help="learn the baseline from this file"
-    )
-    parser.add_argument(
-        "--learn",
-        type=int,
-        metavar="N",
-        help="learn the baseline from the first N scores (default: 2000, or half of a short file)",
-    )
-    parser.add_argument(
-        "--every",
-        type=float,
-        default=100_000,
-        metavar="N",
-        help="allow one false alarm in N scores (default: 100000)",
-    )
-    parser.add_argument(
-        "--direction", choices=("both", "down", "up"), default="both", help="(default: both)"
-    )
-    _add_outputs(parser)
-
-
-def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the scores: .svg or .html")
+    add_all(parser, _OPTIONS)
     parser.add_argument("--json", **AS_JSON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The drift alarms in the scores of one metric version in one service.
+    """The drift alarms in the scores of one stream.
 
-    ``points`` are the valid scores. ``before`` is the baseline, the mean before a change.
-    ``learned`` is the number of scores from which the detector learned the baseline.
+    ``points`` are the valid scores, and ``without`` is the number of others. ``before`` is the
+    baseline, the mean before a change. ``learned`` is the number of scores from which the detector
+    learned the baseline.
     """
 
-    series: Series
-    points: tuple[Point, ...]
+    stream: Stream
+    points: Sequence[Point]
+    without: int
     learned: int
     before: float | None
-    alarms: tuple[Alarm, ...]
+    alarms: Sequence[Alarm]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the alarms, the baseline and the number of scores as a dict for JSON."""
         return {
-            "service": self.series.stream.service,
-            "metric": self.series.stream.name,
-            "version": self.series.stream.version,
+            "service": self.stream.service,
+            "metric": self.stream.name,
+            "version": self.stream.version,
             "scores": len(self.points),
-            "without_score": len(self.series.points) - len(self.points),
+            "without_score": self.without,
             "learned_from": self.learned,
             "baseline": self.before,
-            "alarms": [self._alarm(alarm) for alarm in self.alarms],
-        }
-
-    def _alarm(self, alarm: Alarm) -> dict[str, Any]:
-        return {
-            **asdict(alarm),
-            "change": alarm.change,
-            "at": self.points[alarm.index].place,
-            "since": self.points[alarm.onset].place,
-            "worst": [point.place for point in self.worst(alarm)],
+            "alarms": [
+                {
+                    **asdict(alarm),
+                    "change": alarm.change,
+                    "at": self.points[alarm.index].place,
+                    "since": self.points[alarm.onset].place,
+                    "worst": [point.place for point in self.worst(alarm)],
+                }
+                for alarm in self.alarms
+            ],
         }
 
     def worst(self, alarm: Alarm) -> list[Point]:
-        """Return the five worst scores between the onset of the change and ``alarm``.
-
-        The worst scores are the lowest, or the highest if the alarm says that scores went up.
-        """
+        """Return the five lowest scores of the change, or the highest if scores went up."""
         seen = self.points[alarm.onset : alarm.index + 1]
         sign = -1 if alarm.direction == "up" else 1
         return sorted(seen, key=lambda point: sign * (point.value or 0.0))[:5]
@@ -225,36 +159,32 @@ class Finding:
 
 def run(options: argparse.Namespace) -> int:
     """Print the drift alarms of each metric in the file. Return 1 if there is an alarm, else 0."""
-    if options.plot is not None:
-        _check_plot(options.plot)
-    found = read_series(options.file, metric=options.metric)
-    reference = _reference(options)
-    findings = [_detect(series, options, reference.get(series.stream.name)) for series in found]
-    shown = [finding.to_dict() for finding in findings]
-    text = json.dumps(shown, indent=2) if options.form == "json" else _table(findings)
+    streams = read_streams(options.file, metric=options.metric)
+    reference: dict[str, list[float | None]] = {}
+    if options.reference is not None:
+        for stream, points in read_streams(options.reference, metric=options.metric).items():
+            reference.setdefault(stream.name, []).extend(point.value for point in points)
+    findings = [
+        _detect(stream, points, options, reference.get(stream.name))
+        for stream, points in streams.items()
+    ]
+    text = "\n\n".join(map(_text, findings))
+    if options.form == "json":
+        text = json.dumps([finding.to_dict() for finding in findings], indent=2)
     sys.stdout.write(f"{text}\n")
-    if options.plot is not None:
-        _plot(findings, options.plot, name=options.file.name)
     return 1 if any(finding.alarms for finding in findings) else 0
 
 
-def _reference(options: argparse.Namespace) -> dict[str, list[float | None]]:
-    """Return the scores in the file of ``--reference``, by metric."""
-    if options.reference is None:
-        return {}
-    found: dict[str, list[float | None]] = {}
-    for series in read_series(options.reference, metric=options.metric):
-        found.setdefault(series.stream.name, []).extend(p.value for p in series.points)
-    return found
-
-
 def _detect(
-    series: Series, options: argparse.Namespace, reference: Sequence[float | None] | None
+    stream: Stream,
+    scores: Sequence[Point],
+    options: argparse.Namespace,
+    reference: Sequence[float | None] | None,
 ) -> Finding:
     if options.reference is not None and reference is None:
-        msg = f"{options.reference} has no scores of {series.stream.name}"
+        msg = f"{options.reference} has no scores of {stream.name}"
         raise ConfigError(msg)
-    points = tuple(point for point in series.points if valid_score(point.value) is not None)
+    points = [point for point in scores if valid_score(point.value) is not None]
     first = default_learn(len(points)) if options.learn is None else options.learn
     detector = BettingDetector(
         target=options.target,
@@ -266,46 +196,33 @@ def _detect(
     learned = 0 if reference or options.target is not None else first
     alarms = [
         detector.alarm
-        for point in series.points
+        for point in scores
         if detector.update(point.value) and detector.alarm is not None
     ]
-    before = alarms[0].before if alarms else _mean(points, learned, reference, options.target)
+    values = reference or [point.value for point in points[:learned]]
+    known = [value for value in values if value is not None]
+    before = options.target if options.target is not None else mean_of(known)
     return Finding(
-        series=series, points=points, learned=learned, before=before, alarms=tuple(alarms)
+        stream=stream,
+        points=points,
+        without=len(scores) - len(points),
+        learned=learned,
+        before=alarms[0].before if alarms else before,
+        alarms=alarms,
     )
 
 
-def _mean(
-    points: Sequence[Point],
-    learned: int,
-    reference: Sequence[float | None] | None,
-    target: float | None,
-) -> float | None:
-    if target is not None:
-        return target
-    values = reference or [point.value for point in points[:learned]]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _table(findings: Sequence[Finding]) -> str:
-    return "\n\n".join("\n".join(_lines(finding)) for finding in findings)
-
-
-def _lines(finding: Finding) -> list[str]:
-    stream, count = finding.series.stream, len(finding.points)
-    without = len(finding.series.points) - count
+def _text(finding: Finding) -> str:
+    stream, count, without = finding.stream, len(finding.points), finding.without
     head = " ".join(filter(None, (stream.service, stream.name, stream.version)))
     baseline = "unknown" if finding.before is None else f"{finding.before:.3f}"
-    lines = [
-        f"{head}: {count} scores, {without} without; baseline {baseline}"
-        + (f" from the first {finding.learned}" if finding.learned else "")
-    ]
+    learned = f" from the first {finding.learned}" if finding.learned else ""
+    lines = [f"{head}: {count} scores, {without} without; baseline {baseline}{learned}"]
     if finding.learned > count:
         lines.append(f"  too few scores: the baseline needs {finding.learned}")
     elif not finding.alarms:
         lines.append("  no drift")
-    return [*lines, *(_line(finding, alarm) for alarm in finding.alarms)]
+    return "\n".join([*lines, *(_line(finding, alarm) for alarm in finding.alarms)])
 
 
 def _line(finding: Finding, alarm: Alarm) -> str:

@@ -21,15 +21,12 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
-from rag_eval_otel.judge.models import (
-    build_embedder,
-    build_plain_judge,
-)
-from rag_eval_otel.metrics import Metric, metric_names, resolve_metrics, with_thresholds
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge
+from rag_eval_otel.metrics import metric_names, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.registry import scale_of
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.thresholds import thresholds_of
-from rag_eval_otel.tools.cli.options import AS_JSON, require_another_file
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect
 from rag_eval_otel.tools.dataset import Budget, Run
 from rag_eval_otel.tools.export import Exported, Targets, export
@@ -48,111 +45,80 @@ def _pairs(text: str) -> dict[str, str]:
     return {field: column for field, _, column in pairs}
 
 
-_GATE: Mapping[str, Mapping[str, Any]] = {
-    "--fail-under": {
-        "action": "append",
-        "default": [],
-        "metavar": "METRIC=MEAN",
-        "help": "exit with 3 if the mean of a metric is lower; may be given several times",
-    },
-    "--fail-under-pass-rate": {
-        "type": float,
-        "metavar": "SHARE",
-        "help": "exit with 3 if a smaller share of rows has the label pass",
-    },
-    "--baseline": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "scores of an earlier run over the same questions, for --no-worse",
-    },
-    "--no-worse": {
-        "action": "append",
-        "default": [],
-        "metavar": "METRIC[=DROP]",
-        "help": "exit with 3 if a metric is lower than in the baseline, by more than DROP and more"
-        " than chance; may be given several times",
-    },
-    "--level": {
-        "type": float,
-        "metavar": "SHARE",
-        "help": f"share of unchanged runs that fail --no-worse by chance (default: {LEVEL})",
-    },
-    "--versions": {
-        "choices": ("same", "any"),
-        "help": "any: compare also with a baseline of another judge, metric or prompt",
-    },
-    "--junit": {"type": Path, "metavar": "FILE", "help": "write the gate's result as JUnit XML"},
+_MANY: Mapping[str, Any] = {"action": "append", "default": []}
+_OPTIONS: Options = {
+    "--repairs N": (
+        "repeat a request at most N times if its reply is not usable (default: 1)",
+        {"type": count_up_to(), "default": 1},
+    ),
+    "--columns FIELD=COLUMN,...": (
+        "columns with other names: question=prompt,answer=output",
+        {"type": _pairs},
+    ),
+    "--traces": (
+        "FILE has traces as the file exporter of a collector writes them (OTLP), not rows",
+        {"action": "store_true"},
+    ),
+    "--limit N": ("evaluate the first N rows only", {"type": count_up_to()}),
+    "--output FILE": ("write the scores of each row: .jsonl, .csv or .parquet", {"type": Path}),
+    "--with-texts": (
+        "write question, contexts, answer and reference to OUTPUT, too (default: on)",
+        {"choices": ("on", "off"), "default": "on"},
+    ),
+    "--otlp": (
+        "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
+        {"action": "store_const", "const": "on", "default": "off"},
+    ),
+    "--backend NAMES": (
+        (
+            "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object"
+            " (default: RAG_EVAL_BACKENDS, if each row has a span)"
+        ),
+        {"type": names},
+    ),
+    "--cache FILE": (
+        "cache of scores (default: OUTPUT.cache, deleted when all rows are scored)",
+        {"type": Path},
+    ),
+    "--max-requests N": ("send at most N judge requests", {"type": count_up_to()}),
+    "--max-tokens N": ("send no judge request after N tokens", {"type": count_up_to()}),
+    "--progress": (
+        "the number of rows done, on stderr (default: auto, on a terminal)",
+        {"choices": ("auto", "on", "off"), "default": "auto"},
+    ),
+    "--raise-on-failure": (
+        "stop at the first row with an error instead of a score",
+        {"action": "store_true"},
+    ),
+    "--fail-under METRIC=MEAN": (
+        "exit with 3 if the mean of a metric is lower; may be given several times",
+        _MANY,
+    ),
+    "--fail-under-pass-rate SHARE": (
+        "exit with 3 if a smaller share of rows has the label pass",
+        {"type": float},
+    ),
+    "--baseline FILE": (
+        "scores of an earlier run over the same questions, for --no-worse",
+        {"type": Path},
+    ),
+    "--no-worse METRIC[=DROP]": (
+        (
+            "exit with 3 if a metric is lower than in the baseline, by more than DROP and more"
+            " than chance; may be given several times"
+        ),
+        _MANY,
+    ),
+    "--level SHARE": (
+        f"share of unchanged runs that fail --no-worse by chance (default: {LEVEL})",
+        {"type": float},
+    ),
+    "--versions": (
+        "any: compare also with a baseline of another judge, metric or prompt",
+        {"choices": ("same", "any")},
+    ),
+    "--junit FILE": ("write the gate's result as JUnit XML", {"type": Path}),
 }
-"""The options of the gate."""
-
-
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "--repairs": {
-        "type": count_up_to(),
-        "default": 1,
-        "metavar": "N",
-        "help": "repeat a request at most N times if its reply is not usable (default: 1)",
-    },
-    "--columns": {
-        "type": _pairs,
-        "metavar": "FIELD=COLUMN,...",
-        "help": "columns with other names: question=prompt,answer=output",
-    },
-    "--traces": {
-        "action": "store_true",
-        "help": "FILE has traces as the file exporter of a collector writes them (OTLP), not rows",
-    },
-    "--limit": {"type": count_up_to(), "metavar": "N", "help": "evaluate the first N rows only"},
-    "--output": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write the scores of each row: .jsonl, .csv or .parquet",
-    },
-    "--with-texts": {
-        "choices": ("on", "off"),
-        "default": "on",
-        "help": "write question, contexts, answer and reference to OUTPUT, too (default: on)",
-    },
-    "--otlp": {
-        "action": "store_const",
-        "const": "on",
-        "default": "off",
-        "help": "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
-    },
-    "--backend": {
-        "type": names,
-        "metavar": "NAMES",
-        "help": "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object"
-        " (default: RAG_EVAL_BACKENDS, if each row has a span)",
-    },
-    "--cache": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "cache of scores (default: OUTPUT.cache, deleted when all rows are scored)",
-    },
-    "--max-requests": {
-        "type": count_up_to(),
-        "metavar": "N",
-        "help": "send at most N judge requests",
-    },
-    "--max-tokens": {
-        "type": count_up_to(),
-        "metavar": "N",
-        "help": "send no judge request after N tokens",
-    },
-    "--progress": {
-        "choices": ("auto", "on", "off"),
-        "default": "auto",
-        "help": "the number of rows done, on stderr (default: auto, on a terminal)",
-    },
-    "--raise-on-failure": {
-        "action": "store_true",
-        "help": "stop at the first row with an error instead of a score",
-    },
-    "--json": AS_JSON,
-    **_GATE,
-}
-"""The keyword arguments of ``add_argument`` for each option of the command."""
 
 
 DESCRIPTION = """\
@@ -180,8 +146,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="list the metrics, also of installed packages: name, needs, judge requests, range",
     )
     add_scoring_options(parser, unit="row")
-    for name, arguments in _OPTIONS.items():
-        parser.add_argument(name, **arguments)
+    add_all(parser, _OPTIONS)
+    parser.add_argument("--json", **AS_JSON)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -226,25 +192,22 @@ def _metrics(form: str) -> str:
 
     The number of judge requests is that of a metric which shares none with others.
     """
-    metrics = [resolve_metrics([name])[0] for name in metric_names()]
-    rows: list[dict[str, Any]] = [
-        {
-            "name": metric.name,
-            "needs": sorted(metric.needs),
-            "requests": str(getattr(metric, "requests", "")),
-            "range": _range_of(metric),
-        }
-        for metric in metrics
-    ]
+    rows: list[dict[str, Any]] = []
+    for name in metric_names():
+        (metric,) = resolve_metrics([name])
+        low, high = scale_of(metric)
+        rows.append(
+            {
+                "name": metric.name,
+                "needs": sorted(metric.needs),
+                "requests": str(getattr(metric, "requests", "")),
+                "range": f"{low:g} to {high:g}" if math.isfinite(high - low) else "",
+            }
+        )
     if form == "json":
         return json.dumps(rows, indent=2, ensure_ascii=False)
     cells = [(r["name"], ", ".join(r["needs"]), r["requests"], r["range"]) for r in rows]
     return aligned([tuple(rows[0]), *cells], left=len(rows[0]))
-
-
-def _range_of(metric: Metric) -> str:
-    low, high = scale_of(metric)
-    return f"{low:g} to {high:g}" if math.isfinite(high - low) else ""
 
 
 def _report(
@@ -268,54 +231,42 @@ def _report(
 def _remark(file: str, exported: Exported, cache: Path | None) -> None:
     """Write to stderr what is missing: rows, traces and scores."""
     totals = exported.totals
-    if not totals.rows:
-        sys.stderr.write(f"rag-eval-otel: {file} has no rows: nothing was scored\n")
-    if exported.unsent:
-        sys.stderr.write(f"rag-eval-otel: {exported.unsent} traces could not be sent\n")
-    for (backend, reason), number in exported.undelivered.items():
-        sys.stderr.write(
-            f"rag-eval-otel: {backend} did not get {number} scores ({reason}); docs/backends.md\n"
-        )
+    remarks = [
+        *([f"{file} has no rows: nothing was scored"] if not totals.rows else []),
+        *([f"{exported.unsent} traces could not be sent"] if exported.unsent else []),
+        *(
+            f"{backend} did not get {number} scores ({reason}); docs/backends.md"
+            for (backend, reason), number in exported.undelivered.items()
+        ),
+    ]
     if totals.stopped:
-        told = f"stopped after {totals.rows} rows ({totals.stopped})"
-        advice = "check the judge, its key and its address"
-        sys.stderr.write(f"rag-eval-otel: {visible(told)}; {advice}; {_kept(cache)}\n")
+        stopped = visible(f"stopped after {totals.rows} rows ({totals.stopped})")
+        remarks.append(f"{stopped}; check the judge, its key and its address; {_kept(cache)}")
     elif totals.failed:
-        sys.stderr.write(
-            f"rag-eval-otel: {totals.failed} rows have errors instead of scores; {_kept(cache)}\n"
-        )
+        remarks.append(f"{totals.failed} rows have errors instead of scores; {_kept(cache)}")
     if totals.unscored:
-        sys.stderr.write(f"rag-eval-otel: {_unscored(totals)}; {_kept(cache)}\n")
-
-
-def _unscored(totals: Totals) -> str:
-    """Return a message that counts the rows without scores, and gives the reasons."""
-    reasons: Counter[str] = Counter()
-    for metric in totals.metrics:
-        reasons.update(metric.reasons)
-    rows = "1 row" if totals.unscored == 1 else f"{totals.unscored} rows"
-    why = ", ".join(reason for reason, _ in reasons.most_common(2))
-    return f"{rows} without a score: no metric can use what the judge says ({why})"
+        reasons = sum((Counter(metric.reasons) for metric in totals.metrics), Counter[str]())
+        why = ", ".join(reason for reason, _ in reasons.most_common(2))
+        rows = "1 row" if totals.unscored == 1 else f"{totals.unscored} rows"
+        remarks.append(
+            f"{rows} without a score: no metric can use what the judge says ({why}); {_kept(cache)}"
+        )
+    sys.stderr.writelines(f"rag-eval-otel: {remark}\n" for remark in remarks)
 
 
 def _shown(totals: Totals, result: GateResult | None, form: str) -> str:
     """Return the summary ``totals`` and the ``result`` of the gate as text or JSON."""
     if form == "json":
-        found = totals.to_dict() | ({} if result is None else {"gate": result.to_dict()})
-        return json.dumps(found, indent=2)
+        gate = {} if result is None else {"gate": result.to_dict()}
+        return json.dumps(totals.to_dict() | gate, indent=2)
     return repr(totals) if result is None else f"{totals!r}\n\n{result!r}"
 
 
 def _cache(options: argparse.Namespace) -> Path | None:
-    """Return the path of the score cache: ``--cache``, or else a path beside the output file.
-
-    If neither option is given, return None.
-    """
-    if options.cache is not None or options.output is None:
-        given: Path | None = options.cache
-        return given
-    output: Path = options.output
-    return output.with_name(f"{output.name}.cache")
+    """Return the path of the score cache, if any: ``--cache``, or else beside the output file."""
+    cache: Path | None = options.cache
+    output: Path | None = options.output
+    return cache if cache or not output else output.with_name(f"{output.name}.cache")
 
 
 def _kept(cache: Path | None) -> str:
@@ -395,10 +346,14 @@ def _rows(options: argparse.Namespace) -> Iterator[str]:
 def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
     """Return the check of the conditions in ``options``; None if there is no condition."""
     _require_conditions(options)
+    # A metric without a drop gets the drop 0.
+    drops = [
+        item if "=" in item else f"{item}=0" for text in options.no_worse for item in names(text)
+    ]
     gate = Gate(
         means=thresholds_of(",".join(options.fail_under), where="--fail-under"),
         pass_rate=options.fail_under_pass_rate,
-        no_worse=thresholds_of(_with_drops(options.no_worse), where="--no-worse"),
+        no_worse=thresholds_of(",".join(drops), where="--no-worse"),
         baseline=options.baseline,
         versions=options.versions or "same",
         level=LEVEL if options.level is None else options.level,
@@ -427,12 +382,6 @@ def _require_conditions(options: argparse.Namespace) -> None:
     if not options.no_worse and (options.level is not None or options.versions is not None):
         msg = "--level and --versions need --no-worse METRIC and --baseline FILE"
         raise ConfigError(msg)
-
-
-def _with_drops(named: Sequence[str]) -> str:
-    """Return the items of ``--no-worse``, in which a metric without a drop gets the drop 0."""
-    items = [item for text in named for item in names(text)]
-    return ",".join(item if "=" in item else f"{item}=0" for item in items)
 
 
 def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
+
+Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""Options by their names and metavar, ``-o --output FILE``, with help and further arguments."""
 
 AS_JSON: Mapping[str, Any] = {
     "dest": "form",
@@ -16,6 +20,15 @@ AS_JSON: Mapping[str, Any] = {
     "help": "print the result as JSON",
 }
 """The keyword arguments of ``add_argument`` for the option ``--json``."""
+
+
+def add_all(parser: argparse._ActionsContainer, options: Options) -> None:
+    """Add ``options`` to ``parser``; a name without dashes is that of a positional argument."""
+    for names, (text, arguments) in options.items():
+        words = names.split()
+        flags = [word for word in words if word.startswith("-")] or words[:1]
+        named = {"metavar": words[-1], **arguments} if words[len(flags) :] else arguments
+        parser.add_argument(*flags, help=text, **named)
 
 
 def check_page(page: Path, file: Path, *, option: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rag_eval_otel.arguments import count_up_to
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.cli.options import AS_JSON, check_page
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, check_page
 from rag_eval_otel.tools.compare import compare_files
 from rag_eval_otel.tools.files import write_whole
 from rag_eval_otel.tools.report import Shown, collect_scores, comparison_page, scores_page
@@ -35,42 +35,42 @@ Exit status: 0 written, 2 misuse.
 _WORST, _MOST_WORST = 10, 1000
 
 
+_OPTIONS: Options = {
+    "file FILE": ("the scores", {"type": Path}),
+    "other B": ("compare FILE with B", {"type": Path, "nargs": "?"}),
+    "-o --output PAGE": ("write a page: .html", {"type": Path}),
+    "--metric NAME": ("only this metric", {}),
+    "--worst N": (
+        (
+            "show the N lowest scores of each metric, or with B the N turns that changed the most,"
+            f" each way (default: {_WORST})"
+        ),
+        {"type": count_up_to(_MOST_WORST), "default": _WORST},
+    ),
+    "--explanations": (
+        "show explanations and questions where FILE has them; they quote user data",
+        {"action": "store_const", "const": "on", "default": "off"},
+    ),
+    "--texts": (
+        (
+            "show question, contexts and answer of turns, where FILE has them (default: on if"
+            " content capture is on, else off; with B on)"
+        ),
+        {"choices": ("on", "off")},
+    ),
+    "--trace-url URL": (
+        "link turns to their traces: 'http://localhost:16686/trace/{trace_id}'",
+        {},
+    ),
+    "--versions": (
+        "with B, any: compare also scores of other judges, metrics or prompts",
+        {"choices": ("same", "any")},
+    ),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("other", metavar="B", type=Path, nargs="?", help="compare FILE with B")
-    parser.add_argument("-o", "--output", type=Path, metavar="PAGE", help="write a page: .html")
-    parser.add_argument("--metric", metavar="NAME", help="only this metric")
-    parser.add_argument(
-        "--worst",
-        type=count_up_to(_MOST_WORST),
-        default=_WORST,
-        metavar="N",
-        help="show the N lowest scores of each metric, or with B the N turns that changed the most,"
-        f" each way (default: {_WORST})",
-    )
-    parser.add_argument(
-        "--explanations",
-        action="store_const",
-        const="on",
-        default="off",
-        help="show explanations and questions where FILE has them; they quote user data",
-    )
-    parser.add_argument(
-        "--texts",
-        choices=("on", "off"),
-        help="show question, contexts and answer of turns, where FILE has them (default: on if"
-        " content capture is on, else off; with B on)",
-    )
-    parser.add_argument(
-        "--trace-url",
-        metavar="URL",
-        help="link turns to their traces: 'http://localhost:16686/trace/{trace_id}'",
-    )
-    parser.add_argument(
-        "--versions",
-        choices=("same", "any"),
-        help="with B, any: compare also scores of other judges, metrics or prompts",
-    )
+    add_all(parser, _OPTIONS)
     parser.add_argument("--json", **AS_JSON)
 
 
