@@ -13,10 +13,9 @@ from rag_eval_otel.environment import first_set, variable
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.limits import Endpoint, Limits, title_of
+from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, title_of
 from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.outcomes import is_usable
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.prices import Prices, load_prices

@@ -36,8 +36,7 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.limits import Endpoint, Limits
-from rag_eval_otel.judge.outcomes import is_usable, retry_after, status_of
+from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after, status_of
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
 from rag_eval_otel.judge.usage import attempt, will_attempt

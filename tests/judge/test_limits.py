@@ -27,11 +27,13 @@ from rag_eval_otel.judge.limits import (
     Breaker,
     Endpoint,
     Limits,
+    Outcome,
     RetryBudget,
     Slots,
+    outcome_of,
+    retry_after,
     time_limit,
 )
-from rag_eval_otel.judge.outcomes import Outcome, outcome_of, retry_after
 from virtual_time import run_virtually
 
 T = TypeVar("T")
