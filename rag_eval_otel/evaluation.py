@@ -36,8 +36,7 @@ from rag_eval_otel.judge.models import (
     chosen_prices,
     chosen_prompts,
 )
-from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
-from rag_eval_otel.judge.shortening import clipped
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, clipped
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import measuring
 from rag_eval_otel.judge.wire import prompt_hash

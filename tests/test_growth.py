@@ -19,7 +19,7 @@ from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import USUAL, Messages, bare, is_in, json_in, place, words
 from rag_eval_otel.judge import texts
-from rag_eval_otel.judge.shortening import clipped
+from rag_eval_otel.judge.prompting import clipped
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.types import Passage, Sample
 from rag_eval_otel.untrusted import harmless, says_nothing, suspicions

@@ -26,9 +26,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge.prompting import prompt_text
+from rag_eval_otel.judge.prompting import CutText, prompt_text
 from rag_eval_otel.judge.replies import Reply
-from rag_eval_otel.judge.shortening import CutText
 from rag_eval_otel.judge.tasks import Example, Kind, Task
 from rag_eval_otel.untrusted import harmless
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from openai_server import HttpReply, ScriptedOpenAI
-from rag_eval_otel.embed import Embed, OpenAIEmbedder
+from rag_eval_otel.embed import Batches, Embed, OpenAIEmbedder
 from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, JudgeTransportError
-from rag_eval_otel.judge.batching import Batches
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import deadline, time_limit
 from rag_eval_otel.judge.usage import attempt
