@@ -22,8 +22,8 @@ from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint, deadline, with_deadline
 from rag_eval_otel.judge.openai import OpenAIClient
-from rag_eval_otel.judge.texts import features
 from rag_eval_otel.judge.usage import Ledger, Meter, current_meter, shared_by, will_attempt
+from rag_eval_otel.judge.words import features
 from rag_eval_otel.providers import provider_of
 from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors

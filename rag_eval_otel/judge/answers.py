@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.texts import claims_of, evades
+from rag_eval_otel.judge.words import claims_of, evades
 
 FULL, EVEN, PART = 0.75, 0.5, 0.25  # least shares: rating 2, a yes, rating 1
 _BY_THE_LEAST = 2  # the groundedness prompt for which the worst claim counts, not the mean

@@ -11,7 +11,7 @@ import questions
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge import texts
+from rag_eval_otel.judge import words
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Rating, Statements, Verdicts
 from rag_eval_otel.judge.tasks import Kind, Task
@@ -353,11 +353,11 @@ def test_an_answer_is_compared_with_its_reference() -> None:
 
 
 @pytest.mark.parametrize("block", ["ab cd. ", "ab ", "\ni", "잊a"])
-@pytest.mark.parametrize("length", [texts.MAX, 100_000])
+@pytest.mark.parametrize("length", [words.MAX, 100_000])
 def test_the_length_of_an_answer_is_bounded(block: str, length: int) -> None:
     """Of a longer answer than it reads, the judge says so; a context may be ten times as long."""
     answer, context = (block * (size // len(block)) for size in (length, 100_000))
     sample = Sample(question="Who wrote?", contexts=[context], answer=answer)
     found = asyncio.run(aevaluate(sample, judge=LexicalJudge(), embedder="hashing"))
-    assert (found["faithfulness"].reason == "too_long") == (length > texts.MAX)
+    assert (found["faithfulness"].reason == "too_long") == (length > words.MAX)
     assert found["context_relevance"].value is not None
