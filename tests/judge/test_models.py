@@ -213,6 +213,7 @@ def test_anthropic_is_told_the_schema(server: Providers) -> None:
         ("antropic/claude-x", "anthropic/claude-x"),
         ("ollama", "ollama/<model>"),
         ("locl/path", "local/path"),
+        ("langchian/groq:m", "langchain/groq:m"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_nearest(wrong: str, right: str) -> None:
@@ -223,7 +224,7 @@ def test_a_wrong_name_is_answered_with_the_nearest(wrong: str, right: str) -> No
 
 def test_providers_without_embeddings() -> None:
     """A provider that embeds nothing is not offered."""
-    for name in ("anthropic/m", "bedrock/m", "local/m"):
+    for name in ("anthropic/m", "bedrock/m", "langchain/openai:m", "local/m"):
         with pytest.raises(ConfigError, match="embedder"):
             Config(embedder=name)
 
@@ -287,6 +288,13 @@ def test_a_package_that_is_missing() -> None:
         pytest.skip("langchain-aws is installed")
     with pytest.raises(MissingDependencyError, match=r"rag-eval-otel\[bedrock\]"):
         build_plain_judge(Config(judge="bedrock/m"))
+
+
+@pytest.mark.parametrize(("name", "told"), [("groq:m", "langchain.groq"), ("xyzzy:m", "provider")])
+def test_a_model_that_langchain_cannot_make(name: str, told: str) -> None:
+    """The error names the package that is missing, or the provider that LangChain does not know."""
+    with pytest.raises(ConfigError, match=rf"langchain/{name} could not be made: .*{told}"):
+        build_plain_judge(Config(judge=f"langchain/{name}"))
 
 
 # --- everything takes a name ----------------------------------------------------------------------
