@@ -117,7 +117,7 @@ class OpenAIEmbedder:
         texts: Sequence[str] = body["input"]
 
         async def send() -> Vectors:
-            return _rows(await self._client.embeddings(body), len(texts))
+            return _rows(await self._client.post("/embeddings", body), len(texts))
 
         await self._client.open()  # now, because the time of an attempt is limited
         return await self.endpoint.call(send)
@@ -149,8 +149,7 @@ class LangChainEmbedder:
         self._call = SyncFirst(
             embeddings.embed_documents, embeddings.aembed_documents, max_threads=max_threads
         )
-        model = getattr(embeddings, "model", None)
-        self.model = model if isinstance(model, str) else type(embeddings).__name__
+        self.model = name_of(embeddings)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; exceptions of LangChain are raised."""
@@ -192,7 +191,7 @@ class HashingEmbedder:
         return row / norm if norm else row
 
 
-def name_of(embedder: Embedder) -> str:
+def name_of(embedder: object) -> str:
     """Return the model's name of ``embedder``, or the name of its class."""
     model = getattr(embedder, "model", None)
     return model if isinstance(model, str) else type(embedder).__name__
@@ -254,8 +253,7 @@ class Embed:
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
         size = sum(map(len, texts))
-        name = name_of(self._embedder)
-        meter = Meter(self._budget, model=name, size=size, part="embedder")
+        meter = Meter(self._budget, model=name_of(self._embedder), size=size, part="embedder")
         self._meters[meter] = texts
         try:
             async with meter:

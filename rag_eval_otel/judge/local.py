@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
@@ -53,8 +51,8 @@ class LocalJudge:
     probability counts.
 
     The pairs of texts of one request are classified in batches of ``batch_size`` on ``device``, for
-    example ``"cuda"`` (default: PyTorch's choice). At most ``max_threads`` requests are classified
-    at the same time; one is usually enough, because PyTorch uses all cores from one thread.
+    example ``"cuda"`` (default: PyTorch's choice). They are classified on one thread, from which
+    PyTorch uses all cores.
 
     Raises `ConfigError` for a model that does not exist, is not a classifier, or has no label that
     is known to mean "supported". Raises `MissingDependencyError` if the extra ``local`` is not
@@ -72,11 +70,10 @@ class LocalJudge:
         label: str | None = None,
         device: str | None = None,
         batch_size: int = 32,
-        max_threads: int = 1,
     ) -> None:
         """Load ``model``; a named model that is not on this machine is downloaded."""
-        if batch_size < 1 or max_threads < 1:
-            msg = f"batch_size and max_threads must be 1 or more, not {batch_size}, {max_threads}"
+        if batch_size < 1:
+            msg = f"batch_size must be 1 or more, not {batch_size}"
             raise ConfigError(msg)
         self._support = Classifier(model, label=label, device=device, batch_size=batch_size)
         self.model = f"local/{_name_of(model)}-{self._support.digest}"
@@ -85,7 +82,7 @@ class LocalJudge:
             self._relevance = Classifier(relevance_model, device=device, batch_size=batch_size)
             self.model += f"+{_name_of(relevance_model)}-{self._relevance.digest}"
         self._others = LexicalJudge()
-        self._workers = Workers(max_threads)
+        self._workers = Workers(1)
 
     def __repr__(self) -> str:
         return f"LocalJudge({self.model.removeprefix('local/')!r})"
@@ -147,9 +144,7 @@ class Classifier:
         self._count = int(config.num_labels)
         self._label = _label_of(str(model), dict(config.id2label), label)
         self._batch_size = batch_size
-        # A copy, because a tokenizer fails if it is called with two settings at the same time.
-        self._tokenizer = copy.deepcopy(self._model.tokenizer)
-        self._lock = threading.Lock()
+        self._tokenizer = self._model.tokenizer
 
     @cached_property
     def digest(self) -> str:
@@ -217,11 +212,10 @@ class Classifier:
 
         If the whole text is short enough, it is the only window.
         """
-        with self._lock:
-            told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
-            shown = self._tokenizer(
-                text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-            )
+        told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
+        shown = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
         half = self.length // 2
         size = max(_LEAST, self.length - _SPECIAL - min(len(told["input_ids"]), half))
         places = shown["offset_mapping"]

@@ -40,7 +40,7 @@ from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after,
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
 from rag_eval_otel.judge.usage import attempt, will_attempt
-from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
+from rag_eval_otel.judge.wire import Request, compose, read_parts
 from rag_eval_otel.log import address_of, log
 from rag_eval_otel.providers import Provider, SchemaMode, TokenLimit, provider_of
 from rag_eval_otel.runtime.fork import call_in_child, leave_to_parent
@@ -191,7 +191,7 @@ class OpenAIJudge:
         async def send() -> Replies:
             nonlocal sent
             sent += 1
-            payload = await self._client.chat(self._body(request, tasks, form))
+            payload = await self._client.post("/chat/completions", self._body(request, tasks, form))
             return _replies(payload, tasks, model=self.model, requests=sent)
 
         await self._client.open()  # now, because the time of an attempt is limited
@@ -308,7 +308,7 @@ def _replies(
     if choice.get("finish_reason") == "length":
         parts = tuple(map(_said_cut_off, parts))
     return Replies(
-        parts=with_expectations(parts, tasks, names=part_names(tasks), choice=choice),
+        parts=with_expectations(parts, tasks, choice=choice),
         model=str(payload.get("model") or model),
         usage=replace(usage_of(payload) or Usage(), judge_requests=requests),
     )
@@ -348,19 +348,19 @@ _RATING = re.compile(r'"rating"\s*:\s*')
 
 
 def with_expectations(
-    parts: Sequence[object], tasks: Sequence[Task[Any]], *, names: Sequence[str], choice: Any
+    parts: Sequence[object], tasks: Sequence[Task[Any]], *, choice: Any
 ) -> tuple[object, ...]:
     """Return ``parts``; ratings get the mean rating under the probabilities of tokens.
 
-    ``parts`` are the judge's replies to ``tasks``, and ``names`` are their member names in the JSON
-    object of the reply. ``choice`` is the entry of ``choices`` in the server's response; its
-    ``logprobs.content`` has the probabilities. A reply is returned unchanged if its task does not
-    ask for probabilities, if the server gave none, or if the rating has several tokens.
+    ``parts`` are the judge's replies to ``tasks``. ``choice`` is the entry of ``choices`` in the
+    server's response; its ``logprobs.content`` has the probabilities. A reply is returned unchanged
+    if its task does not ask for probabilities, if the server gave none, or if the rating has
+    several tokens.
     """
     tokens = _tokens(choice)
     return tuple(
-        _weighed(part, task, name=name, tokens=tokens) if task.rated == "logprobs" else part
-        for part, task, name in zip(parts, tasks, names, strict=True)
+        _weighed(part, task, tokens) if task.rated == "logprobs" else part
+        for part, task in zip(parts, tasks, strict=True)
     )
 
 
@@ -372,12 +372,10 @@ def _tokens(choice: Any) -> list[Mapping[str, Any]]:
         return []
 
 
-def _weighed(
-    part: object, task: Task[Any], *, name: str, tokens: Sequence[Mapping[str, Any]]
-) -> object:
+def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
     if not isinstance(part, Graded) or not tokens:
         return part
-    token = _token_at(_rating_at("".join(token["token"] for token in tokens), name), tokens)
+    token = _token_at(_rating_at("".join(token["token"] for token in tokens), task.prompt), tokens)
     if token is None or _value(token["token"], task) != part.rating:
         return part
     expected = _expectation(token.get("top_logprobs"), task)
@@ -546,24 +544,13 @@ class OpenAIClient:
         with judge_errors(self._key_variable):
             await self._client()
 
-    async def chat(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post ``body`` as a chat completion request, and return the decoded reply."""
-        return await self._post("/chat/completions", body, largest=_LARGEST)
-
-    async def embeddings(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post ``body`` as an embeddings request, and return the decoded reply."""
-        largest = _LARGEST + _LARGEST_ROW * len(body["input"])
-        return await self._post("/embeddings", body, largest=largest)
-
-    async def _post(self, path: str, body: Mapping[str, Any], *, largest: int) -> Mapping[str, Any]:
+    async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post ``body`` to ``path`` of the server and return the decoded reply.
-
-        Raises `UnparsableReplyError` for a reply of more than ``largest`` bytes.
 
         The typed methods of the ``openai`` client are not used, because they are slow, and because
         OpenTelemetry instrumentations patch them.
         """
-        _largest.set(largest)
+        _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
         async with attempt() as result:
             with judge_errors(self._key_variable):
                 client = await self._client()

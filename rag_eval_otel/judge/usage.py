@@ -6,11 +6,12 @@ the tokens of requests that several metrics share.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
+from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
@@ -18,9 +19,6 @@ from rag_eval_otel.judge.budget import Budget, Reservation
 from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-
     from typing_extensions import Self
 
 Part = Literal["judge", "embedder"]

@@ -49,25 +49,16 @@ def _instructions(kind: Kind[Any]) -> str:
     return kind.instructions or prompt_text(kind.prompt)
 
 
-def draw_code() -> str:
-    """Return six random hex digits, which mark the delimiters between the texts of a request."""
-    return secrets.token_hex(3)
-
-
 # --- the request ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request to the judge: the system and the user message, and the JSON Schema of the reply.
-
-    ``names`` are the names of the prompts in the request. Each prompt has a member in the reply.
-    """
+    """A request to the judge: the system and the user message, and the JSON Schema of the reply."""
 
     system: str
     user: str
     schema: Mapping[str, Any]
-    names: tuple[str, ...]
 
     @property
     def user_with_schema(self) -> str:
@@ -76,7 +67,7 @@ class Request:
         return f"{self.user}\n\n{prompt_text('schema')}\n{schema}"
 
 
-def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
+def compose(tasks: Tasks, *, code: Callable[[], str] = lambda: secrets.token_hex(3)) -> Request:
     """Write all ``tasks`` into one request; the caller checks that they may share it.
 
     ``code`` returns the random code of the delimiters. It is called again while the code occurs in
@@ -91,16 +82,7 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
         system=" ".join([prompt_text("frame"), *reasons]),
         user=user.encode("utf-8", "replace").decode(),  # a lone surrogate cannot be sent
         schema=schema,
-        names=tuple(groups),
     )
-
-
-def part_names(tasks: Tasks) -> tuple[str, ...]:
-    """Return, for each task, the name of the member with its reply: the name of its prompt.
-
-    The replies to tasks with the same prompt are in the same member of the judge's JSON object.
-    """
-    return tuple(task.prompt for task in tasks)
 
 
 def _groups(tasks: Tasks) -> dict[str, list[Task[Any]]]:
@@ -225,11 +207,6 @@ def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
     Numbers of entries are left out, and reasons too, unless ``reasons``. If an object
     would have only one member, the schema of the member takes its place.
     """
-    return _reply_schema_of(reply, reasons=reasons)
-
-
-@lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
-def _reply_schema_of(reply: type[Reply], *, reasons: bool) -> Schema:
     schema, defs = _full_schema(reply)
     return _short(schema, defs, reasons=reasons)
 
@@ -387,7 +364,7 @@ def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
     return _full_schema_of(reply)
 
 
-@lru_cache(maxsize=1024)  # separate for the same reason
+@lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
 def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
     schema = reply.model_json_schema()
     return schema, schema.pop("$defs", {})

@@ -242,8 +242,6 @@ def test_the_mean_stays_on_the_scale(weights: list[float]) -> None:
     text = '{"context_relevance_1": {"rating": 2}}'
     choice = completion(text, {str(i): w / total for i, w in enumerate(weights)})["choices"][0]
     task = CONTEXT_RELEVANCE[0].task({"question": "Q", "contexts": ["C"]}, rated="logprobs")
-    (part,) = with_expectations(
-        [Rating(rating=2)], [task], names=["context_relevance_1"], choice=choice
-    )
+    (part,) = with_expectations([Rating(rating=2)], [task], choice=choice)
     assert isinstance(part, Rating)
     assert part.expected == pytest.approx((weights[1] + 2 * weights[2]) / total)

@@ -50,7 +50,10 @@ def sent(reply: Callable[[dict[str, Any]], object], *, times: int = 1, timeout: 
             timeout=timeout,
             retries=0,
         )
-        return [await client.chat({"model": "m", "messages": []}) for _ in range(times)]
+        return [
+            await client.post("/chat/completions", {"model": "m", "messages": []})
+            for _ in range(times)
+        ]
 
     with ScriptedOpenAI(reply) as server:
         return asyncio.run(use(server.base_url))
@@ -89,7 +92,7 @@ def test_a_refused_connection_is_not_a_timeout() -> None:
         PROVIDERS["openai"], client=None, base_url=url, api_key="sk-secret", timeout=30, retries=0
     )
     with pytest.raises(JudgeTransportError, match=r"127\.0\.0\.1:\d+: Connection error"):
-        asyncio.run(client.chat({"model": "m", "messages": []}))
+        asyncio.run(client.post("/chat/completions", {"model": "m", "messages": []}))
 
 
 @pytest.mark.usefixtures("transport")
@@ -128,7 +131,9 @@ def test_an_event_loop_that_is_closed_early_logs_no_error(
         )
         for _ in range(3):
             loop = asyncio.new_event_loop()
-            assert loop.run_until_complete(client.chat({"model": "m", "messages": []}))
+            assert loop.run_until_complete(
+                client.post("/chat/completions", {"model": "m", "messages": []})
+            )
             loop.close()
         del client, loop
         gc.collect()  # of other tests, too
@@ -151,13 +156,13 @@ def test_a_forked_child_that_deletes_the_client_does_not_disturb_its_parent() ->
             retries=0,
         )
         body = {"model": "m", "messages": list[object]()}
-        loop.run_until_complete(client.chat(body))
+        loop.run_until_complete(client.post("/chat/completions", body))
         child = os.fork()
         if child == 0:
             del client
             gc.collect()
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert loop.run_until_complete(client.chat(body))
+        assert loop.run_until_complete(client.post("/chat/completions", body))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

@@ -17,7 +17,6 @@ from rag_eval_otel.judge.replies import Rating, Reply, ReverseQuestion, Statemen
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import (
     compose,
-    part_names,
     prompt_hash,
     prompt_text,
     read_parts,
@@ -39,7 +38,9 @@ GROUPS: list[list[Task[Any]]] = [[CONTEXT], [STATEMENTS], DRAWS, MIXED]
 def replied(group: Sequence[Task[Any]]) -> dict[str, object]:
     """Return a usable reply to each task."""
     several = {"reverse_question": DRAWINGS} if group == DRAWS else {}
-    return {name: {**GOOD, **several}[name] for name in part_names(group)}
+    return {
+        name: {**GOOD, **several}[name] for name in dict.fromkeys(task.prompt for task in group)
+    }
 
 
 def kinds_of(parts: Sequence[object]) -> list[type[object]]:
