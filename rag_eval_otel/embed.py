@@ -206,11 +206,8 @@ class Embed:
     """
 
     def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
-        self.usage = Usage()
-        self.ledger = Ledger()
+        self.ledger = Ledger(budget)
         self._embedder = embedder
-        self._budget = budget
-        self._meters: dict[Meter, Sequence[str]] = {}
         self._rows: dict[str, asyncio.Future[Vectors]] = {}
         self._waiting: list[str] = []
         self._requests: set[asyncio.Task[Vectors]] = set()
@@ -230,6 +227,11 @@ class Embed:
         return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
 
     @property
+    def usage(self) -> Usage:
+        """The requests and tokens up to now."""
+        return self.ledger.usage
+
+    @property
     def is_used(self) -> bool:
         """Whether a metric has asked for the vector of a text."""
         return bool(self._rows)
@@ -237,9 +239,7 @@ class Embed:
     def cancel(self) -> None:
         """Cancel the requests under way, and drop the texts that wait to be sent."""
         self._waiting = []
-        for meter, texts in self._meters.items():
-            self._spend(texts, meter.close())
-        self._meters.clear()
+        self.ledger.close()
         for request in self._requests:
             request.cancel()
 
@@ -252,24 +252,15 @@ class Embed:
         request.add_done_callback(lambda done: self._deliver(texts, done))
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
-        size = sum(map(len, texts))
-        meter = Meter(self._budget, model=name_of(self._embedder), size=size, part="embedder")
-        self._meters[meter] = texts
-        try:
-            async with meter:
-                rows = await self._embedder.embed(texts)
-                meter.tell(Usage(embedding_requests=1))
-        finally:
-            if self._meters.pop(meter, None) is not None:  # else `cancel` has counted it
-                self._spend(texts, meter.usage)
+        sizes = {text: len(text) for text in texts}
+        name = name_of(self._embedder)
+        async with self.ledger.metered(sizes, model=name, part="embedder") as meter:
+            rows = await self._embedder.embed(texts)
+            meter.tell(Usage(embedding_requests=1))
         if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
             msg = f"the embedder returned shape {np.shape(rows)} for {len(texts)} texts"
             raise UnparsableReplyError(msg)
         return rows
-
-    def _spend(self, texts: Sequence[str], usage: Usage) -> None:
-        self.usage += usage
-        self.ledger.spend({text: len(text) for text in texts}, usage)
 
     def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
         self._requests.discard(request)

@@ -25,7 +25,7 @@ from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
-from rag_eval_otel.judge.usage import Ledger, Meter
+from rag_eval_otel.judge.usage import Ledger
 from rag_eval_otel.types import Usage
 
 R = TypeVar("R", bound=Reply)
@@ -58,9 +58,7 @@ class Ask:
         reasons: bool = False,
         budget: Budget | None = None,
     ) -> None:
-        self.usage = Usage()
-        self.ledger = Ledger()
-        self._budget = budget
+        self.ledger = Ledger(budget)
         self.model: str | None = None
         self.is_shortened = False
         self._judge = judge
@@ -74,7 +72,11 @@ class Ask:
         self._timer: asyncio.TimerHandle | None = None
         self._events = 0  # number of new tasks plus number of ended requests
         self._requests: set[asyncio.Task[None]] = set()
-        self._meters: dict[Meter, Sequence[Task[Any]]] = {}
+
+    @property
+    def usage(self) -> Usage:
+        """The requests and tokens up to now."""
+        return self.ledger.usage
 
     async def __call__(self, task: Task[R]) -> R:
         """Put ``task`` to the judge and return the reply, or raise the error of the request."""
@@ -92,9 +94,7 @@ class Ask:
         """Cancel the requests under way, and end tasks not yet sent with a `JudgeTimeoutError`."""
         for task in self._take():
             self._outcomes[task].set_result(given_up())
-        for meter, tasks in self._meters.items():
-            self._spend(tasks, meter.close())
-        self._meters.clear()
+        self.ledger.close()
         for request in self._requests:
             request.cancel()
 
@@ -190,30 +190,20 @@ class Ask:
 
     async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
         """Return a reply or an error for each of ``tasks``; raise `JudgeTooLongError`."""
-        size = sum(map(_size_of, tasks))
-        meter = Meter(self._budget, model=self._judge.model, size=size, part="judge")
-        self._meters[meter] = tasks
+        sizes = {_first(task): _size_of(task) for task in tasks}
         try:
-            async with meter:
+            async with self.ledger.metered(sizes, model=self._judge.model, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
                 meter.tell(replies.usage)
         except JudgeTooLongError:
             raise
         except JudgeError as error:
             return [error] * len(tasks)
-        finally:
-            if self._meters.pop(meter, None) is not None:  # else `cancel` has counted it
-                self._spend(tasks, meter.usage)
         self.model = replies.model
         if len(replies.parts) != len(tasks):
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
             return [UnparsableReplyError(msg)] * len(tasks)
         return list(replies.parts)
-
-    def _spend(self, tasks: Sequence[Task[Any]], usage: Usage) -> None:
-        """Add ``usage``, of one request with ``tasks``, to the usage of this sample."""
-        self.usage += usage
-        self.ledger.spend({_first(task): _size_of(task) for task in tasks}, usage)
 
 
 def _first(task: Task[Any]) -> Task[Any]:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.budget import Budget, Reservation
@@ -228,14 +228,19 @@ def _requests(part: Part, number: int) -> Usage:
 
 
 class Ledger:
-    """Divides the requests and tokens of one sample among its metrics.
+    """Counts the requests and tokens of one sample, and divides them among its metrics.
+
+    ``usage`` are the requests and tokens up to now. Each request passes ``budget``.
 
     A request is divided among its questions (or texts to embed) in proportion to their weights. A
     question that several metrics ask is divided among them evenly. Tokens stay whole numbers, and
     the shares add up to the usage exactly. A request that cannot be halved counts for one metric.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.usage = Usage()
+        self._budget = budget
+        self._open: dict[Meter, Mapping[Any, int]] = {}
         self._asked: dict[Hashable, dict[str, None]] = {}
         self._spent: dict[Hashable, Usage] = {}
 
@@ -245,8 +250,32 @@ class Ledger:
         if metric is not None:
             self._asked.setdefault(question, {})[metric] = None
 
-    def spend(self, weights: Mapping[Hashable, int], usage: Usage) -> None:
+    @asynccontextmanager
+    async def metered(
+        self, weights: Mapping[Any, int], *, model: str, part: Part
+    ) -> AsyncIterator[Meter]:
+        """Count the request in the ``async with`` block for the questions in ``weights``.
+
+        ``weights`` are the numbers of characters; see `Meter` for ``model`` and ``part``.
+        """
+        meter = Meter(self._budget, model=model, size=sum(weights.values()), part=part)
+        self._open[meter] = weights
+        try:
+            async with meter:
+                yield meter
+        finally:
+            if self._open.pop(meter, None) is not None:  # else `close` has counted it
+                self.spend(weights, meter.usage)
+
+    def close(self) -> None:
+        """Count the requests under way as they are now."""
+        for meter, weights in self._open.items():
+            self.spend(weights, meter.close())
+        self._open.clear()
+
+    def spend(self, weights: Mapping[Any, int], usage: Usage) -> None:
         """Divide ``usage`` among the questions in ``weights``, in proportion to their weights."""
+        self.usage += usage
         for question, share in zip(weights, shares(usage, list(weights.values())), strict=True):
             self._spent[question] = self._spent.get(question, Usage()) + share
 
