@@ -54,6 +54,7 @@ _MINUTE, _DAY = 60.0, 86_400.0
 _RETRIED = frozenset({"rate_limited", "timeout", "transport"})
 _LASTING = frozenset({"unauthorized", "not_found", "unparsable"})  # no wait helps
 _BACK_OFF, _LONGEST_BACK_OFF = 0.5, 8.0  # seconds, before jitter
+_PROBE, _LONGEST_PROBE = 0.5, 30.0  # seconds until a probe; each failed probe doubles them
 _FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts
 _SLOW = 2.0  # a request that takes so many times as long as usual has timed out
 _LATE = 0.05  # seconds; so long before its deadline, a request has timed out, or is given up
@@ -226,8 +227,6 @@ class Limits:
       fails at once.
     - ``concurrency``: the maximum number of requests under way, at least 1.
     - ``failures``: how many failed attempts in a row open the breaker; infinity: it never opens.
-    - ``probe_after``: seconds until the first probe. The time doubles with each failed probe, up to
-      ``probe_at_most``.
     """
 
     retries: int = 3
@@ -235,8 +234,6 @@ class Limits:
     patience: float = 120.0
     concurrency: int = 1024
     failures: float = math.inf
-    probe_after: float = 0.5
-    probe_at_most: float = 30.0
 
 
 class Breaker:
@@ -247,7 +244,7 @@ class Breaker:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._most = limits.failures
         self.failures = 0
         self.openings = 0
         self.is_open = False
@@ -277,21 +274,16 @@ class Breaker:
         self.failures += 1
         if was_open and not is_probe:
             return None
-        self.is_open = was_open or self._opens(outcome)
+        is_refused = outcome == "unauthorized" and not math.isinf(self._most)
+        self.is_open = was_open or is_refused or self.failures >= self._most
         if not self.is_open:
             return None
-        longest = self._limits.probe_at_most
-        doubled = max(self._limits.probe_after, 2 * self._probe_seconds)
         self.is_passing = outcome not in _LASTING
-        self._probe_seconds = min(doubled, longest) if self.is_passing else longest
+        doubled = max(_PROBE, 2 * self._probe_seconds)
+        self._probe_seconds = min(doubled, _LONGEST_PROBE) if self.is_passing else _LONGEST_PROBE
         self._probe_at = now + self._probe_seconds * (1 - _JITTER * draw)
         self.openings += not was_open
         return None if was_open else "opened"
-
-    def _opens(self, outcome: Outcome) -> bool:
-        never = math.isinf(self._limits.failures)
-        at_once = outcome == "unauthorized" and not never
-        return at_once or self.failures >= self._limits.failures
 
 
 class RetryBudget:
@@ -385,14 +377,14 @@ class Slots:
                     self.in_flight -= 1
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
     """A request that waits for a slot in its event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-        self.loop = loop
-        self.future = future
-        self.has_slot = False
-        self.is_used = False
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[None]
+    has_slot: bool = False
+    is_used: bool = False
 
     def wake(self) -> None:
         if not self.future.done():
@@ -739,8 +731,8 @@ class Endpoint:
             self._log.write("pause", line, self.title, pause)
         if change == "opened":
             line = "the %s fails (%s, %.0f in a row): no request but a probe every %.0f s or less"
-            probe = self.limits.probe_at_most
-            self._log.write("opened", line, self.title, outcome, self._breaker.failures, probe)
+            failures = self._breaker.failures
+            self._log.write("opened", line, self.title, outcome, failures, _LONGEST_PROBE)
         elif change == "closed":
             self._log.write("closed", "the %s answers again", self.title)
 

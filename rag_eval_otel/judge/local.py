@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.answers import ANSWERS, EVEN, EvidenceAnswers, Shown
@@ -203,9 +204,12 @@ class Classifier:
             activation_fn=identity,
             show_progress_bar=False,
         )
-        if self._count == 1:
-            return [_sigmoid(float(row)) for row in rows.reshape(-1)]
-        return [_softmax([float(logit) for logit in row])[self._label] for row in rows]
+        logits = np.asarray(rows, dtype=float).reshape(len(pairs), -1)
+        if self._count == 1:  # the other label has the logit 0
+            logits = np.column_stack([logits, np.zeros(len(pairs))])
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares: list[float] = (powers[:, self._label] / powers.sum(axis=1)).tolist()
+        return shares
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
         """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model.
@@ -285,18 +289,6 @@ def _is_yes(name: str) -> bool:
     return any(word.startswith(_POSITIVE) for word in lowered.split()) and not lowered.startswith(
         _NEGATED
     )
-
-
-def _sigmoid(logit: float) -> float:
-    if logit >= 0:
-        return 1 / (1 + math.exp(-logit))
-    return math.exp(logit) / (1 + math.exp(logit))
-
-
-def _softmax(logits: Sequence[float]) -> list[float]:
-    highest = max(logits)
-    powers = [math.exp(logit - highest) for logit in logits]
-    return [power / sum(powers) for power in powers]
 
 
 # --- evidence -------------------------------------------------------------------------------------

@@ -215,7 +215,7 @@ def _short(schema: Schema, defs: Schema, *, reasons: bool) -> Schema:
     if "$ref" in schema:
         schema = defs[schema["$ref"].rpartition("/")[2]]
     if "items" in schema:
-        return {"type": "array", "items": _short(schema["items"], defs, reasons=reasons)}
+        return _array(_short(schema["items"], defs, reasons=reasons))
     if "properties" not in schema:
         return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
     members = {
@@ -255,12 +255,13 @@ def _part_schema(group: Tasks) -> Schema:
     if len(group) == 1:
         return one
     if _are_drawings(group) and "properties" in one:
-        return _object({n: _column(member) for n, member in one["properties"].items()})
-    return {"type": "array", "items": one}
+        columns = one["properties"].items()
+        return _object({n: _array(c) if c.get("type") == "string" else c for n, c in columns})
+    return _array(one)
 
 
-def _column(member: Schema) -> Schema:
-    return {"type": "array", "items": member} if member.get("type") == "string" else member
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
 
 
 def _form(schema: Mapping[str, Any]) -> str:
@@ -284,15 +285,11 @@ def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
         members = schema["properties"].items()
         return {name: _shortened(value.get(name, ""), member) for name, member in members}
     if isinstance(value, dict):  # only one member is left
-        return _shortened(_only_essential(value), schema)
+        kept = [member for name, member in value.items() if name not in {"index", "reason"}]
+        return _shortened([*kept, *value.values()][0], schema)
     if "items" in schema:
         return [_shortened(one, schema["items"]) for one in value]
     return value
-
-
-def _only_essential(value: Mapping[str, Any]) -> Any:
-    kept = [member for name, member in value.items() if name not in {"index", "reason"}]
-    return [*kept, *value.values()][0]
 
 
 # --- reading --------------------------------------------------------------------------------------

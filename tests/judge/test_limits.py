@@ -38,7 +38,7 @@ from virtual_time import run_virtually
 
 T = TypeVar("T")
 LIVE = Limits(failures=5, patience=10.0, concurrency=16)
-OPENING = Limits(failures=3, probe_after=30.0, probe_at_most=100.0)
+OPENING = Limits(failures=3)
 
 
 def refusal(after: float | None = None) -> JudgeRateLimitError:
@@ -708,7 +708,7 @@ def test_a_breaker_opens_after_failures_in_a_row() -> None:
     failing(breaker, 2)
     failing(breaker, 1, "ok")
     assert failing(breaker, 3) == [None, None, "opened"]
-    assert (breaker.is_open, breaker.wait(10)) == (True, 20)
+    assert (breaker.is_open, breaker.wait(0.25)) == (True, 0.25)
 
 
 @pytest.mark.parametrize("outcome", ["not_found", "unparsable", "timeout", "internal"])
@@ -752,15 +752,15 @@ def test_pauses_between_probes_grow() -> None:
     breaker = Breaker(OPENING)
     failing(breaker, 3)
     now, pauses = 0.0, []
-    for _ in range(4):
+    for _ in range(8):
         pauses.append(breaker.wait(now))
         now += pauses[-1]
         assert breaker.wait(now) == 0
         assert breaker.ended("timeout", is_probe=True, now=now, draw=0.0) is None
-    assert pauses == [30, 60, 100, 100]
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert breaker.ended("ok", is_probe=True, now=now, draw=0.0) == "closed"
     failing(breaker, 3)
-    assert (breaker.wait(0), breaker.openings) == (30, 2)
+    assert (breaker.wait(0), breaker.openings) == (0.5, 2)
 
 
 @pytest.mark.parametrize("outcome", ["ok", "bad_request"])
@@ -768,8 +768,8 @@ def test_one_answer_closes_a_breaker(outcome: Outcome) -> None:
     """The reply to a request that was sent before the breaker opened shows that the server runs."""
     breaker = Breaker(OPENING)
     failing(breaker, 3)
-    assert breaker.ended(outcome, is_probe=False, now=1, draw=0.0) == "closed"
-    assert (breaker.is_open, breaker.failures, breaker.wait(1)) == (False, 0, 0)
+    assert breaker.ended(outcome, is_probe=False, now=0.1, draw=0.0) == "closed"
+    assert (breaker.is_open, breaker.failures, breaker.wait(0.1)) == (False, 0, 0)
 
 
 def test_late_failures_do_not_delay_the_probe() -> None:
@@ -777,8 +777,8 @@ def test_late_failures_do_not_delay_the_probe() -> None:
     breaker = Breaker(OPENING)
     failing(breaker, 3)
     for _ in range(20):
-        assert breaker.ended("transport", is_probe=False, now=9, draw=0.0) is None
-    assert breaker.wait(9) == 21
+        assert breaker.ended("transport", is_probe=False, now=0.25, draw=0.0) is None
+    assert breaker.wait(0.25) == 0.25
 
 
 @pytest.mark.parametrize("outcome", ["unauthorized", "not_found", "unparsable"])
@@ -786,7 +786,7 @@ def test_a_wrong_key_or_model_is_not_probed_soon(outcome: Outcome) -> None:
     """Nobody corrects a key within a second, so the first pause is the longest."""
     breaker = Breaker(OPENING)
     failing(breaker, 3, outcome)
-    assert breaker.wait(0) == 100
+    assert breaker.wait(0) == 30
 
 
 def test_probes_have_jitter() -> None:
@@ -794,7 +794,7 @@ def test_probes_have_jitter() -> None:
     breaker = Breaker(OPENING)
     for _ in range(3):
         breaker.ended("transport", is_probe=False, now=0, draw=0.5)
-    assert breaker.wait(0) == pytest.approx(28.5)
+    assert breaker.wait(0) == pytest.approx(0.475)
 
 
 # --- retries --------------------------------------------------------------------------------------
