@@ -155,6 +155,8 @@ def test_a_negative_or_short_answer_is_not_evasive(answer: str) -> None:
         ("An employee does not get paid leave.", 0),
         ("Flights are booked by the team lead.", 0),
         ("Pets are welcome on Fridays.", 0),
+        ("Unused days lapse on 18 March.", 0),  # a number of the next sentence
+        ("Flights are never booked by the travel desk.", 0),
         ("", 0),
     ],
 )
@@ -233,18 +235,6 @@ def test_a_mere_yes_or_no_is_claimed_of_the_question(
     """What cannot be checked by itself is shown with what it answers."""
     found: Statements = reply(questions.statements(question, answer))
     assert found.statements == ([claimed] if claimed else [])
-
-
-@pytest.mark.parametrize(
-    ("statement", "verdict"),
-    [
-        ("Unused days lapse on 18 March.", 0),
-        ("Flights are never booked by the travel desk.", 0),
-    ],
-)
-def test_what_sounds_alike_is_not_backed(statement: str, verdict: int) -> None:
-    """A number of the next sentence, a denial."""
-    assert verdicts(statement) == [verdict]
 
 
 def test_what_a_text_orders_changes_nothing() -> None:

@@ -88,11 +88,6 @@ def test_each_request_has_a_code_of_its_own() -> None:
     assert len(codes) == 20
 
 
-def test_several_texts_are_numbered() -> None:
-    """Contexts and statements can be referred to by number."""
-    assert "[c0de contexts 1]\nOne.\n[c0de contexts 2]\nTwo.\n[c0de question]" in sent(CONTEXT)
-
-
 def test_each_task_has_a_heading() -> None:
     """The reply's members are named by the headings; drawings of one task have one heading."""
     headings = [re.findall(r"^# (.*)$", sent(*one), flags=re.MULTILINE) for one in (DRAWS, MIXED)]
@@ -288,11 +283,6 @@ def test_a_reply_is_found_in_what_surrounds_it(group: list[Task[Any]], wrapped: 
     """Code fences, thoughts and courtesies around the object do no harm."""
     text = wrapped.format(json.dumps(replied(group)))
     assert kinds_of(read_parts(text, group)) == [task.reply for task in group]
-
-
-def test_the_only_tasks_name_may_be_left_out() -> None:
-    """A judge that answers one task with the bare reply is understood."""
-    assert read_parts('{"rating": 1}', [CONTEXT]) == (Rating(rating=1),)
 
 
 @pytest.mark.parametrize(
