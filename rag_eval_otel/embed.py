@@ -96,9 +96,8 @@ class OpenAIEmbedder:
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; raise `JudgeError` on failure.
 
-        All texts are sent in one request, which callers may share (see `Batches`). An empty text is
-        sent as a space, because servers refuse empty strings. A lone surrogate is sent as a
-        question mark.
+        All texts are sent in one request, which callers may share (see `Batches`). Servers refuse
+        empty strings and lone surrogates: a space and a question mark are sent instead.
         """
         return await self._batches.embed(texts)
 
@@ -290,13 +289,13 @@ class _Part:
     meter: Meter | None = field(default_factory=current_meter)
 
 
+@dataclass(slots=True)
 class _Queue:
     """The callers that wait in one event loop, and the requests that are under way there."""
 
-    def __init__(self) -> None:
-        self.waiting: list[_Part] = []
-        self.under_way = 0
-        self.tasks: set[asyncio.Task[Vectors]] = set()
+    waiting: list[_Part] = field(default_factory=list)
+    under_way: int = 0
+    tasks: set[asyncio.Task[Vectors]] = field(default_factory=set)
 
 
 class Batches:

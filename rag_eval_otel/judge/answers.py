@@ -56,10 +56,9 @@ class Evidence(Protocol):
 
 
 class EvidenceAnswers:
-    """Builds the judge's reply to one ``task`` from ``evidence``, which computes probabilities.
+    """Builds the reply to one ``task`` from ``evidence`` about the texts that are ``shown``.
 
-    ``shown`` has the texts that the task shows to the judge. Each public method builds one kind of
-    reply. `ANSWERS` maps the family of a task to the method that answers it.
+    `ANSWERS` maps the family of a task to the method that builds its reply.
     """
 
     def __init__(self, task: Task[Any], shown: Shown, evidence: Evidence) -> None:

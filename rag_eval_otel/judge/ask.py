@@ -120,8 +120,7 @@ class Ask:
     def _settle(self, seen: int, quiet: int) -> None:
         """Send the waiting tasks once no task and no reply has come for `_QUIET` loop iterations.
 
-        Tasks that may share requests also wait for requests under way. ``seen`` is the value that
-        ``_events`` had at the last call. ``quiet`` counts the iterations since its last change.
+        ``seen`` is the last value of ``_events``; ``quiet`` counts the iterations since it changed.
         """
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
@@ -218,11 +217,7 @@ def _size_of(task: Task[Any]) -> int:
 
 
 def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:
-    """Split ``tasks`` into groups; the tasks of a group are sent in one request to the judge.
-
-    A task joins the first group with which it may share a request (see `may_share`), else it begins
-    a new group. Unless ``share_requests`` is set, each task is a group.
-    """
+    """Split ``tasks`` into groups that are sent in one request (see `may_share`)."""
     groups: list[list[Task[Any]]] = []
     for task in tasks:
         home = next((g for g in groups if all(may_share(task, other) for other in g)), None)
@@ -260,13 +255,11 @@ def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
 
 def _shorter(texts: Sequence[str], *, by_half: Iterable[str]) -> Mapping[str, str]:
     """Return a shorter text for those of ``texts``, the contexts in their order, that need one."""
+    numbered, kept = list(enumerate(texts, start=1)), len(texts) // 2
     if any(by_half) or len(texts) == 1:
-        found = {
-            text: _HALF.format(text[: len(text) // 2], i) for i, text in enumerate(texts, start=1)
-        }
+        found = {text: _HALF.format(text[: len(text) // 2], i) for i, text in numbered}
     else:
-        kept = len(texts) // 2
-        found = {text: _LEFT_OUT.format(i) for i, text in enumerate(texts, start=1) if i > kept}
+        found = {text: _LEFT_OUT.format(i) for i, text in numbered[kept:]}
     return {text: short for text, short in found.items() if len(short) < len(text)}
 
 

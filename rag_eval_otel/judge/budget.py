@@ -37,12 +37,10 @@ _FRESH = 1.0  # seconds for which the sums of all processes that a request has s
 
 
 class SlidingWindow:
-    """Adds up whole amounts of the last ``seconds`` seconds.
+    """Adds up whole amounts of the last ``seconds`` seconds. Not thread-safe.
 
-    The window is divided into ``cells`` cells. The sum also has the amounts of the cell that only
-    partly lies in the window. So if the sum is never above a limit, no window of ``seconds``
-    seconds has more than the limit. Amounts are kept longer than ``seconds`` by at most one cell.
-    The window is not thread-safe.
+    The window is divided into ``cells`` cells. The sum has the whole cell that only partly lies in
+    the window. So if it is never above a limit, no window has more than the limit.
     """
 
     def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
@@ -174,19 +172,17 @@ class Reservation:
 
 
 class Budget:
-    """Limits what the requests to judge and embedder may take in windows of time.
+    """Limits what the requests to judge and embedder may take in windows of time. Thread-safe.
 
-    ``limits`` are in requests, tokens or money; requests and tokens are those of judge and embedder
-    together. Each window slides, so that any window of its length has at most the limit, apart from
-    estimates that were too low. With 64 threads, a limit is exceeded by the part of at most one
-    request a thread that its estimate missed, and a limit of requests is never exceeded. A single
-    request that takes more than a limit is admitted if nothing of the limit is used.
+    ``limits`` are in requests, tokens or money, of judge and embedder together. Each window slides,
+    so that any window of its length has at most the limit, apart from what the estimates of the
+    requests under way have missed; a limit of requests is never exceeded. A request that takes more
+    than a limit is admitted if nothing of the limit is used.
 
     A request is estimated by the size of its prompt, and by the mean of the recent replies. With
     ``estimates`` off, a request is admitted while anything is left, and may exceed the limit.
     ``prices`` are needed for money. ``shared`` are counts of several processes; while they cannot
-    be reached, this process counts alone. ``clock`` returns seconds and never goes back. The object
-    is thread-safe.
+    be reached, this process counts alone. ``clock`` returns seconds and never goes back.
     """
 
     def __init__(

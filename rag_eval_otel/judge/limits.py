@@ -261,8 +261,8 @@ class Breaker:
     ) -> Literal["opened", "closed"] | None:
         """Count an attempt that ended with ``outcome``; return how the breaker has changed.
 
-        ``draw`` is a random number from 0 to 1, for the jitter of the next probe. The failure of a
-        request that was sent before the breaker opened does not delay the next probe.
+        The failure of a request that was sent before the breaker opened does not delay the next
+        probe, whose jitter is ``draw``, from 0 to 1.
         """
         if outcome == "cancelled":
             return None
@@ -540,9 +540,8 @@ class Endpoint:
     ) -> int:
         """Wait before a retry, and return ``tries`` plus the tries that were used up.
 
-        Raises ``error`` if the request is not to be sent again. If the retry budget is used up, the
-        request waits for the next back-off; this uses up a try. A probe that failed is no try: its
-        request may be the next probe.
+        Raises ``error`` if the request is not to be sent again. To wait for the retry budget uses
+        up a try; a probe that failed is no try, as its request may be the next probe.
         """
         if attempt.began is None or attempt.outcome not in _RETRIED:
             raise error
@@ -610,11 +609,7 @@ class Endpoint:
             await self._sleep(wait)
 
     def _until_probe(self, until: float) -> float:
-        """Return the seconds until the next probe, 0 if the breaker is closed.
-
-        Raises `JudgeUnavailableError` if the probe comes later than ``until``, or if the failure
-        will not pass soon.
-        """
+        """Return the seconds until the next probe; raise `JudgeUnavailableError` if it is vain."""
         with self._lock:
             now = self._clock()
             wait = self._breaker.wait(now)
@@ -634,11 +629,7 @@ class Endpoint:
         return JudgeUnavailableError(msg)
 
     def _begin(self, attempt: _Attempt) -> bool:
-        """Mark ``attempt`` as sent, and return True.
-
-        Return False if a pause has begun, or if the breaker has opened and the attempt cannot be
-        its probe.
-        """
+        """Mark ``attempt`` as sent; return False if it must wait for a pause or a probe."""
         with self._lock:
             now = self._clock()
             is_open = self._breaker.is_open
@@ -707,10 +698,9 @@ class Endpoint:
         return "timeout" if (outcome == "timeout" or is_late) and not is_short else "cancelled"
 
     def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
-        """Let nobody send a request for ``after`` seconds, or for a back-off if it is None.
+        """Let nobody send a request for ``after`` seconds, or for a back-off; return the seconds.
 
-        ``is_new`` says that the refused request began after the last pause began. Return the
-        seconds.
+        ``is_new`` says that the refused request began after the last pause began.
         """
         if is_new:
             self._refusals += 1

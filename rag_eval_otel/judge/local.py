@@ -128,8 +128,7 @@ def _name_of(model: str | os.PathLike[str]) -> str:
 class Classifier:
     """Computes the probability that a text supports a claim, with a ``CrossEncoder``.
 
-    This is the probability of the label that means "supported". Texts that are too long for the
-    model are split into windows.
+    A text that is too long for the model is split into windows, of which the best one counts.
     """
 
     def __init__(
@@ -168,19 +167,11 @@ class Classifier:
         return int(min((limit for limit in limits if limit), default=512))
 
     def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, claim), the probability that the text entails the claim.
-
-        If a text is too long for the model, it is split into windows, and the highest probability
-        of a window counts.
-        """
+        """Return, for each pair (text, claim), the probability that the text entails the claim."""
         return self._best({pair: list(self._windows(*pair)) for pair in pairs})
 
     def relevances(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, question), the probability that the text answers it.
-
-        If a text is too long for the model, it is split into windows, and the highest probability
-        of a window counts.
-        """
+        """Return, for each pair (text, question), the probability that the text answers it."""
         asked: dict[Pair, list[Pair]] = {}
         for text, question in pairs:
             claim = question if self._count == 1 else f"{_ASKED}{question}"
@@ -212,10 +203,7 @@ class Classifier:
         return shares
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
-        """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model.
-
-        If the whole text is short enough, it is the only window.
-        """
+        """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model."""
         told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
         shown = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
@@ -260,11 +248,7 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
 
 
 def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
-    """Return the index of the model's label that means "supported", or raise `ConfigError`.
-
-    ``names`` maps indexes to the names of the labels. If ``wanted`` is set, return the index of the
-    label with this name.
-    """
+    """Return the index of the label that is ``wanted``, or else of the one for "supported"."""
     labels = [names[i] for i in sorted(names)]
     if wanted is not None:
         if wanted in labels:
@@ -303,11 +287,7 @@ class _Wanted(dict[Pair, float]):
 
 
 class _ModelEvidence:
-    """Computes how far contexts support claims and help with a question, from probabilities.
-
-    The classifier computed the probabilities: ``claims`` maps pairs (context, claim), and
-    ``questions`` maps pairs (context, question), each to its probability.
-    """
+    """Computes the evidence from probabilities of pairs: (context, claim), (context, question)."""
 
     def __init__(
         self, shown: Shown, *, claims: Mapping[Pair, float], questions: Mapping[Pair, float]

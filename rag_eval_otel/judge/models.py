@@ -207,10 +207,7 @@ def budget_for(model: object, budget: Budget | None) -> Budget | None:
 
 
 def _environment(*models: str) -> tuple[str | None, ...]:
-    """Return the environment's keys and addresses for the providers of ``models``.
-
-    They may change between two calls, and the judge with them.
-    """
+    """Return keys and addresses of the providers of ``models``, which may change between calls."""
     providers = [parts[0] for parts in map(parts_of, models) if parts]
     names = [n for each in providers for n in (*each.keys, *each.addresses, *each.settings)]
     return tuple(first_set((name,)) for name in names)
@@ -247,7 +244,7 @@ class ProtectedJudge:
 
     @property
     def revision(self) -> int | None:
-        """The number of the judge's rules in versions of scores, or None if it has none."""
+        """The number of the judge's rules in versions of scores, or None."""
         return getattr(self._judge, "revision", None)
 
     @property

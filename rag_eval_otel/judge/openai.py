@@ -95,19 +95,17 @@ class _Form:
 class OpenAIJudge:
     """A judge that is a model behind an OpenAI-compatible server.
 
-    A request asks for a reply that matches a strict JSON Schema. If the server refuses the schema
-    (400 or 422), the judge asks for a JSON object, and then for plain text, with the schema in the
-    prompt. If the server refuses ``temperature``, the judge leaves it out. If the server refuses
-    the probabilities of tokens, which metrics with ``rating="logprobs"`` need, the judge asks for
-    fewer, and then for none. If the server refuses the name ``max_tokens``, the judge sends
-    ``max_completion_tokens``. Later requests leave out what was refused, so that reasoning models
-    need no option. ``endpoint`` sends the requests: it retries server errors, 429 (as Retry-After
-    says), timeouts and connection errors up to ``retries`` times, but there are at most as many
-    retries as first attempts in a minute.
+    A request asks for a reply that matches a strict JSON Schema, at a temperature and with a limit
+    of tokens. What the server refuses (400 or 422) is left out of later requests, so that reasoning
+    models need no option: the schema gives way to a JSON object and then to plain text, with the
+    schema in the prompt; ``temperature`` is left out; the probabilities of tokens, for metrics with
+    ``rating="logprobs"``, become fewer and then none; ``max_tokens`` becomes
+    ``max_completion_tokens``. ``endpoint`` sends the requests, and retries server errors, 429 (as
+    Retry-After says), timeouts and connection errors.
 
-    If there is no ``max_tokens``, the tasks tell the most tokens that a reply may need, and the
-    request has this limit, except for models that are known to write hidden thoughts. If a reply is
-    cut off at this limit, or if the server refuses it, later requests have no limit.
+    Without ``max_tokens``, the tasks tell the most tokens that a reply may need, except for models
+    that are known to write hidden thoughts. If a reply is cut off at this limit, or if the server
+    refuses it, later requests have no limit.
 
     - ``provider``: the provider of the server, which decides the names of fields and the
       environment variables with address and key (``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
@@ -253,11 +251,10 @@ class OpenAIJudge:
         return {**body, **self._extra}
 
     def _weaker(self, form: _Form, error: JudgeError) -> _Form | None:
-        """Return ``form`` without the option that the server refused in ``error``.
+        """Return ``form`` without the option that the server refused in ``error``, or None.
 
-        Return None if the error has another cause. Normally, any error 400 or 422 counts as a
-        refusal of the JSON Schema. If the server has accepted a request before, or refused several
-        requests in all forms, only an error that names the schema counts.
+        Any error 400 or 422 counts as a refusal of the JSON Schema, until the server has accepted a
+        request, or refused several in all forms; then the error must name the schema.
         """
         if not isinstance(error, JudgeRequestError):
             return None
@@ -275,11 +272,10 @@ class OpenAIJudge:
         return replace(form, mode=_WEAKER[form.mode]) if form.mode in _WEAKER else None
 
     def _unlimited(self, form: _Form, named: frozenset[str]) -> _Form | None:
-        """Return ``form`` with another name for the limit of tokens, or without the limit.
+        """Return ``form`` with another name for the limit of tokens, or without it, or None.
 
-        Return None if the refusal, which ``named`` some options, has another cause. A server may
-        count the limit as a part of the model's context, and refuse a prompt that would fit without
-        it.
+        A server may count the limit as a part of the model's context, and refuse a prompt that
+        would fit without it.
         """
         if form.is_bounded and named & OF_LENGTH:
             return replace(form, is_bounded=False) if named & _OF_REPLY else None
@@ -293,10 +289,7 @@ class OpenAIJudge:
 
 
 def _may_be_bounded(model: str, extra: Mapping[str, Any]) -> bool:
-    """Return True unless ``model``, with the fields ``extra``, is known to write hidden thoughts.
-
-    Return False, too, if ``extra`` has a limit of its own.
-    """
+    """Return False if ``model`` is known to write hidden thoughts, or ``extra`` has a limit."""
     return not any(name in _OTHER or _THINKING.search(name) for name in (model, *extra))
 
 
@@ -322,10 +315,7 @@ def _said_cut_off(part: object) -> object:
 
 
 def _content(payload: Mapping[str, Any]) -> str:
-    """Return the text of the assistant's message in ``payload``, without the model's reasoning.
-
-    If the model refused to answer, return the text of the refusal.
-    """
+    """Return the text of the message in ``payload``, or of the refusal, without the reasoning."""
     try:
         message = payload["choices"][0]["message"]
         text = message.get("content") or message.get("refusal") or ""
@@ -338,10 +328,7 @@ def _content(payload: Mapping[str, Any]) -> str:
 
 
 # --- ratings by probabilities ---------------------------------------------------------------------
-#
-# A judge that returns the token of its rating can also return the probabilities of other tokens.
-# The mean of the scale under these probabilities agrees better with people than the chosen token.
-
+# The mean of the scale under the probabilities of tokens agrees better with people than the token.
 
 _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
 _RATING = re.compile(r'"rating"\s*:\s*')
@@ -383,10 +370,7 @@ def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]])
 
 
 def _rating_at(text: str, name: str) -> int:
-    """Return where in the JSON ``text`` the rating of the member ``name`` begins; -1 if nowhere.
-
-    The member is either the rating itself, or an object with a member ``rating``.
-    """
+    """Return where in the JSON ``text`` the rating of the member ``name`` begins, or -1."""
     member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
     start = member.end() if member else text.find("{")
     if member and text[start] != "{":
@@ -427,17 +411,14 @@ def _expectation(alternatives: object, task: Task[Any]) -> float | None:
     ``alternatives`` is the server's list of the likeliest tokens in the place of the rating. Tokens
     that ``task`` does not allow as ratings are ignored. Return None if no token is left.
     """
-    weighted = list(_weights(alternatives, task))
-    total = sum(weight for _, weight in weighted)
-    return sum(value * weight for value, weight in weighted) / total if total > 0 else None
-
-
-def _weights(alternatives: object, task: Task[Any]) -> Iterator[tuple[float, float]]:
+    total = mean = 0.0
     for one in alternatives if isinstance(alternatives, list) else ():
         token, logprob = one.get("token"), one.get("logprob")
         value = _value(token, task) if isinstance(token, str) else None
         if value is not None and isinstance(logprob, int | float) and logprob <= 0:
-            yield value, math.exp(logprob)
+            total += math.exp(logprob)
+            mean += value * math.exp(logprob)
+    return mean / total if total > 0 else None
 
 
 # --- the client -----------------------------------------------------------------------------------
@@ -454,11 +435,7 @@ _AUTH, _NOT_FOUND, _TIMEOUT, _RATE_LIMIT, _SERVER = (401, 403), 404, 408, 429, 5
 
 
 def _azure_version(provider: Provider, address: str | None) -> str | None:
-    """Return the API version to send to the Azure endpoint at ``address``.
-
-    Return None if the address ends in ``/openai/v1``, because this endpoint has no versions. Raises
-    `ConfigError` if ``address`` is None.
-    """
+    """Return the API version to send to Azure; None for an address that ends in ``/openai/v1``."""
     if address is None:
         msg = "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
         raise ConfigError(msg)
@@ -608,11 +585,7 @@ def _import_client() -> None:
 
 
 def _http_client(timeout: float) -> Any:
-    """Return the HTTP client to use with the ``openai`` library.
-
-    It sends requests with aiohttp if the extra ``aiohttp`` is installed, which takes a third of the
-    CPU time. Otherwise it is the default client of the library.
-    """
+    """Return an HTTP client with aiohttp, which takes a third of the CPU time, or the default."""
     import openai  # noqa: PLC0415
 
     options: dict[str, Any] = {"event_hooks": {"response": [_limit_size]}, "timeout": timeout}
@@ -636,10 +609,9 @@ def _tls_context() -> SSLContext:
 
 @lru_cache(maxsize=4)
 def _certificates(library: str, *_bundles: str | None) -> SSLContext:
-    """Return the default TLS context of the HTTP library of this ``openai``, httpx or httpx2.
+    """Return the default TLS context of httpx or httpx2, which takes 25 ms to make.
 
-    It takes 25 ms to make, and is kept for all judges, embedders and event loops. ``_bundles`` are
-    the values of the environment variables that name other certificates.
+    ``_bundles`` are the values of the environment variables that name other certificates.
     """
     try:
         context: SSLContext = sys.modules[library].create_ssl_context()

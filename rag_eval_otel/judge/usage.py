@@ -48,11 +48,8 @@ class Meter:
     When the ``with`` block is entered, the first attempt passes ``budget`` (which may raise
     `BudgetSpentError`). A client calls `attempt` around each attempt, and a further attempt passes
     the budget, too. If the client does not call `attempt`, the tokens given to `tell` count. If no
-    tokens are named, the budget counts its estimate.
-
-    A request that ends before its first attempt, for example while it waits for a pause of the
-    server, counts as one request. If the client has called `will_attempt` before, it does not
-    count.
+    tokens are named, the budget counts its estimate. A request that ends before its first attempt
+    counts as one request, unless the client has called `will_attempt`.
 
     ``model`` is the name under which prices are looked up, and ``size`` the number of characters of
     the prompt or of the texts to embed. ``usage`` are the requests and tokens up to now, ``begun``
@@ -183,11 +180,7 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
 
 
 def will_attempt() -> None:
-    """Tell the `Meter` of this context that the client calls `attempt` for each request it sends.
-
-    Clients call this before anything that may take time, so that no request is counted if the
-    evaluation is cancelled before one was sent.
-    """
+    """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
     meter = _METER.get()
     if meter is not None:
         meter.expect_attempts()
@@ -200,8 +193,7 @@ async def attempt() -> AsyncIterator[AttemptUsage]:
     The attempt belongs to the `Meter` in whose ``with`` block it is made; without one, nothing is
     counted. Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets
     ``usage`` of the `AttemptUsage` to the tokens in the server's reply. An attempt that the server
-    refuses takes no tokens. If the tokens are unknown, because a reply does not name them or cannot
-    be read, or after a timeout or a cancellation, the budget counts its estimate.
+    refuses takes no tokens; of unknown tokens, the budget counts its estimate.
     """
     meter, result = _METER.get(), AttemptUsage()
     if meter is None:

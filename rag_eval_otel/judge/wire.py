@@ -104,10 +104,7 @@ def _section(group: Tasks, tasks: Tasks) -> str:
 
 
 def _are_drawings(group: Tasks) -> bool:
-    """Return True if the tasks of ``group`` ask one question several times about equal texts.
-
-    If not, the tasks put one question to the judge about several contexts.
-    """
+    """Return True if the tasks ask one question several times, not about several contexts."""
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
 
@@ -128,10 +125,7 @@ def _listed(value: str | tuple[str, ...]) -> str:
 
 
 def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
-    """Return the texts that ``tasks`` show, each after a delimiter with a random code.
-
-    If a reply to a task did not parse, its error message follows the texts.
-    """
+    """Return the texts and the complaints of ``tasks``, after delimiters with a random code."""
     shown = _shown(tasks)
     complaints = {task.complaint: task.prompt for task in tasks if task.complaint}
     texts = [text for _, value in shown for text in ([value] if isinstance(value, str) else value)]
@@ -159,10 +153,7 @@ def _told(text: str) -> str:
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield lines that tell the judge how many entries each list of its reply must have.
-
-    If tasks are about single contexts, the line has the numbers of these contexts.
-    """
+    """Yield lines with the number of entries of each list, or the numbers of single contexts."""
     for name, group in _groups(tasks).items():
         kind = group[0].kind
         if kind.each:
@@ -177,10 +168,7 @@ def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterat
 
 
 def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
-    """Return the names and texts that ``tasks`` show, each name once, in the order of the request.
-
-    If several tasks show one context each, the contexts are put together in the list ``contexts``.
-    """
+    """Return the names and texts that ``tasks`` show; single contexts become one list."""
     shown: dict[str, str | tuple[str, ...]] = {}
     for task in tasks:
         shown.update(task.inputs)
@@ -241,10 +229,7 @@ def _object(members: Mapping[str, Schema]) -> Schema:
 
 
 def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
-    """Return the JSON Schema of the whole reply: an object with a member for each prompt.
-
-    If there is only one prompt, and its reply is an object, return the schema of this object.
-    """
+    """Return the JSON Schema of the reply: a member for each prompt, or the only one's object."""
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
     return first if len(parts) == 1 and "properties" in first else _object(parts)
@@ -313,10 +298,9 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return, for each task of ``group``, its value in the judge's reply, or an error.
+    """Return, for each task of ``group``, its value in the member ``name`` of ``found``.
 
-    ``found`` is the JSON object of the reply, and ``name`` is the member with the replies to
-    ``group``. Error messages quote ``text``, the reply as the judge wrote it.
+    Error messages quote ``text``, the reply as the judge wrote it.
     """
     if found.get(name) is None or found[name] == {}:
         quoted = text.strip()[:_QUOTED]
@@ -334,10 +318,7 @@ def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> 
 
 
 def _drawing(columns: Mapping[str, Any], i: int) -> Any:
-    """Return reply number ``i`` (from 0) to a question that was put to the judge several times.
-
-    ``columns`` maps each member of the reply to the list of its values in all replies.
-    """
+    """Return reply number ``i`` of several; ``columns`` has the values of each member."""
     lists = {n: [c] if isinstance(c, str) else c for n, c in columns.items()}
     if any(isinstance(column, list) and i >= len(column) for column in lists.values()):
         return UnparsableReplyError(f"there is no entry number {i + 1}")
@@ -370,8 +351,7 @@ def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
 def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) -> Any:
     """Return the judge's short reply ``value`` with all names and numbers that ``schema`` has.
 
-    ``defs`` are the schemas to which ``schema`` refers. ``count`` is the number of entries that a
-    list must have, or None for any number.
+    ``defs`` are the schemas to which ``schema`` refers; a list must have ``count`` entries.
     """
     if "$ref" in schema:
         schema = defs[schema["$ref"].rpartition("/")[2]]
@@ -443,10 +423,7 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 
 
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the members of ``value`` that are replies to ``groups``, by name of the group.
-
-    If there is only one group, ``value`` itself may be the reply.
-    """
+    """Return the members of ``value`` that are replies to ``groups``, or ``value`` to the only."""
     found = {name: value[name] for name in groups if name in value}
     if len(groups) > 1:
         return found
