@@ -77,21 +77,18 @@ class OpenAIEmbedder:
         )
         self._coding = {"encoding_format": "base64"}
         title = f"embedder {provider}/{model} at {self._client.address}"
-        self.use_endpoint(Endpoint(f"embedder {model}", self._client.limits, title=title))
+        self.endpoint = Endpoint(f"embedder {model}", self._client.limits, title=title)
+        self._batches = Batches(self._embed)
 
     def __repr__(self) -> str:
         return f"OpenAIEmbedder({self.model!r})"
 
     def with_endpoint(self, endpoint: Endpoint) -> Self:
         """Return a copy of this embedder that sends its requests by way of ``endpoint``."""
-        found = copy.copy(self)
-        found.use_endpoint(endpoint)
-        return found
-
-    def use_endpoint(self, endpoint: Endpoint) -> None:
-        """Send later requests by way of ``endpoint``."""
-        self.endpoint = endpoint
-        self._batches = Batches(self._embed)
+        embedder = copy.copy(self)
+        embedder.endpoint = endpoint
+        embedder._batches = Batches(embedder._embed)  # noqa: SLF001  # its own class
+        return embedder
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; raise `JudgeError` on failure.

@@ -93,12 +93,6 @@ def test_what_takes_reading_is_declined(own: Kind[Any]) -> None:
     assert isinstance(second, Statements)
 
 
-def test_claims_are_the_sentences_that_say_something() -> None:
-    """Greetings and questions around the answer are no claims."""
-    answer = "Hello! Leave is 27 days; it lapses in March. Anything else?"
-    assert claims(answer) == ["Leave is 27 days", "it lapses in March."]
-
-
 @pytest.mark.parametrize(
     "answer",
     [

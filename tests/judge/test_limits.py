@@ -706,15 +706,6 @@ def failing(breaker: Breaker, times: int, outcome: Outcome = "transport") -> lis
     return [breaker.ended(outcome, is_probe=breaker.is_open, now=0, draw=0.0) for _ in range(times)]
 
 
-def test_a_breaker_opens_after_failures_in_a_row() -> None:
-    """A success in between starts the count again."""
-    breaker = Breaker(OPENING)
-    failing(breaker, 2)
-    failing(breaker, 1, "ok")
-    assert failing(breaker, 3) == [None, None, "opened"]
-    assert (breaker.is_open, breaker.wait(0.25)) == (True, 0.25)
-
-
 @pytest.mark.parametrize("outcome", ["not_found", "unparsable", "timeout", "internal"])
 def test_useless_answers_open_a_breaker(outcome: Outcome) -> None:
     """A wrong model and a judge that talks nonsense cost three requests, not one for each turn."""

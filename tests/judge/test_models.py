@@ -325,13 +325,6 @@ def test_a_sample_by_name(server: Providers, monkeypatch: pytest.MonkeyPatch) ->
     assert asyncio.run(aevaluate(SAMPLE, ["default"])).judge == "lexical"
 
 
-def test_objects_beside_names() -> None:
-    """A judge of one's own goes with an embedder by name."""
-    chat = ScriptedChat(reply=lambda _: AIMessage(RATED))
-    _, embedder = chosen_models(chat, "hashing")
-    assert isinstance(embedder, HashingEmbedder)
-
-
 # --- of other packages ----------------------------------------------------------------------------
 
 MODULE = """
