@@ -7,19 +7,23 @@ import base64
 import copy
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
+from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
-from rag_eval_otel.judge.batching import Batches
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import Endpoint
+from rag_eval_otel.judge.limits import Endpoint, deadline, with_deadline
 from rag_eval_otel.judge.openai import OpenAIClient
-from rag_eval_otel.judge.texts import features
-from rag_eval_otel.judge.usage import Ledger, Meter
+from rag_eval_otel.judge.usage import Ledger, Meter, current_meter, shared_by, will_attempt
+from rag_eval_otel.judge.words import features
 from rag_eval_otel.providers import provider_of
 from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 _HASHED = 100_000  # most characters of a text that are hashed
 _SIGN = 1 << 31  # the bit of a digest that gives the sign of a feature
 _MATRIX = 2  # dimensions of an array of row vectors
+_WINDOW = 0.05  # seconds for which texts are collected
+_MOST_TEXTS = 32  # in a shared request; some servers refuse more
+_SERVER_ERROR = 500  # some servers reply so to a text that is too long; 502 to 504 are outages
 
 
 def cosine(one: Vectors, other: Vectors) -> float | None:
@@ -70,28 +77,24 @@ class OpenAIEmbedder:
         )
         self._coding = {"encoding_format": "base64"}
         title = f"embedder {provider}/{model} at {self._client.address}"
-        self.use_endpoint(Endpoint(f"embedder {model}", self._client.limits, title=title))
+        self.endpoint = Endpoint(f"embedder {model}", self._client.limits, title=title)
+        self._batches = Batches(self._embed)
 
     def __repr__(self) -> str:
         return f"OpenAIEmbedder({self.model!r})"
 
     def with_endpoint(self, endpoint: Endpoint) -> Self:
         """Return a copy of this embedder that sends its requests by way of ``endpoint``."""
-        found = copy.copy(self)
-        found.use_endpoint(endpoint)
-        return found
-
-    def use_endpoint(self, endpoint: Endpoint) -> None:
-        """Send later requests by way of ``endpoint``."""
-        self.endpoint = endpoint
-        self._batches = Batches(self._embed)
+        embedder = copy.copy(self)
+        embedder.endpoint = endpoint
+        embedder._batches = Batches(embedder._embed)  # noqa: SLF001  # its own class
+        return embedder
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; raise `JudgeError` on failure.
 
-        All texts are sent in one request, which callers may share (see `Batches`). An empty text is
-        sent as a space, because servers refuse empty strings. A lone surrogate is sent as a
-        question mark.
+        All texts are sent in one request, which callers may share (see `Batches`). Servers refuse
+        empty strings and lone surrogates: a space and a question mark are sent instead.
         """
         return await self._batches.embed(texts)
 
@@ -110,7 +113,7 @@ class OpenAIEmbedder:
         texts: Sequence[str] = body["input"]
 
         async def send() -> Vectors:
-            return _rows(await self._client.embeddings(body), len(texts))
+            return _rows(await self._client.post("/embeddings", body), len(texts))
 
         await self._client.open()  # now, because the time of an attempt is limited
         return await self.endpoint.call(send)
@@ -142,8 +145,7 @@ class LangChainEmbedder:
         self._call = SyncFirst(
             embeddings.embed_documents, embeddings.aembed_documents, max_threads=max_threads
         )
-        model = getattr(embeddings, "model", None)
-        self.model = model if isinstance(model, str) else type(embeddings).__name__
+        self.model = name_of(embeddings)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; exceptions of LangChain are raised."""
@@ -185,7 +187,7 @@ class HashingEmbedder:
         return row / norm if norm else row
 
 
-def name_of(embedder: Embedder) -> str:
+def name_of(embedder: object) -> str:
     """Return the model's name of ``embedder``, or the name of its class."""
     model = getattr(embedder, "model", None)
     return model if isinstance(model, str) else type(embedder).__name__
@@ -200,11 +202,8 @@ class Embed:
     """
 
     def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
-        self.usage = Usage()
-        self.ledger = Ledger()
+        self.ledger = Ledger(budget)
         self._embedder = embedder
-        self._budget = budget
-        self._meters: dict[Meter, Sequence[str]] = {}
         self._rows: dict[str, asyncio.Future[Vectors]] = {}
         self._waiting: list[str] = []
         self._requests: set[asyncio.Task[Vectors]] = set()
@@ -224,6 +223,11 @@ class Embed:
         return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
 
     @property
+    def usage(self) -> Usage:
+        """The requests and tokens up to now."""
+        return self.ledger.usage
+
+    @property
     def is_used(self) -> bool:
         """Whether a metric has asked for the vector of a text."""
         return bool(self._rows)
@@ -231,9 +235,7 @@ class Embed:
     def cancel(self) -> None:
         """Cancel the requests under way, and drop the texts that wait to be sent."""
         self._waiting = []
-        for meter, texts in self._meters.items():
-            self._spend(texts, meter.close())
-        self._meters.clear()
+        self.ledger.close()
         for request in self._requests:
             request.cancel()
 
@@ -246,25 +248,15 @@ class Embed:
         request.add_done_callback(lambda done: self._deliver(texts, done))
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
-        size = sum(map(len, texts))
+        sizes = {text: len(text) for text in texts}
         name = name_of(self._embedder)
-        meter = Meter(self._budget, model=name, size=size, part="embedder")
-        self._meters[meter] = texts
-        try:
-            async with meter:
-                rows = await self._embedder.embed(texts)
-                meter.tell(Usage(embedding_requests=1))
-        finally:
-            if self._meters.pop(meter, None) is not None:  # else `cancel` has counted it
-                self._spend(texts, meter.usage)
+        async with self.ledger.metered(sizes, model=name, part="embedder") as meter:
+            rows = await self._embedder.embed(texts)
+            meter.tell(Usage(embedding_requests=1))
         if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
             msg = f"the embedder returned shape {np.shape(rows)} for {len(texts)} texts"
             raise UnparsableReplyError(msg)
         return rows
-
-    def _spend(self, texts: Sequence[str], usage: Usage) -> None:
-        self.usage += usage
-        self.ledger.spend({text: len(text) for text in texts}, usage)
 
     def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
         self._requests.discard(request)
@@ -278,3 +270,108 @@ class Embed:
                 future.exception()  # mark the error as seen, because nothing may wait for it
             else:
                 future.set_result(request.result()[i])
+
+
+# --- requests that callers share ------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The texts of one caller, with the caller's future vectors, context, deadline and meter."""
+
+    texts: Sequence[str]
+    rows: asyncio.Future[Vectors]
+    context: Context = field(default_factory=copy_context)
+    until: float = field(default_factory=deadline)
+    meter: Meter | None = field(default_factory=current_meter)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The callers that wait in one event loop, and the requests that are under way there."""
+
+    waiting: list[_Part] = field(default_factory=list)
+    under_way: int = 0
+    tasks: set[asyncio.Task[Vectors]] = field(default_factory=set)
+
+
+class Batches:
+    """Puts the texts of several callers, such as evaluations of several turns, into one request.
+
+    A caller that comes while no request is under way sends a request at once. Callers that come
+    while a request is under way are collected for 50 ms, or until they have 32 texts, and share the
+    next request. If the server refuses a shared request, or replies 500 to it, the texts of each
+    caller are sent alone, because one of the texts or their number may be the cause.
+    """
+
+    def __init__(self, send: Callable[[Sequence[str]], Awaitable[Vectors]]) -> None:
+        self._send = send
+        self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector (row) for each of ``texts``; exceptions of ``send`` are raised."""
+        will_attempt()
+        loop = asyncio.get_running_loop()
+        queue = self._queues.setdefault(loop, _Queue())
+        if not queue.under_way and not queue.waiting:
+            return await self._sent(queue, texts)
+        part = _Part(texts, loop.create_future())
+        queue.waiting.append(part)
+        if sum(len(each.texts) for each in queue.waiting) >= _MOST_TEXTS:
+            self._flush(queue)
+        elif len(queue.waiting) == 1:
+            loop.call_later(_WINDOW, self._flush, queue)
+        return await part.rows
+
+    async def _sent(self, queue: _Queue, texts: Sequence[str]) -> Vectors:
+        queue.under_way += 1
+        try:
+            return await self._send(texts)
+        finally:
+            queue.under_way -= 1
+
+    def _flush(self, queue: _Queue) -> None:
+        """Send the texts of the callers that still wait, in requests of at most 32 texts."""
+        parts = [part for part in queue.waiting if not part.rows.done()]
+        queue.waiting = []
+        groups: list[list[_Part]] = []
+        for part in parts:
+            size = sum(len(each.texts) for each in groups[-1]) if groups else _MOST_TEXTS
+            if size + len(part.texts) > _MOST_TEXTS:
+                groups.append([])
+            groups[-1].append(part)
+        for group in groups:
+            self._begin(queue, group)
+
+    def _begin(self, queue: _Queue, parts: Sequence[_Part]) -> None:
+        loop = parts[0].rows.get_loop()
+        task = parts[0].context.run(loop.create_task, self._rows(queue, parts))
+        queue.tasks.add(task)
+        task.add_done_callback(partial(self._deliver, queue, parts))
+
+    async def _rows(self, queue: _Queue, parts: Sequence[_Part]) -> Vectors:
+        """Send ``parts`` in one request, and return their vectors."""
+        texts = [text for part in parts for text in part.texts]
+        meters = [part.meter for part in parts if part.meter is not None]
+        with with_deadline(max(part.until for part in parts)), shared_by(meters):
+            return await self._sent(queue, texts)
+
+    def _deliver(self, queue: _Queue, parts: Sequence[_Part], task: asyncio.Task[Vectors]) -> None:
+        """Give each of ``parts`` its vectors or the error, or send its texts alone."""
+        queue.tasks.discard(task)
+        error = given_up() if task.cancelled() else task.exception()
+        is_divided = len(parts) > 1 and _may_be_of_one_text(error)
+        for end, part in zip(accumulate(len(part.texts) for part in parts), parts, strict=True):
+            if part.rows.done():  # its caller was cancelled
+                continue
+            if is_divided:
+                self._begin(queue, [part])
+            elif error is not None:
+                part.rows.set_exception(error)
+            else:
+                part.rows.set_result(task.result()[end - len(part.texts) : end])
+
+
+def _may_be_of_one_text(error: BaseException | None) -> bool:
+    is_refusal = isinstance(error, JudgeRequestError | UnparsableReplyError)
+    return is_refusal or (isinstance(error, JudgeError) and error.status == _SERVER_ERROR)

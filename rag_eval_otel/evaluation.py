@@ -24,7 +24,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import time_limit, title_of
+from rag_eval_otel.judge.limits import outcome_of, status_of, time_limit, title_of
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
@@ -36,9 +36,7 @@ from rag_eval_otel.judge.models import (
     chosen_prices,
     chosen_prompts,
 )
-from rag_eval_otel.judge.outcomes import outcome_of, status_of
-from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
-from rag_eval_otel.judge.shortening import clipped
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, clipped
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import measuring
 from rag_eval_otel.judge.wire import prompt_hash

@@ -97,20 +97,17 @@ class Prices:
             return None
         embedded = Usage(embedding_tokens=usage.embedding_tokens)
         judged = replace(usage, embedding_requests=0, embedding_tokens=0)
-        found = [
-            self._cost(names, part)
-            for names, part in ((judge, judged), ((embedder,), embedded))
-            if part.tokens
-        ]
-        known = [each for each in found if each is not None]
-        return sum(known) if found and len(known) == len(found) else None
+        parts = ((judge, judged), ((embedder,), embedded))
+        costs = [self._cost(names, part) for names, part in parts if part.tokens]
+        known = [each for each in costs if each is not None]
+        return sum(known) if len(known) == len(costs) else None
 
     def _cost(self, names: tuple[str, ...], usage: Usage) -> float | None:
-        found = (self.price_of(name) for name in names)
-        price = next((one for one in found if one is not None and one.covers(usage)), None)
-        if price is None:
+        costs = (self.cost(name, usage) for name in names)
+        cost = next((each for each in costs if each is not None), None)
+        if cost is None:
             _warn_of_unknown(names[-1])
-        return None if price is None else price.of(usage)
+        return cost
 
     def cost(self, model: str | None, usage: Usage) -> float | None:
         """Return what the tokens in ``usage`` cost with ``model``, or None if it has no price."""

@@ -41,7 +41,6 @@ class Provider:
     - ``key``: the key that is sent if no variable is set, for servers that need no key.
     - ``schema_mode``: how a request asks for JSON. ``seed``, ``limit``: what a request calls the
       seed and the most tokens of a reply.
-    - ``package``, ``extra``: the package that the provider needs, and the extra that installs it.
     - ``families``: prefixes of the provider's model names. If a user writes such a model name
       without the provider, the error message proposes the provider.
     - ``model``: what error messages call a model's name, such as "deployment".
@@ -58,8 +57,6 @@ class Provider:
     schema_mode: SchemaMode = "json_schema"
     seed: str = "seed"
     limit: TokenLimit = "max_tokens"
-    package: str = ""
-    extra: str = ""
     families: tuple[str, ...] = ()
     model: str = "model"
 
@@ -131,9 +128,13 @@ _ALL = (
         keys=("AWS_BEARER_TOKEN_BEDROCK",),
         judge="rag_eval_otel.judge.langchain:bedrock_judge",
         embedder="",
-        package="langchain-aws",
-        extra="bedrock",
         families=("anthropic.", "amazon.", "meta."),
+    ),
+    Provider(
+        name="langchain",
+        judge="rag_eval_otel.judge.langchain:named_judge",
+        embedder="",
+        model="provider>:<model",
     ),
     Provider(
         name="mistral",
@@ -146,8 +147,6 @@ _ALL = (
         name="local",
         judge="rag_eval_otel.judge.local:LocalJudge",
         embedder="",
-        package="sentence-transformers",
-        extra="local",
         model="name or path",
     ),
 )
@@ -226,7 +225,7 @@ def forms(part: Part) -> list[str]:
 
 def nearest(part: Part, name: str) -> str | None:
     """Return the valid name that is most like the wrong ``name``, or None if none is similar."""
-    head, _, model = name.replace(":", "/", 1).partition("/")
+    head, _, model = name.partition("/" if "/" in name else ":")
     if not model:
         family = _family(part, head)
         if family is not None:

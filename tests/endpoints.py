@@ -6,9 +6,8 @@ from opentelemetry.metrics import Observation
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import Measurement
-from rag_eval_otel.judge.limits import AttemptResult, Endpoint
+from rag_eval_otel.judge.limits import AttemptResult, Endpoint, Outcome
 from rag_eval_otel.judge.models import ProtectedJudge
-from rag_eval_otel.judge.outcomes import Outcome
 from rag_eval_otel.testing import FakeJudge
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from rag_eval_otel import errors
 from rag_eval_otel.export.backends.delivery import BACKENDS
-from rag_eval_otel.providers import PROVIDERS
 from rag_eval_otel.runtime.guard import EXTRA, require
 from rag_eval_otel.types import Reason
 
@@ -69,12 +68,12 @@ def test_an_optional_import_names_the_module_that_is_missing() -> None:
 
 
 def test_the_extras_that_errors_name_exist() -> None:
-    """Each extra of a call of `require`, of a backend and of a provider is in pyproject.toml."""
+    """Each extra of a call of `require` and of a backend is in pyproject.toml."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     table = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     extras = set(re.findall(r"^(\w+) = \[", table, flags=re.MULTILINE))
     code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("rag_eval_otel/**/*.py"))
     named = set(re.findall(r'require\(\s*"[\w.]+", "(\w+)"\s*\)', code))
-    assert {"auto", "kafka", "local", "mlflow", "redis", "worker"} <= named
-    named |= {EXTRA, *BACKENDS.built_in, *(one.extra for one in PROVIDERS.values() if one.extra)}
+    assert {"auto", "bedrock", "kafka", "langchain", "local", "mlflow", "redis", "worker"} <= named
+    named |= {EXTRA, *BACKENDS.built_in}
     assert named <= extras

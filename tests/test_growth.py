@@ -18,8 +18,8 @@ from rag_eval_otel.capture.retrieval import block_in, is_verdict, joined_lines, 
 from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import USUAL, Messages, bare, is_in, json_in, place, words
-from rag_eval_otel.judge import texts
-from rag_eval_otel.judge.shortening import clipped
+from rag_eval_otel.judge.prompting import clipped
+from rag_eval_otel.judge.words import MAX, Passages, claims_of, coverage, relevancy
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.types import Passage, Sample
 from rag_eval_otel.untrusted import harmless, says_nothing, suspicions
@@ -77,10 +77,10 @@ SCORING: Mapping[str, growth.Read] = {  # of the texts that are scored
     "prompt text": harmless,
     "suspicions": lambda text: suspicions([text]),
     "content": says_nothing,
-    "support": lambda text: texts.Passages([text]).probability(text[: texts.MAX]),
-    "claims": lambda text: texts.claims_of(text[: texts.MAX]),
-    "relevancy": lambda text: texts.relevancy(text[: texts.MAX], text[: texts.MAX]),
-    "coverage": lambda text: texts.coverage("Who wrote the notes?", text),
+    "support": lambda text: Passages([text]).probability(text[:MAX]),
+    "claims": lambda text: claims_of(text[:MAX]),
+    "relevancy": lambda text: relevancy(text[:MAX], text[:MAX]),
+    "coverage": lambda text: coverage("Who wrote the notes?", text),
 }
 
 

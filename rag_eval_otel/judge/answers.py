@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.texts import claims_of, evades
+from rag_eval_otel.judge.words import claims_of, evades
 
 FULL, EVEN, PART = 0.75, 0.5, 0.25  # least shares: rating 2, a yes, rating 1
 _BY_THE_LEAST = 2  # the groundedness prompt for which the worst claim counts, not the mean
@@ -56,10 +56,9 @@ class Evidence(Protocol):
 
 
 class EvidenceAnswers:
-    """Builds the judge's reply to one ``task`` from ``evidence``, which computes probabilities.
+    """Builds the reply to one ``task`` from ``evidence`` about the texts that are ``shown``.
 
-    ``shown`` has the texts that the task shows to the judge. Each public method builds one kind of
-    reply. `ANSWERS` maps the family of a task to the method that answers it.
+    `ANSWERS` maps the family of a task to the method that builds its reply.
     """
 
     def __init__(self, task: Task[Any], shown: Shown, evidence: Evidence) -> None:

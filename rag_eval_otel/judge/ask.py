@@ -10,7 +10,7 @@ the error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -24,9 +24,8 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
-from rag_eval_otel.judge.shortening import with_fewer_contexts
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
-from rag_eval_otel.judge.usage import Ledger, Meter
+from rag_eval_otel.judge.usage import Ledger
 from rag_eval_otel.types import Usage
 
 R = TypeVar("R", bound=Reply)
@@ -59,9 +58,7 @@ class Ask:
         reasons: bool = False,
         budget: Budget | None = None,
     ) -> None:
-        self.usage = Usage()
-        self.ledger = Ledger()
-        self._budget = budget
+        self.ledger = Ledger(budget)
         self.model: str | None = None
         self.is_shortened = False
         self._judge = judge
@@ -75,7 +72,11 @@ class Ask:
         self._timer: asyncio.TimerHandle | None = None
         self._events = 0  # number of new tasks plus number of ended requests
         self._requests: set[asyncio.Task[None]] = set()
-        self._meters: dict[Meter, Sequence[Task[Any]]] = {}
+
+    @property
+    def usage(self) -> Usage:
+        """The requests and tokens up to now."""
+        return self.ledger.usage
 
     async def __call__(self, task: Task[R]) -> R:
         """Put ``task`` to the judge and return the reply, or raise the error of the request."""
@@ -93,9 +94,7 @@ class Ask:
         """Cancel the requests under way, and end tasks not yet sent with a `JudgeTimeoutError`."""
         for task in self._take():
             self._outcomes[task].set_result(given_up())
-        for meter, tasks in self._meters.items():
-            self._spend(tasks, meter.close())
-        self._meters.clear()
+        self.ledger.close()
         for request in self._requests:
             request.cancel()
 
@@ -121,8 +120,7 @@ class Ask:
     def _settle(self, seen: int, quiet: int) -> None:
         """Send the waiting tasks once no task and no reply has come for `_QUIET` loop iterations.
 
-        Tasks that may share requests also wait for requests under way. ``seen`` is the value that
-        ``_events`` had at the last call. ``quiet`` counts the iterations since its last change.
+        ``seen`` is the last value of ``_events``; ``quiet`` counts the iterations since it changed.
         """
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
@@ -191,30 +189,20 @@ class Ask:
 
     async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
         """Return a reply or an error for each of ``tasks``; raise `JudgeTooLongError`."""
-        size = sum(map(_size_of, tasks))
-        meter = Meter(self._budget, model=self._judge.model, size=size, part="judge")
-        self._meters[meter] = tasks
+        sizes = {_first(task): _size_of(task) for task in tasks}
         try:
-            async with meter:
+            async with self.ledger.metered(sizes, model=self._judge.model, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
                 meter.tell(replies.usage)
         except JudgeTooLongError:
             raise
         except JudgeError as error:
             return [error] * len(tasks)
-        finally:
-            if self._meters.pop(meter, None) is not None:  # else `cancel` has counted it
-                self._spend(tasks, meter.usage)
         self.model = replies.model
         if len(replies.parts) != len(tasks):
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
             return [UnparsableReplyError(msg)] * len(tasks)
         return list(replies.parts)
-
-    def _spend(self, tasks: Sequence[Task[Any]], usage: Usage) -> None:
-        """Add ``usage``, of one request with ``tasks``, to the usage of this sample."""
-        self.usage += usage
-        self.ledger.spend({_first(task): _size_of(task) for task in tasks}, usage)
 
 
 def _first(task: Task[Any]) -> Task[Any]:
@@ -229,11 +217,7 @@ def _size_of(task: Task[Any]) -> int:
 
 
 def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:
-    """Split ``tasks`` into groups; the tasks of a group are sent in one request to the judge.
-
-    A task joins the first group with which it may share a request (see `may_share`), else it begins
-    a new group. Unless ``share_requests`` is set, each task is a group.
-    """
+    """Split ``tasks`` into groups that are sent in one request (see `may_share`)."""
     groups: list[list[Task[Any]]] = []
     for task in tasks:
         home = next((g for g in groups if all(may_share(task, other) for other in g)), None)
@@ -247,3 +231,44 @@ def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[lis
 def given_up() -> JudgeTimeoutError:
     """Return the error for a request that was cancelled because the evaluation ran out of time."""
     return JudgeTimeoutError("given up: the evaluation ran out of time")
+
+
+# --- requests that are too long -------------------------------------------------------------------
+
+_LEFT_OUT = "(context {} is left out, because the texts are too long for the model)"
+_HALF = "{}\n(the rest of context {} is left out, because the texts are too long for the model)"
+
+
+def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
+    """Return ``tasks``, which share a request, with less text of their contexts.
+
+    Notes replace the later half of the contexts, which keep their numbers. If a task is about a
+    single context, each context keeps its first half instead, so that no task is about a note. Each
+    text is shortened in the same way in all tasks, and only if that makes it shorter.
+    """
+    shown = [dict(task.inputs) for task in tasks]
+    single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
+    listed = (text for inputs in shown for text in inputs.get("contexts", ()))
+    shorter = _shorter(list(dict.fromkeys([*listed, *single])), by_half=single)
+    return [_replaced(task, shorter) for task in tasks]
+
+
+def _shorter(texts: Sequence[str], *, by_half: Iterable[str]) -> Mapping[str, str]:
+    """Return a shorter text for those of ``texts``, the contexts in their order, that need one."""
+    numbered, kept = list(enumerate(texts, start=1)), len(texts) // 2
+    if any(by_half) or len(texts) == 1:
+        found = {text: _HALF.format(text[: len(text) // 2], i) for i, text in numbered}
+    else:
+        found = {text: _LEFT_OUT.format(i) for i, text in numbered[kept:]}
+    return {text: short for text, short in found.items() if len(short) < len(text)}
+
+
+def _replaced(task: Task[Any], shorter: Mapping[str, str]) -> Task[Any]:
+    def short(name: str, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if name not in {"context", "contexts"}:
+            return value
+        if isinstance(value, str):
+            return shorter.get(value, value)
+        return tuple(shorter.get(text, text) for text in value)
+
+    return replace(task, inputs=tuple((name, short(name, value)) for name, value in task.inputs))

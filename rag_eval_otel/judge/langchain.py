@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.log import address_of
+from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Replies, Usage
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
 
 
-_TIMEOUT = 30.0  # seconds of an attempt at a call of a model that is named
+_TIMEOUT = 30.0  # seconds of an attempt at a call of Bedrock
 
 
 class LangChainJudge:
@@ -61,28 +61,39 @@ class LangChainJudge:
         )
 
 
+def named_judge(name: str) -> LangChainJudge:
+    """Return a judge of ``name``, ``<provider>:<model>`` as for LangChain's `init_chat_model`.
+
+    Raises `MissingDependencyError` if LangChain is not installed, and `ConfigError` if the model
+    cannot be made, for example because the package of its provider is not installed.
+    """
+    make = require("langchain.chat_models", "langchain").init_chat_model
+    try:
+        return LangChainJudge(make(name, temperature=0.0))
+    except (ImportError, ValueError) as error:
+        raise _not_made(error, "langchain", name) from None
+
+
 def bedrock_judge(model: str) -> LangChainJudge:
     """Return a judge that asks ``model`` of Amazon Bedrock by way of LangChain.
 
     Raises `MissingDependencyError` if a package is not installed, and `ConfigError` if the model
     cannot be made.
     """
-    package = "langchain-aws"
+    make = require("langchain_aws", "bedrock").ChatBedrockConverse
+    timeouts = require("botocore.config", "bedrock").Config(
+        read_timeout=_TIMEOUT, connect_timeout=_TIMEOUT
+    )
     try:
-        make: Any = import_module("langchain.chat_models").init_chat_model
-        timeouts = import_module("botocore.config").Config(
-            read_timeout=_TIMEOUT, connect_timeout=_TIMEOUT
-        )
-        llm: Runnable[Any, Any] = make(
-            model, model_provider="bedrock_converse", temperature=0.0, config=timeouts
-        )
-    except ImportError as error:
-        raise MissingDependencyError(package, "bedrock") from error
+        return LangChainJudge(make(model=model, temperature=0.0, config=timeouts), model=model)
     except ValueError as error:
-        message = str(error).partition("[type=")[0]  # the rest quotes the options, including a key
-        msg = f"bedrock/{model} could not be made: {' '.join(message.split())}"
-        raise ConfigError(msg) from None
-    return LangChainJudge(llm, model=model)
+        raise _not_made(error, "bedrock", model) from None
+
+
+def _not_made(error: Exception, provider: str, model: str) -> ConfigError:
+    """Return the error for a model that cannot be made, without options, which may have a key."""
+    message = " ".join(str(error).partition("[type=")[0].split())
+    return ConfigError(f"{provider}/{model} could not be made: {message}")
 
 
 _ADDRESSES = ("openai_api_base", "base_url", "azure_endpoint", "anthropic_api_url", "endpoint_url")

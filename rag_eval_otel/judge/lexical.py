@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError, UnsuitableJudgeError
 from rag_eval_otel.judge import replies as say
-from rag_eval_otel.judge import texts
+from rag_eval_otel.judge import words
 from rag_eval_otel.judge.answers import (
     ANSWERS,
     EVEN,
@@ -25,7 +25,7 @@ from rag_eval_otel.judge.answers import (
     verdicts,
 )
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.texts import Passages, claims_of, keys_of, within_limit
+from rag_eval_otel.judge.words import Passages, claims_of, keys_of, within_limit
 from rag_eval_otel.types import Replies
 
 Answer: TypeAlias = say.Reply | UnparsableReplyError | JudgeTooLongError
@@ -39,8 +39,8 @@ class LexicalJudge:
 
     Verdicts and most ratings are computed from a probability; at one half, yes and no are equally
     likely. The judge cannot follow instructions (a rubric, a guideline, instructions of your own);
-    its reply to such a task is an `UnsuitableJudgeError`. At most `texts.MAX_CHARACTERS` of the
-    contexts are read. If the answer has more than `texts.MAX` characters, the reply is a
+    its reply to such a task is an `UnsuitableJudgeError`. At most `words.MAX_CHARACTERS` of the
+    contexts are read. If the answer has more than `words.MAX` characters, the reply is a
     `JudgeTooLongError`. Instructions hidden in an answer or a context have no effect.
     """
 
@@ -73,12 +73,12 @@ class _WordEvidence:
         return sum(map(self.support, claims)) / len(claims)
 
     def relevances(self) -> list[float]:
-        coverage = partial(texts.coverage, self._shown.question)
-        contexts = map(texts.sentences, within_limit(self._shown.contexts))
+        coverage = partial(words.coverage, self._shown.question)
+        contexts = map(words.sentences, within_limit(self._shown.contexts))
         return [max(map(coverage, sentences), default=0.0) for sentences in contexts]
 
     def relevance(self) -> float:
-        coverage = partial(texts.coverage, self._shown.question)
+        coverage = partial(words.coverage, self._shown.question)
         return max(map(coverage, within_limit(self._shown.contexts)), default=0.0)
 
     def reason(self, share: float) -> str:
@@ -87,8 +87,8 @@ class _WordEvidence:
 
 def _answer(task: Task[Any], read: Callable[[tuple[str, ...]], Passages]) -> Answer:
     others = (task.texts(name) for name, _ in task.inputs if name not in _SHOWN)
-    if any(sum(map(len, one)) > texts.MAX for one in others):
-        return JudgeTooLongError(f"the lexical judge reads at most {texts.MAX:,} characters of it")
+    if any(sum(map(len, one)) > words.MAX for one in others):
+        return JudgeTooLongError(f"the lexical judge reads at most {words.MAX:,} characters of it")
     shown = Shown(task)
     answers = EvidenceAnswers(task, shown, _WordEvidence(shown, read))
     family = "" if task.kind.instructions else task.kind.family
@@ -110,36 +110,36 @@ class _Answers:
         self._question, self._said = self._shown.question, self._shown.answer
 
     def to_reverse_question(self) -> say.Reply:
-        written = texts.reverse_questions(self._said) or [""]
+        written = words.reverse_questions(self._said) or [""]
         question = written[self._task.draw % len(written)]
         return say.ReverseQuestion(
-            question=question, noncommittal=1 if texts.evades(self._said) else 0
+            question=question, noncommittal=1 if words.evades(self._said) else 0
         )
 
     def to_similarities(self) -> say.Reply:
-        near = (texts.similarity(self._question, q) for q in self._task.texts("questions"))
+        near = (words.similarity(self._question, q) for q in self._task.texts("questions"))
         found = [say.Similarity(index=i, similarity=one) for i, one in enumerate(near, start=1)]
         return say.Similarities(similarities=found)
 
     def to_direct_relevancy(self) -> say.Reply:
-        return say.UnitRating(rating=texts.relevancy(self._question, self._said))
+        return say.UnitRating(rating=words.relevancy(self._question, self._said))
 
     def to_sub_questions(self) -> say.Reply:
-        return say.SubQuestions(sub_questions=texts.sub_questions(self._question))
+        return say.SubQuestions(sub_questions=words.sub_questions(self._question))
 
     def to_addressed(self) -> say.Reply:
         asked = self._task.texts("sub_questions")
-        return verdicts(texts.relevancy(question, self._said) for question in asked)
+        return verdicts(words.relevancy(question, self._said) for question in asked)
 
     def to_intent(self) -> say.Reply:
-        return say.Intent(intent=_INTENT + " ".join(self._question[: texts.MAX].split()))
+        return say.Intent(intent=_INTENT + " ".join(self._question[: words.MAX].split()))
 
     def to_intent_fulfilment(self) -> say.Reply:
         question = self._task.text("intent").removeprefix(_INTENT)
-        return say.UnitRating(rating=texts.relevancy(question, self._said))
+        return say.UnitRating(rating=words.relevancy(question, self._said))
 
     def to_answer_relevancy_rubric(self) -> say.Reply:
-        rating = texts.relevancy(self._question, self._said)
+        rating = words.relevancy(self._question, self._said)
         return say.TwoFlags(subject=1 if rating >= EVEN else 0, focus=1 if rating >= FULL else 0)
 
     def to_context_relevancy_rubric(self) -> say.Reply:
@@ -147,8 +147,8 @@ class _Answers:
         return say.TwoMarks(subject=mark, sufficiency=mark)
 
     def to_context_statements(self) -> say.JudgedStatements:
-        told = [one for text in within_limit(self._shown.contexts) for one in texts.sentences(text)]
-        return judged(told, partial(texts.coverage, self._question))
+        told = [one for text in within_limit(self._shown.contexts) for one in words.sentences(text)]
+        return judged(told, partial(words.coverage, self._question))
 
     def to_relevant_statements(self) -> say.Reply:
         told = self.to_context_statements().statements

@@ -26,19 +26,25 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from rag_eval_otel.errors import (
+    JudgeAuthError,
     JudgeError,
     JudgeRateLimitError,
+    JudgeRequestError,
     JudgeTimeoutError,
+    JudgeTransportError,
     JudgeUnavailableError,
+    UnparsableReplyError,
 )
-from rag_eval_otel.judge.outcomes import Outcome, outcome_of, retry_after_of
+from rag_eval_otel.log import class_name
 from rag_eval_otel.providers import Part
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.types import Replies
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
@@ -48,12 +54,132 @@ _MINUTE, _DAY = 60.0, 86_400.0
 _RETRIED = frozenset({"rate_limited", "timeout", "transport"})
 _LASTING = frozenset({"unauthorized", "not_found", "unparsable"})  # no wait helps
 _BACK_OFF, _LONGEST_BACK_OFF = 0.5, 8.0  # seconds, before jitter
+_PROBE, _LONGEST_PROBE = 0.5, 30.0  # seconds until a probe; each failed probe doubles them
 _FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts
 _SLOW = 2.0  # a request that takes so many times as long as usual has timed out
 _LATE = 0.05  # seconds; so long before its deadline, a request has timed out, or is given up
 _JITTER = 0.1  # largest part that is added to a pause, or taken from the time until a probe
 _RECENT = 0.2  # weight of a reply in the mean latency
 _RANDOM = random.SystemRandom()  # the global generator is seeded by applications
+
+
+# --- how attempts end -----------------------------------------------------------------------------
+
+Outcome: TypeAlias = Literal[
+    "ok",
+    "bad_request",
+    "cancelled",
+    "internal",
+    "not_found",
+    "rate_limited",
+    "timeout",
+    "transport",
+    "unauthorized",
+    "unparsable",
+]
+"""How an attempt ended. ``bad_request`` is a refusal of the request's content (400, 413, 422)."""
+
+_STATUS: Mapping[int, Outcome] = {
+    401: "unauthorized",
+    403: "unauthorized",
+    404: "not_found",
+    408: "timeout",
+    429: "rate_limited",
+}
+_CLIENT_ERROR, _SERVER_ERROR = 400, 500
+_KINDS: tuple[tuple[type[BaseException], Outcome], ...] = (
+    (asyncio.CancelledError, "cancelled"),
+    (JudgeUnavailableError, "cancelled"),  # the budget is spent: nothing was sent
+    (asyncio.TimeoutError, "timeout"),
+    (JudgeTimeoutError, "timeout"),
+    (JudgeAuthError, "unauthorized"),
+    (JudgeRateLimitError, "rate_limited"),
+    (JudgeRequestError, "bad_request"),
+    (UnparsableReplyError, "unparsable"),
+    (JudgeTransportError, "transport"),
+    (TimeoutError, "timeout"),
+    (ConnectionError, "transport"),
+)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Return the outcome of an attempt that raised ``error``, of this or of another library."""
+    status = status_of(error)
+    if status is not None and status >= _CLIENT_ERROR:
+        other: Outcome = "transport" if status >= _SERVER_ERROR else "bad_request"
+        return _STATUS.get(status, other)
+    for kind, outcome in _KINDS:
+        if isinstance(error, kind):
+            return outcome
+    # By name, because the errors of the client libraries have no base class in common.
+    kinds = " ".join(map(class_name, type(error).__mro__))
+    if "Timeout" in kinds:
+        return "timeout"
+    if "Credentials" in kinds:
+        return "unauthorized"
+    return "transport" if "Connect" in kinds else "internal"
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status in ``error``, of this library, an HTTP client or botocore, or None."""
+    response = _attribute(error, "response")
+    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    statuses = [_attribute(error, name) for name in ("status", "status_code")]
+    statuses.append(metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else None)
+    return next((status for status in statuses if isinstance(status, int)), None)
+
+
+def _attribute(error: BaseException | None, name: str) -> Any:
+    """Return an attribute that was set, or None; code of ``error``, as a property, is not run."""
+    return getattr(error, "__dict__", {}).get(name)
+
+
+def retry_after_of(error: BaseException | None) -> float | None:
+    """Return the seconds that the server, in ``error``, asks to wait; None if it does not."""
+    seconds = _attribute(error, "retry_after")
+    if isinstance(seconds, int | float):
+        return float(seconds)
+    headers = getattr(_attribute(error, "response"), "headers", None)
+    return retry_after(headers) if isinstance(headers, Mapping) else None
+
+
+def retry_after(
+    headers: Mapping[str, str], *, now: Callable[[], float] = time.time
+) -> float | None:
+    """Return the seconds in the ``headers`` ``retry-after-ms`` or ``Retry-After``, at least 0.
+
+    An HTTP date is compared with the header ``Date``, or else with ``now()`` (Unix time).
+    """
+    found = _seconds(headers.get("retry-after-ms"))
+    if found is not None:
+        return found / 1000
+    told = headers.get("retry-after")
+    found = _seconds(told)
+    if found is not None or told is None:
+        return found
+    until, sent = _date(told), _date(headers.get("date"))
+    return None if until is None else max(0.0, until - (now() if sent is None else sent))
+
+
+def _seconds(told: str | None) -> float | None:
+    try:
+        found = float(told or "")
+    except (ValueError, TypeError):  # an exception of a user may have any headers
+        return None
+    return max(0.0, found) if math.isfinite(found) else None
+
+
+def _date(told: str | None) -> float | None:
+    try:
+        return None if told is None else parsedate_to_datetime(told).timestamp()
+    except (ValueError, OverflowError, TypeError):
+        return None
+
+
+def is_usable(replies: Replies) -> bool:
+    """Return True if at least one part of ``replies`` fits its task, or if there are no parts."""
+    bad = [isinstance(part, UnparsableReplyError) for part in replies.parts]
+    return not (bad and all(bad))
 
 
 # --- deadlines ------------------------------------------------------------------------------------
@@ -101,8 +227,6 @@ class Limits:
       fails at once.
     - ``concurrency``: the maximum number of requests under way, at least 1.
     - ``failures``: how many failed attempts in a row open the breaker; infinity: it never opens.
-    - ``probe_after``: seconds until the first probe. The time doubles with each failed probe, up to
-      ``probe_at_most``.
     """
 
     retries: int = 3
@@ -110,8 +234,6 @@ class Limits:
     patience: float = 120.0
     concurrency: int = 1024
     failures: float = math.inf
-    probe_after: float = 0.5
-    probe_at_most: float = 30.0
 
 
 class Breaker:
@@ -122,7 +244,7 @@ class Breaker:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._most = limits.failures
         self.failures = 0
         self.openings = 0
         self.is_open = False
@@ -139,8 +261,8 @@ class Breaker:
     ) -> Literal["opened", "closed"] | None:
         """Count an attempt that ended with ``outcome``; return how the breaker has changed.
 
-        ``draw`` is a random number from 0 to 1, for the jitter of the next probe. The failure of a
-        request that was sent before the breaker opened does not delay the next probe.
+        The failure of a request that was sent before the breaker opened does not delay the next
+        probe, whose jitter is ``draw``, from 0 to 1.
         """
         if outcome == "cancelled":
             return None
@@ -152,21 +274,16 @@ class Breaker:
         self.failures += 1
         if was_open and not is_probe:
             return None
-        self.is_open = was_open or self._opens(outcome)
+        is_refused = outcome == "unauthorized" and not math.isinf(self._most)
+        self.is_open = was_open or is_refused or self.failures >= self._most
         if not self.is_open:
             return None
-        longest = self._limits.probe_at_most
-        doubled = max(self._limits.probe_after, 2 * self._probe_seconds)
         self.is_passing = outcome not in _LASTING
-        self._probe_seconds = min(doubled, longest) if self.is_passing else longest
+        doubled = max(_PROBE, 2 * self._probe_seconds)
+        self._probe_seconds = min(doubled, _LONGEST_PROBE) if self.is_passing else _LONGEST_PROBE
         self._probe_at = now + self._probe_seconds * (1 - _JITTER * draw)
         self.openings += not was_open
         return None if was_open else "opened"
-
-    def _opens(self, outcome: Outcome) -> bool:
-        never = math.isinf(self._limits.failures)
-        at_once = outcome == "unauthorized" and not never
-        return at_once or self.failures >= self._limits.failures
 
 
 class RetryBudget:
@@ -260,14 +377,14 @@ class Slots:
                     self.in_flight -= 1
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
     """A request that waits for a slot in its event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-        self.loop = loop
-        self.future = future
-        self.has_slot = False
-        self.is_used = False
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[None]
+    has_slot: bool = False
+    is_used: bool = False
 
     def wake(self) -> None:
         if not self.future.done():
@@ -423,9 +540,8 @@ class Endpoint:
     ) -> int:
         """Wait before a retry, and return ``tries`` plus the tries that were used up.
 
-        Raises ``error`` if the request is not to be sent again. If the retry budget is used up, the
-        request waits for the next back-off; this uses up a try. A probe that failed is no try: its
-        request may be the next probe.
+        Raises ``error`` if the request is not to be sent again. To wait for the retry budget uses
+        up a try; a probe that failed is no try, as its request may be the next probe.
         """
         if attempt.began is None or attempt.outcome not in _RETRIED:
             raise error
@@ -493,11 +609,7 @@ class Endpoint:
             await self._sleep(wait)
 
     def _until_probe(self, until: float) -> float:
-        """Return the seconds until the next probe, 0 if the breaker is closed.
-
-        Raises `JudgeUnavailableError` if the probe comes later than ``until``, or if the failure
-        will not pass soon.
-        """
+        """Return the seconds until the next probe; raise `JudgeUnavailableError` if it is vain."""
         with self._lock:
             now = self._clock()
             wait = self._breaker.wait(now)
@@ -517,11 +629,7 @@ class Endpoint:
         return JudgeUnavailableError(msg)
 
     def _begin(self, attempt: _Attempt) -> bool:
-        """Mark ``attempt`` as sent, and return True.
-
-        Return False if a pause has begun, or if the breaker has opened and the attempt cannot be
-        its probe.
-        """
+        """Mark ``attempt`` as sent; return False if it must wait for a pause or a probe."""
         with self._lock:
             now = self._clock()
             is_open = self._breaker.is_open
@@ -590,10 +698,9 @@ class Endpoint:
         return "timeout" if (outcome == "timeout" or is_late) and not is_short else "cancelled"
 
     def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
-        """Let nobody send a request for ``after`` seconds, or for a back-off if it is None.
+        """Let nobody send a request for ``after`` seconds, or for a back-off; return the seconds.
 
-        ``is_new`` says that the refused request began after the last pause began. Return the
-        seconds.
+        ``is_new`` says that the refused request began after the last pause began.
         """
         if is_new:
             self._refusals += 1
@@ -614,8 +721,8 @@ class Endpoint:
             self._log.write("pause", line, self.title, pause)
         if change == "opened":
             line = "the %s fails (%s, %.0f in a row): no request but a probe every %.0f s or less"
-            probe = self.limits.probe_at_most
-            self._log.write("opened", line, self.title, outcome, self._breaker.failures, probe)
+            failures = self._breaker.failures
+            self._log.write("opened", line, self.title, outcome, failures, _LONGEST_PROBE)
         elif change == "closed":
             self._log.write("closed", "the %s answers again", self.title)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import math
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.answers import ANSWERS, EVEN, EvidenceAnswers, Shown
@@ -53,8 +52,8 @@ class LocalJudge:
     probability counts.
 
     The pairs of texts of one request are classified in batches of ``batch_size`` on ``device``, for
-    example ``"cuda"`` (default: PyTorch's choice). At most ``max_threads`` requests are classified
-    at the same time; one is usually enough, because PyTorch uses all cores from one thread.
+    example ``"cuda"`` (default: PyTorch's choice). They are classified on one thread, from which
+    PyTorch uses all cores.
 
     Raises `ConfigError` for a model that does not exist, is not a classifier, or has no label that
     is known to mean "supported". Raises `MissingDependencyError` if the extra ``local`` is not
@@ -72,11 +71,10 @@ class LocalJudge:
         label: str | None = None,
         device: str | None = None,
         batch_size: int = 32,
-        max_threads: int = 1,
     ) -> None:
         """Load ``model``; a named model that is not on this machine is downloaded."""
-        if batch_size < 1 or max_threads < 1:
-            msg = f"batch_size and max_threads must be 1 or more, not {batch_size}, {max_threads}"
+        if batch_size < 1:
+            msg = f"batch_size must be 1 or more, not {batch_size}"
             raise ConfigError(msg)
         self._support = Classifier(model, label=label, device=device, batch_size=batch_size)
         self.model = f"local/{_name_of(model)}-{self._support.digest}"
@@ -85,7 +83,7 @@ class LocalJudge:
             self._relevance = Classifier(relevance_model, device=device, batch_size=batch_size)
             self.model += f"+{_name_of(relevance_model)}-{self._relevance.digest}"
         self._others = LexicalJudge()
-        self._workers = Workers(max_threads)
+        self._workers = Workers(1)
 
     def __repr__(self) -> str:
         return f"LocalJudge({self.model.removeprefix('local/')!r})"
@@ -130,8 +128,7 @@ def _name_of(model: str | os.PathLike[str]) -> str:
 class Classifier:
     """Computes the probability that a text supports a claim, with a ``CrossEncoder``.
 
-    This is the probability of the label that means "supported". Texts that are too long for the
-    model are split into windows.
+    A text that is too long for the model is split into windows, of which the best one counts.
     """
 
     def __init__(
@@ -147,9 +144,7 @@ class Classifier:
         self._count = int(config.num_labels)
         self._label = _label_of(str(model), dict(config.id2label), label)
         self._batch_size = batch_size
-        # A copy, because a tokenizer fails if it is called with two settings at the same time.
-        self._tokenizer = copy.deepcopy(self._model.tokenizer)
-        self._lock = threading.Lock()
+        self._tokenizer = self._model.tokenizer
 
     @cached_property
     def digest(self) -> str:
@@ -172,19 +167,11 @@ class Classifier:
         return int(min((limit for limit in limits if limit), default=512))
 
     def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, claim), the probability that the text entails the claim.
-
-        If a text is too long for the model, it is split into windows, and the highest probability
-        of a window counts.
-        """
+        """Return, for each pair (text, claim), the probability that the text entails the claim."""
         return self._best({pair: list(self._windows(*pair)) for pair in pairs})
 
     def relevances(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, question), the probability that the text answers it.
-
-        If a text is too long for the model, it is split into windows, and the highest probability
-        of a window counts.
-        """
+        """Return, for each pair (text, question), the probability that the text answers it."""
         asked: dict[Pair, list[Pair]] = {}
         for text, question in pairs:
             claim = question if self._count == 1 else f"{_ASKED}{question}"
@@ -208,20 +195,19 @@ class Classifier:
             activation_fn=identity,
             show_progress_bar=False,
         )
-        if self._count == 1:
-            return [_sigmoid(float(row)) for row in rows.reshape(-1)]
-        return [_softmax([float(logit) for logit in row])[self._label] for row in rows]
+        logits = np.asarray(rows, dtype=float).reshape(len(pairs), -1)
+        if self._count == 1:  # the other label has the logit 0
+            logits = np.column_stack([logits, np.zeros(len(pairs))])
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares: list[float] = (powers[:, self._label] / powers.sum(axis=1)).tolist()
+        return shares
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
-        """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model.
-
-        If the whole text is short enough, it is the only window.
-        """
-        with self._lock:
-            told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
-            shown = self._tokenizer(
-                text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-            )
+        """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model."""
+        told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
+        shown = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
         half = self.length // 2
         size = max(_LEAST, self.length - _SPECIAL - min(len(told["input_ids"]), half))
         places = shown["offset_mapping"]
@@ -262,11 +248,7 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
 
 
 def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
-    """Return the index of the model's label that means "supported", or raise `ConfigError`.
-
-    ``names`` maps indexes to the names of the labels. If ``wanted`` is set, return the index of the
-    label with this name.
-    """
+    """Return the index of the label that is ``wanted``, or else of the one for "supported"."""
     labels = [names[i] for i in sorted(names)]
     if wanted is not None:
         if wanted in labels:
@@ -293,18 +275,6 @@ def _is_yes(name: str) -> bool:
     )
 
 
-def _sigmoid(logit: float) -> float:
-    if logit >= 0:
-        return 1 / (1 + math.exp(-logit))
-    return math.exp(logit) / (1 + math.exp(logit))
-
-
-def _softmax(logits: Sequence[float]) -> list[float]:
-    highest = max(logits)
-    powers = [math.exp(logit - highest) for logit in logits]
-    return [power / sum(powers) for power in powers]
-
-
 # --- evidence -------------------------------------------------------------------------------------
 
 
@@ -317,11 +287,7 @@ class _Wanted(dict[Pair, float]):
 
 
 class _ModelEvidence:
-    """Computes how far contexts support claims and help with a question, from probabilities.
-
-    The classifier computed the probabilities: ``claims`` maps pairs (context, claim), and
-    ``questions`` maps pairs (context, question), each to its probability.
-    """
+    """Computes the evidence from probabilities of pairs: (context, claim), (context, question)."""
 
     def __init__(
         self, shown: Shown, *, claims: Mapping[Pair, float], questions: Mapping[Pair, float]

@@ -8,15 +8,14 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
+from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder, name_of
 from rag_eval_otel.environment import first_set, variable
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.limits import Endpoint, Limits, title_of
+from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, title_of
 from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.outcomes import is_usable
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.prices import Prices, load_prices
@@ -50,7 +49,13 @@ def build_judge(config: Config) -> Judge:
 
     Unless the judge is lexical or local, its `Endpoint` has a circuit breaker.
     """
-    return _protected_judge(build_plain_judge(config), _live(config))
+    judge = build_plain_judge(config)
+    if is_offline(judge):
+        return judge
+    if isinstance(judge, OpenAIJudge):
+        return judge.with_endpoint(judge.endpoint.with_limits(_live(config)))
+    endpoint = Endpoint(f"judge {judge.model}", _NO_RETRIES, title=title_of("judge", judge))
+    return ProtectedJudge(judge, endpoint.with_limits(_live(config)))
 
 
 def build_plain_judge(config: Config) -> Judge:
@@ -59,16 +64,14 @@ def build_plain_judge(config: Config) -> Judge:
     During an outage, a breaker would fail all remaining rows of a dataset at once.
     """
     if not isinstance(config.judge, str):
-        return (
-            config.judge if _is_judge(config.judge) else LangChainJudge(cast("Any", config.judge))
-        )
+        judge = config.judge
+        return judge if _is_judge(judge) else LangChainJudge(cast("Any", judge))
     if config.judge == OFFLINE["judge"]:
         return LexicalJudge()
     provider, _, model = config.judge.partition("/")
     if provider in PROVIDERS and PROVIDERS[provider].is_compatible:
         return OpenAIJudge(model, provider=provider)
-    judge: Judge = REGISTRIES["judge"].make(provider, model)
-    return judge
+    return cast("Judge", REGISTRIES["judge"].make(provider, model))
 
 
 def build_live_embedder(config: Config) -> Embedder:
@@ -76,23 +79,26 @@ def build_live_embedder(config: Config) -> Embedder:
 
     Unless the embedder is offline, its `Endpoint` has a circuit breaker.
     """
-    return _protected_embedder(build_embedder(config), _live(config))
+    embedder = build_embedder(config)
+    if is_offline(embedder):
+        return embedder
+    if isinstance(embedder, OpenAIEmbedder):
+        return embedder.with_endpoint(embedder.endpoint.with_limits(_live(config)))
+    endpoint = Endpoint(f"embedder {name_of(embedder)}", _NO_RETRIES)
+    return ProtectedEmbedder(embedder, endpoint.with_limits(_live(config)))
 
 
 def build_embedder(config: Config) -> Embedder:
     """Return the embedder of ``config``, without a circuit breaker."""
     if not isinstance(config.embedder, str):
-        embeddings = config.embedder
-        if _is_embedder(embeddings):
-            return embeddings
-        return LangChainEmbedder(cast("Any", embeddings))
+        embedder = config.embedder
+        return embedder if _is_embedder(embedder) else LangChainEmbedder(cast("Any", embedder))
     if config.embedder == OFFLINE["embedder"]:
         return HashingEmbedder()
     provider, _, model = config.embedder.partition("/")
     if provider in PROVIDERS:
         return OpenAIEmbedder(model, provider=provider)
-    embedder: Embedder = REGISTRIES["embedder"].make(provider, model)
-    return embedder
+    return cast("Embedder", REGISTRIES["embedder"].make(provider, model))
 
 
 _FAILURES = 5  # failed attempts in a row that open the breaker
@@ -115,33 +121,9 @@ def _live(config: Config) -> dict[str, Any]:
     }
 
 
-def _protected_judge(judge: Judge, limits: Mapping[str, Any]) -> Judge:
-    """Return ``judge`` with the fields ``limits`` of its `Limits` replaced."""
-    if is_offline(judge):
-        return judge
-    if isinstance(judge, OpenAIJudge):
-        return judge.with_endpoint(judge.endpoint.with_limits(limits))
-    endpoint = Endpoint(f"judge {judge.model}", _NO_RETRIES, title=title_of("judge", judge))
-    return ProtectedJudge(judge, endpoint.with_limits(limits))
-
-
-def _protected_embedder(embedder: Embedder, limits: Mapping[str, Any]) -> Embedder:
-    """Return ``embedder`` with the fields ``limits`` of its `Limits` replaced."""
-    if is_offline(embedder):
-        return embedder
-    if isinstance(embedder, OpenAIEmbedder):
-        return embedder.with_endpoint(embedder.endpoint.with_limits(limits))
-    name = getattr(embedder, "model", None) or type(embedder).__name__
-    return ProtectedEmbedder(
-        embedder, Endpoint(f"embedder {name}", _NO_RETRIES).with_limits(limits)
-    )
-
-
 def _is_judge(given: object) -> TypeIs[Judge]:
-    is_langchains = hasattr(
-        given, "ainvoke"
-    )  # a LangChain model may have a field called ``reply``, too
-    return hasattr(given, "reply") and not is_langchains
+    # A LangChain model may have a field called ``reply``, too.
+    return hasattr(given, "reply") and not hasattr(given, "ainvoke")
 
 
 def _is_embedder(given: object) -> TypeIs[Embedder]:
@@ -193,22 +175,19 @@ def chosen_prices(prices: AnyPrices) -> Prices:
     return load_prices(prices)
 
 
-_MAX_TEXT_CHARS = "max_text_chars"
-
-
 def chosen_max_text_chars(given: int | None) -> int:
     """Return the most characters of a text to score: ``given``, if it is in the range of `Config`.
 
     For None, ``RAG_EVAL_MAX_TEXT_CHARS`` or the default of `Config` counts. Raises `ConfigError`.
     """
-    return _max_text_chars(given, first_set((variable(_MAX_TEXT_CHARS),)))
+    return _max_text_chars(given, first_set((variable("max_text_chars"),)))
 
 
 @lru_cache(maxsize=4, typed=True)
 def _max_text_chars(given: int | None, text: str | None) -> int:
     if given is not None:
         return Config(max_text_chars=given).max_text_chars
-    environ = {} if text is None else {variable(_MAX_TEXT_CHARS): text}
+    environ = {} if text is None else {variable("max_text_chars"): text}
     return Config.from_env(environ).max_text_chars
 
 
@@ -228,10 +207,7 @@ def budget_for(model: object, budget: Budget | None) -> Budget | None:
 
 
 def _environment(*models: str) -> tuple[str | None, ...]:
-    """Return the environment's keys and addresses for the providers of ``models``.
-
-    They may change between two calls, and the judge with them.
-    """
+    """Return keys and addresses of the providers of ``models``, which may change between calls."""
     providers = [parts[0] for parts in map(parts_of, models) if parts]
     names = [n for each in providers for n in (*each.keys, *each.addresses, *each.settings)]
     return tuple(first_set((name,)) for name in names)
@@ -268,7 +244,7 @@ class ProtectedJudge:
 
     @property
     def revision(self) -> int | None:
-        """The number of the judge's rules in versions of scores, or None if it has none."""
+        """The number of the judge's rules in versions of scores, or None."""
         return getattr(self._judge, "revision", None)
 
     @property
@@ -287,8 +263,7 @@ class ProtectedEmbedder:
     def __init__(self, embedder: Embedder, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._embedder = embedder
-        named = getattr(embedder, "model", None)
-        self.model: str = named if isinstance(named, str) else type(embedder).__name__
+        self.model = name_of(embedder)
 
     def __repr__(self) -> str:
         return f"ProtectedEmbedder({self._embedder!r})"

@@ -36,12 +36,11 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.limits import Endpoint, Limits
-from rag_eval_otel.judge.outcomes import is_usable, retry_after, status_of
+from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after, status_of
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
 from rag_eval_otel.judge.usage import attempt, will_attempt
-from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
+from rag_eval_otel.judge.wire import Request, compose, read_parts
 from rag_eval_otel.log import address_of, log
 from rag_eval_otel.providers import Provider, SchemaMode, TokenLimit, provider_of
 from rag_eval_otel.runtime.fork import call_in_child, leave_to_parent
@@ -96,19 +95,17 @@ class _Form:
 class OpenAIJudge:
     """A judge that is a model behind an OpenAI-compatible server.
 
-    A request asks for a reply that matches a strict JSON Schema. If the server refuses the schema
-    (400 or 422), the judge asks for a JSON object, and then for plain text, with the schema in the
-    prompt. If the server refuses ``temperature``, the judge leaves it out. If the server refuses
-    the probabilities of tokens, which metrics with ``rating="logprobs"`` need, the judge asks for
-    fewer, and then for none. If the server refuses the name ``max_tokens``, the judge sends
-    ``max_completion_tokens``. Later requests leave out what was refused, so that reasoning models
-    need no option. ``endpoint`` sends the requests: it retries server errors, 429 (as Retry-After
-    says), timeouts and connection errors up to ``retries`` times, but there are at most as many
-    retries as first attempts in a minute.
+    A request asks for a reply that matches a strict JSON Schema, at a temperature and with a limit
+    of tokens. What the server refuses (400 or 422) is left out of later requests, so that reasoning
+    models need no option: the schema gives way to a JSON object and then to plain text, with the
+    schema in the prompt; ``temperature`` is left out; the probabilities of tokens, for metrics with
+    ``rating="logprobs"``, become fewer and then none; ``max_tokens`` becomes
+    ``max_completion_tokens``. ``endpoint`` sends the requests, and retries server errors, 429 (as
+    Retry-After says), timeouts and connection errors.
 
-    If there is no ``max_tokens``, the tasks tell the most tokens that a reply may need, and the
-    request has this limit, except for models that are known to write hidden thoughts. If a reply is
-    cut off at this limit, or if the server refuses it, later requests have no limit.
+    Without ``max_tokens``, the tasks tell the most tokens that a reply may need, except for models
+    that are known to write hidden thoughts. If a reply is cut off at this limit, or if the server
+    refuses it, later requests have no limit.
 
     - ``provider``: the provider of the server, which decides the names of fields and the
       environment variables with address and key (``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
@@ -192,7 +189,7 @@ class OpenAIJudge:
         async def send() -> Replies:
             nonlocal sent
             sent += 1
-            payload = await self._client.chat(self._body(request, tasks, form))
+            payload = await self._client.post("/chat/completions", self._body(request, tasks, form))
             return _replies(payload, tasks, model=self.model, requests=sent)
 
         await self._client.open()  # now, because the time of an attempt is limited
@@ -254,11 +251,10 @@ class OpenAIJudge:
         return {**body, **self._extra}
 
     def _weaker(self, form: _Form, error: JudgeError) -> _Form | None:
-        """Return ``form`` without the option that the server refused in ``error``.
+        """Return ``form`` without the option that the server refused in ``error``, or None.
 
-        Return None if the error has another cause. Normally, any error 400 or 422 counts as a
-        refusal of the JSON Schema. If the server has accepted a request before, or refused several
-        requests in all forms, only an error that names the schema counts.
+        Any error 400 or 422 counts as a refusal of the JSON Schema, until the server has accepted a
+        request, or refused several in all forms; then the error must name the schema.
         """
         if not isinstance(error, JudgeRequestError):
             return None
@@ -276,11 +272,10 @@ class OpenAIJudge:
         return replace(form, mode=_WEAKER[form.mode]) if form.mode in _WEAKER else None
 
     def _unlimited(self, form: _Form, named: frozenset[str]) -> _Form | None:
-        """Return ``form`` with another name for the limit of tokens, or without the limit.
+        """Return ``form`` with another name for the limit of tokens, or without it, or None.
 
-        Return None if the refusal, which ``named`` some options, has another cause. A server may
-        count the limit as a part of the model's context, and refuse a prompt that would fit without
-        it.
+        A server may count the limit as a part of the model's context, and refuse a prompt that
+        would fit without it.
         """
         if form.is_bounded and named & OF_LENGTH:
             return replace(form, is_bounded=False) if named & _OF_REPLY else None
@@ -294,10 +289,7 @@ class OpenAIJudge:
 
 
 def _may_be_bounded(model: str, extra: Mapping[str, Any]) -> bool:
-    """Return True unless ``model``, with the fields ``extra``, is known to write hidden thoughts.
-
-    Return False, too, if ``extra`` has a limit of its own.
-    """
+    """Return False if ``model`` is known to write hidden thoughts, or ``extra`` has a limit."""
     return not any(name in _OTHER or _THINKING.search(name) for name in (model, *extra))
 
 
@@ -309,7 +301,7 @@ def _replies(
     if choice.get("finish_reason") == "length":
         parts = tuple(map(_said_cut_off, parts))
     return Replies(
-        parts=with_expectations(parts, tasks, names=part_names(tasks), choice=choice),
+        parts=with_expectations(parts, tasks, choice=choice),
         model=str(payload.get("model") or model),
         usage=replace(usage_of(payload) or Usage(), judge_requests=requests),
     )
@@ -323,10 +315,7 @@ def _said_cut_off(part: object) -> object:
 
 
 def _content(payload: Mapping[str, Any]) -> str:
-    """Return the text of the assistant's message in ``payload``, without the model's reasoning.
-
-    If the model refused to answer, return the text of the refusal.
-    """
+    """Return the text of the message in ``payload``, or of the refusal, without the reasoning."""
     try:
         message = payload["choices"][0]["message"]
         text = message.get("content") or message.get("refusal") or ""
@@ -339,29 +328,26 @@ def _content(payload: Mapping[str, Any]) -> str:
 
 
 # --- ratings by probabilities ---------------------------------------------------------------------
-#
-# A judge that returns the token of its rating can also return the probabilities of other tokens.
-# The mean of the scale under these probabilities agrees better with people than the chosen token.
-
+# The mean of the scale under the probabilities of tokens agrees better with people than the token.
 
 _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
 _RATING = re.compile(r'"rating"\s*:\s*')
 
 
 def with_expectations(
-    parts: Sequence[object], tasks: Sequence[Task[Any]], *, names: Sequence[str], choice: Any
+    parts: Sequence[object], tasks: Sequence[Task[Any]], *, choice: Any
 ) -> tuple[object, ...]:
     """Return ``parts``; ratings get the mean rating under the probabilities of tokens.
 
-    ``parts`` are the judge's replies to ``tasks``, and ``names`` are their member names in the JSON
-    object of the reply. ``choice`` is the entry of ``choices`` in the server's response; its
-    ``logprobs.content`` has the probabilities. A reply is returned unchanged if its task does not
-    ask for probabilities, if the server gave none, or if the rating has several tokens.
+    ``parts`` are the judge's replies to ``tasks``. ``choice`` is the entry of ``choices`` in the
+    server's response; its ``logprobs.content`` has the probabilities. A reply is returned unchanged
+    if its task does not ask for probabilities, if the server gave none, or if the rating has
+    several tokens.
     """
     tokens = _tokens(choice)
     return tuple(
-        _weighed(part, task, name=name, tokens=tokens) if task.rated == "logprobs" else part
-        for part, task, name in zip(parts, tasks, names, strict=True)
+        _weighed(part, task, tokens) if task.rated == "logprobs" else part
+        for part, task in zip(parts, tasks, strict=True)
     )
 
 
@@ -373,12 +359,10 @@ def _tokens(choice: Any) -> list[Mapping[str, Any]]:
         return []
 
 
-def _weighed(
-    part: object, task: Task[Any], *, name: str, tokens: Sequence[Mapping[str, Any]]
-) -> object:
+def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
     if not isinstance(part, Graded) or not tokens:
         return part
-    token = _token_at(_rating_at("".join(token["token"] for token in tokens), name), tokens)
+    token = _token_at(_rating_at("".join(token["token"] for token in tokens), task.prompt), tokens)
     if token is None or _value(token["token"], task) != part.rating:
         return part
     expected = _expectation(token.get("top_logprobs"), task)
@@ -386,10 +370,7 @@ def _weighed(
 
 
 def _rating_at(text: str, name: str) -> int:
-    """Return where in the JSON ``text`` the rating of the member ``name`` begins; -1 if nowhere.
-
-    The member is either the rating itself, or an object with a member ``rating``.
-    """
+    """Return where in the JSON ``text`` the rating of the member ``name`` begins, or -1."""
     member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
     start = member.end() if member else text.find("{")
     if member and text[start] != "{":
@@ -430,17 +411,14 @@ def _expectation(alternatives: object, task: Task[Any]) -> float | None:
     ``alternatives`` is the server's list of the likeliest tokens in the place of the rating. Tokens
     that ``task`` does not allow as ratings are ignored. Return None if no token is left.
     """
-    weighted = list(_weights(alternatives, task))
-    total = sum(weight for _, weight in weighted)
-    return sum(value * weight for value, weight in weighted) / total if total > 0 else None
-
-
-def _weights(alternatives: object, task: Task[Any]) -> Iterator[tuple[float, float]]:
+    total = mean = 0.0
     for one in alternatives if isinstance(alternatives, list) else ():
         token, logprob = one.get("token"), one.get("logprob")
         value = _value(token, task) if isinstance(token, str) else None
         if value is not None and isinstance(logprob, int | float) and logprob <= 0:
-            yield value, math.exp(logprob)
+            total += math.exp(logprob)
+            mean += value * math.exp(logprob)
+    return mean / total if total > 0 else None
 
 
 # --- the client -----------------------------------------------------------------------------------
@@ -457,11 +435,7 @@ _AUTH, _NOT_FOUND, _TIMEOUT, _RATE_LIMIT, _SERVER = (401, 403), 404, 408, 429, 5
 
 
 def _azure_version(provider: Provider, address: str | None) -> str | None:
-    """Return the API version to send to the Azure endpoint at ``address``.
-
-    Return None if the address ends in ``/openai/v1``, because this endpoint has no versions. Raises
-    `ConfigError` if ``address`` is None.
-    """
+    """Return the API version to send to Azure; None for an address that ends in ``/openai/v1``."""
     if address is None:
         msg = "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
         raise ConfigError(msg)
@@ -547,24 +521,13 @@ class OpenAIClient:
         with judge_errors(self._key_variable):
             await self._client()
 
-    async def chat(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post ``body`` as a chat completion request, and return the decoded reply."""
-        return await self._post("/chat/completions", body, largest=_LARGEST)
-
-    async def embeddings(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post ``body`` as an embeddings request, and return the decoded reply."""
-        largest = _LARGEST + _LARGEST_ROW * len(body["input"])
-        return await self._post("/embeddings", body, largest=largest)
-
-    async def _post(self, path: str, body: Mapping[str, Any], *, largest: int) -> Mapping[str, Any]:
+    async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post ``body`` to ``path`` of the server and return the decoded reply.
-
-        Raises `UnparsableReplyError` for a reply of more than ``largest`` bytes.
 
         The typed methods of the ``openai`` client are not used, because they are slow, and because
         OpenTelemetry instrumentations patch them.
         """
-        _largest.set(largest)
+        _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
         async with attempt() as result:
             with judge_errors(self._key_variable):
                 client = await self._client()
@@ -622,11 +585,7 @@ def _import_client() -> None:
 
 
 def _http_client(timeout: float) -> Any:
-    """Return the HTTP client to use with the ``openai`` library.
-
-    It sends requests with aiohttp if the extra ``aiohttp`` is installed, which takes a third of the
-    CPU time. Otherwise it is the default client of the library.
-    """
+    """Return an HTTP client with aiohttp, which takes a third of the CPU time, or the default."""
     import openai  # noqa: PLC0415
 
     options: dict[str, Any] = {"event_hooks": {"response": [_limit_size]}, "timeout": timeout}
@@ -650,10 +609,9 @@ def _tls_context() -> SSLContext:
 
 @lru_cache(maxsize=4)
 def _certificates(library: str, *_bundles: str | None) -> SSLContext:
-    """Return the default TLS context of the HTTP library of this ``openai``, httpx or httpx2.
+    """Return the default TLS context of httpx or httpx2, which takes 25 ms to make.
 
-    It takes 25 ms to make, and is kept for all judges, embedders and event loops. ``_bundles`` are
-    the values of the environment variables that name other certificates.
+    ``_bundles`` are the values of the environment variables that name other certificates.
     """
     try:
         context: SSLContext = sys.modules[library].create_ssl_context()

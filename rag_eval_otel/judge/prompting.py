@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -14,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.types import Sample
 
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
 _SUFFIX = ".md"
@@ -116,3 +118,69 @@ def _read(path: Path) -> str:
         msg = f"prompts: {path} is empty; the built-in text is in {_BUILT_IN / path.name}"
         raise ConfigError(msg)
     return text
+
+
+# --- texts that are too long for one turn ---------------------------------------------------------
+
+_LONG_TURN = 4  # times as long as the longest text
+_SEARCHED = 2000  # characters before the limit in which the end of a sentence is searched
+_END = re.compile(
+    "(?<=[.!?\u2026])[\"'\u201d\u2019\xbb)\\]*]*(?=\\s)"
+    "|(?<=[\u0964\u061f\u06d4\u3002\uff01\uff1f])|(?=\n)"
+)
+
+
+class CutText(str):
+    """The beginning of a text; a prompt says that the rest, ``lost`` characters, was cut.
+
+    The note is not in the text, because an answer would contain one claim more.
+    """
+
+    __slots__ = ("lost",)
+    lost: int
+
+    @property
+    def note(self) -> str:
+        """The note for the reader of a prompt, on a line of its own."""
+        return f"\n[... {self.lost:,} characters cut]"
+
+
+def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
+    """Return ``sample`` with shorter texts, and the numbers of characters cut, by field.
+
+    A text has at most ``most`` characters, and all texts together four times as many; None means no
+    limit. Texts are cut at the end of a sentence if there is one near the limit, and become a
+    `CutText`. The contexts are cut last to first.
+    """
+    if most is None:
+        return sample, {}
+    cut: dict[str, int] = {}
+    left = most * _LONG_TURN
+
+    def shorter(name: str, text: str) -> str:
+        nonlocal left
+        kept = text[: _end(text, min(most, left))]
+        left -= len(kept)
+        lost = len(text) - len(kept)
+        if not lost:
+            return text
+        cut[name] = cut.get(name, 0) + lost
+        found = CutText(kept)
+        found.lost = lost
+        return found if kept else ""
+
+    texts = {name: shorter(name, getattr(sample, name)) for name in ("question", "answer")}
+    reference = None if sample.reference is None else shorter("reference", sample.reference)
+    contexts = [replace(one, text=shorter("contexts", one.text)) for one in sample.contexts]
+    if not cut:
+        return sample, {}
+    return replace(sample, **texts, reference=reference, contexts=tuple(contexts)), cut  # type: ignore[arg-type]
+
+
+def _end(text: str, most: int) -> int:
+    """Return the last end of a sentence, of a line or of a word in ``text``, up to ``most``."""
+    if len(text) <= most:
+        return len(text)
+    start = max(most // 2, most - _SEARCHED)
+    ends = [match.end() for match in _END.finditer(text, start, most + 1) if match.end() <= most]
+    return max(ends, default=0) or max(0, text.rfind(" ", start, most)) or most

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -45,47 +46,39 @@ def integer(value: object) -> object:
 
 def number(value: object) -> float:
     """Return ``value`` as a float; raise `ValueError` unless it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _fits(value):
-        msg = f"must be a number, not {repr(value)[:_QUOTED]}"
-        raise ValueError(msg)
-    return float(value)
-
-
-def _fits(value: float) -> bool:
-    """Return True if ``value`` is finite as a float; a large integer in JSON may not be."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _within(value: object, *, low: float, high: float) -> float:
-    found = number(value)
-    if not low <= found <= high:
-        msg = f"must be from {low:g} to {high:g}, not {value!r}"
-        raise ValueError(msg)
-    return found
-
-
-def _one_of(value: object, *, levels: Sequence[float]) -> float:
-    found = number(value)
-    if found not in levels:
-        msg = f"must be one of {', '.join(f'{level:g}' for level in levels)}, not {value!r}"
-        raise ValueError(msg)
-    return found
+    with suppress(OverflowError):  # a large integer in JSON
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    msg = f"must be a number, not {repr(value)[:_QUOTED]}"
+    raise ValueError(msg)
 
 
 def within(low: float, high: float) -> Callable[[object], float]:
     """Return a pydantic validator that refuses all but numbers from ``low`` to ``high``."""
-    return partial(_within, low=low, high=high)
+
+    def check(value: object) -> float:
+        rating = number(value)
+        if not low <= rating <= high:
+            msg = f"must be from {low:g} to {high:g}, not {value!r}"
+            raise ValueError(msg)
+        return rating
+
+    return check
 
 
 def one_of(levels: Sequence[float]) -> Any:
     """Return a type annotation for a pydantic model: a number that is one of ``levels``."""
+
+    def check(value: object) -> float:
+        rating = number(value)
+        if rating not in levels:
+            msg = f"must be one of {', '.join(f'{level:g}' for level in levels)}, not {value!r}"
+            raise ValueError(msg)
+        return rating
+
     plain = [int(level) if float(level).is_integer() else level for level in levels]
     kind = "integer" if all(isinstance(level, int) for level in plain) else "number"
-    check = BeforeValidator(partial(_one_of, levels=tuple(levels)))
-    return Annotated[float, check, WithJsonSchema({"type": kind, "enum": plain})]
+    return Annotated[float, BeforeValidator(check), WithJsonSchema({"type": kind, "enum": plain})]
 
 
 Flag: TypeAlias = Annotated[Literal[0, 1], BeforeValidator(integer)]
@@ -318,11 +311,7 @@ class FivePoint(Graded):
     rating: Annotated[float, BeforeValidator(within(1, 5))]
 
 
+@lru_cache(maxsize=1024)
 def grade_on(*levels: float) -> type[Graded]:
     """Return a subclass of `Graded` for ratings out of ``levels``; equal levels give one class."""
-    return _grade_on(tuple(float(level) for level in levels))
-
-
-@lru_cache(maxsize=1024)
-def _grade_on(levels: tuple[float, ...]) -> type[Graded]:
     return create_model("Grade", __base__=Graded, rating=(one_of(levels), ...))

@@ -15,31 +15,10 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 from pydantic import ValidationError
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import (
-    Accuracy,
-    ComparedStatements,
-    Decision,
-    FivePoint,
-    Intent,
-    JudgedStatements,
-    Rating,
-    RelevantContexts,
-    RelevantStatements,
-    Reply,
-    ReverseQuestion,
-    Similarities,
-    Statements,
-    SubQuestions,
-    SupportedSentences,
-    TwoFlags,
-    TwoMarks,
-    UnitRating,
-    Useful,
-    Verdicts,
-)
+from rag_eval_otel.judge import replies as say
 from rag_eval_otel.types import Replies
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=say.Reply)
 Input: TypeAlias = "tuple[str, str | tuple[str, ...]]"
 Rated: TypeAlias = Literal["integer", "logprobs"]
 """How a rating is read: as a number, or as the mean weighted by probabilities of tokens."""
@@ -116,11 +95,10 @@ class Kind(Generic[R]):
         The prompt shows those of ``examples`` whose inputs and outputs fit this kind. To put one
         question to the judge several times, make tasks with different numbers ``draw``.
         """
-        inputs = ((name, shown[name]) for name in self.inputs if name in shown)
         fitting = (example_of(self, example) for example in examples)
         return Task(
             kind=self,
-            inputs=tuple((name, t if isinstance(t, str) else tuple(t)) for name, t in inputs),
+            inputs=_inputs(self, shown),
             draw=draw,
             rated=rated,
             examples=tuple(example for example in fitting if example),
@@ -173,6 +151,11 @@ class Task(Generic[R]):
         return frozenset(fields.get(name, name) for name, _ in self.inputs)
 
 
+def _inputs(kind: Kind[Any], shown: Mapping[str, str | Sequence[str]]) -> tuple[Input, ...]:
+    named = ((name, shown[name]) for name in kind.inputs if name in shown)
+    return tuple((name, text if isinstance(text, str) else tuple(text)) for name, text in named)
+
+
 def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
     """Return a generous limit for the tokens of one reply to ``tasks``.
 
@@ -191,7 +174,7 @@ def _most_tokens(task: Task[Any]) -> int:
     return plain * _WITH_REASONS if task.reasons else plain
 
 
-def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
+def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
     """Return True if two tasks (questions to the judge) may be in one request.
 
     They may not be in one request in each of these cases:
@@ -227,11 +210,7 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
         return None
     if not (set(shown) <= set(kind.inputs) and set(outputs) <= set(kind.reply.model_fields)):
         return None
-    inputs = ((name, shown[name]) for name in kind.inputs if name in shown)
-    return Example(
-        inputs=tuple((name, t if isinstance(t, str) else tuple(t)) for name, t in inputs),
-        outputs=reply,
-    )
+    return Example(inputs=_inputs(kind, shown), outputs=reply)
 
 
 def _is_shown(value: object) -> bool:
@@ -286,22 +265,8 @@ class Judge(Protocol):
         """Send ``tasks`` in one request and return the replies; raise `JudgeError` if none."""
 
 
-def _kind(
-    prompt: str,
-    reply: type[R],
-    *inputs: str,
-    each: str = "",
-    blind_to: Iterable[str] = (),
-    repeats: tuple[str, ...] = (),
-) -> Kind[R]:
-    return Kind(
-        prompt=prompt,
-        reply=reply,
-        inputs=inputs,
-        each=each,
-        blind_to=frozenset(blind_to),
-        repeats=repeats,
-    )
+def _kind(prompt: str, reply: type[R], *inputs: str, **options: Any) -> Kind[R]:
+    return Kind(prompt=prompt, reply=reply, inputs=inputs, **options)
 
 
 def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
@@ -315,50 +280,50 @@ def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...
 # --- question and answer --------------------------------------------------------------------------
 
 REVERSE_QUESTION = _kind(
-    "reverse_question", ReverseQuestion, "answer", blind_to=("question", "contexts")
+    "reverse_question", say.ReverseQuestion, "answer", blind_to=frozenset({"question", "contexts"})
 )
-SIMILARITIES = _kind("similarities", Similarities, "question", "questions", each="questions")
-DIRECT_RELEVANCY = _kind("direct_relevancy", UnitRating, "question", "answer")
-SUB_QUESTIONS = _kind("sub_questions", SubQuestions, "question", repeats=("question",))
-ADDRESSED = _kind("addressed", Verdicts, "sub_questions", "answer", each="sub_questions")
-INTENT = _kind("intent", Intent, "question")
-INTENT_FULFILMENT = _kind("intent_fulfilment", UnitRating, "intent", "answer")
-ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", TwoFlags, "question", "answer")
-GUIDELINE = _kind("guideline", Decision, "question", "answer", "guidelines")
+SIMILARITIES = _kind("similarities", say.Similarities, "question", "questions", each="questions")
+DIRECT_RELEVANCY = _kind("direct_relevancy", say.UnitRating, "question", "answer")
+SUB_QUESTIONS = _kind("sub_questions", say.SubQuestions, "question", repeats=("question",))
+ADDRESSED = _kind("addressed", say.Verdicts, "sub_questions", "answer", each="sub_questions")
+INTENT = _kind("intent", say.Intent, "question")
+INTENT_FULFILMENT = _kind("intent_fulfilment", say.UnitRating, "intent", "answer")
+ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", say.TwoFlags, "question", "answer")
+GUIDELINE = _kind("guideline", say.Decision, "question", "answer", "guidelines")
 
 # --- the contexts ---------------------------------------------------------------------------------
 
-CONTEXT_RELEVANCE = _two_voices("context_relevance", Rating, "question", "contexts")
+CONTEXT_RELEVANCE = _two_voices("context_relevance", say.Rating, "question", "contexts")
 RELEVANT_STATEMENTS = _kind(
-    "relevant_statements", RelevantStatements, "question", "contexts", repeats=("contexts",)
+    "relevant_statements", say.RelevantStatements, "question", "contexts", repeats=("contexts",)
 )
-RELEVANT_CONTEXTS = _kind("relevant_contexts", RelevantContexts, "question", "contexts")
+RELEVANT_CONTEXTS = _kind("relevant_contexts", say.RelevantContexts, "question", "contexts")
 CONTEXT_STATEMENTS = _kind(
-    "context_statements", JudgedStatements, "question", "contexts", repeats=("contexts",)
+    "context_statements", say.JudgedStatements, "question", "contexts", repeats=("contexts",)
 )
-CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", TwoMarks, "question", "contexts")
-USEFUL_FOR_ANSWER = _kind("useful_for_answer", Useful, "question", "context", "answer")
-USEFUL_FOR_REFERENCE = _kind("useful_for_reference", Useful, "question", "context", "reference")
+CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", say.TwoMarks, "question", "contexts")
+USEFUL_FOR_ANSWER = _kind("useful_for_answer", say.Useful, "question", "context", "answer")
+USEFUL_FOR_REFERENCE = _kind("useful_for_reference", say.Useful, "question", "context", "reference")
 
 # --- the answer against the contexts --------------------------------------------------------------
 
-STATEMENTS = _kind("statements", Statements, "question", "answer", repeats=("answer",))
-VERDICTS = _kind("verdicts", Verdicts, "contexts", "statements", each="statements")
+STATEMENTS = _kind("statements", say.Statements, "question", "answer", repeats=("answer",))
+VERDICTS = _kind("verdicts", say.Verdicts, "contexts", "statements", each="statements")
 SUPPORTED = _kind(
-    "supported", SupportedSentences, "question", "contexts", "sentences", each="sentences"
+    "supported", say.SupportedSentences, "question", "contexts", "sentences", each="sentences"
 )
 JUDGED_STATEMENTS = _kind(
-    "judged_statements", JudgedStatements, "question", "answer", "contexts", repeats=("answer",)
+    "judged_statements", say.JudgedStatements, "question", "answer", "contexts", repeats=("answer",)
 )
-GROUNDEDNESS = _two_voices("groundedness", Rating, "answer", "contexts")
-RESPONSE_SUPPORTED = _kind("response_supported", Decision, "answer", "contexts")
-CONTEXT_AGREEMENT = _kind("context_agreement", Decision, "question", "answer", "contexts")
+GROUNDEDNESS = _two_voices("groundedness", say.Rating, "answer", "contexts")
+RESPONSE_SUPPORTED = _kind("response_supported", say.Decision, "answer", "contexts")
+CONTEXT_AGREEMENT = _kind("context_agreement", say.Decision, "question", "answer", "contexts")
 
 # --- against a reference --------------------------------------------------------------------------
 
 REFERENCE_STATEMENTS = _kind(
     "reference_statements",
-    JudgedStatements,
+    say.JudgedStatements,
     "question",
     "contexts",
     "reference",
@@ -366,11 +331,11 @@ REFERENCE_STATEMENTS = _kind(
 )
 COMPARED_STATEMENTS = _kind(
     "compared_statements",
-    ComparedStatements,
+    say.ComparedStatements,
     "question",
     "answer",
     "reference",
     repeats=("answer", "reference"),
 )
-ACCURACY = _two_voices("accuracy", Accuracy, "question", "answer", "reference")
-CORRECTNESS = _kind("correctness", FivePoint, "question", "answer", "reference")
+ACCURACY = _two_voices("accuracy", say.Accuracy, "question", "answer", "reference")
+CORRECTNESS = _kind("correctness", say.FivePoint, "question", "answer", "reference")

@@ -6,21 +6,19 @@ the tokens of requests that several metrics share.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.budget import Budget, Reservation
 from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-
     from typing_extensions import Self
 
 Part = Literal["judge", "embedder"]
@@ -50,11 +48,8 @@ class Meter:
     When the ``with`` block is entered, the first attempt passes ``budget`` (which may raise
     `BudgetSpentError`). A client calls `attempt` around each attempt, and a further attempt passes
     the budget, too. If the client does not call `attempt`, the tokens given to `tell` count. If no
-    tokens are named, the budget counts its estimate.
-
-    A request that ends before its first attempt, for example while it waits for a pause of the
-    server, counts as one request. If the client has called `will_attempt` before, it does not
-    count.
+    tokens are named, the budget counts its estimate. A request that ends before its first attempt
+    counts as one request, unless the client has called `will_attempt`.
 
     ``model`` is the name under which prices are looked up, and ``size`` the number of characters of
     the prompt or of the texts to embed. ``usage`` are the requests and tokens up to now, ``begun``
@@ -185,11 +180,7 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
 
 
 def will_attempt() -> None:
-    """Tell the `Meter` of this context that the client calls `attempt` for each request it sends.
-
-    Clients call this before anything that may take time, so that no request is counted if the
-    evaluation is cancelled before one was sent.
-    """
+    """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
     meter = _METER.get()
     if meter is not None:
         meter.expect_attempts()
@@ -202,8 +193,7 @@ async def attempt() -> AsyncIterator[AttemptUsage]:
     The attempt belongs to the `Meter` in whose ``with`` block it is made; without one, nothing is
     counted. Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets
     ``usage`` of the `AttemptUsage` to the tokens in the server's reply. An attempt that the server
-    refuses takes no tokens. If the tokens are unknown, because a reply does not name them or cannot
-    be read, or after a timeout or a cancellation, the budget counts its estimate.
+    refuses takes no tokens; of unknown tokens, the budget counts its estimate.
     """
     meter, result = _METER.get(), AttemptUsage()
     if meter is None:
@@ -230,14 +220,19 @@ def _requests(part: Part, number: int) -> Usage:
 
 
 class Ledger:
-    """Divides the requests and tokens of one sample among its metrics.
+    """Counts the requests and tokens of one sample, and divides them among its metrics.
+
+    ``usage`` are the requests and tokens up to now. Each request passes ``budget``.
 
     A request is divided among its questions (or texts to embed) in proportion to their weights. A
     question that several metrics ask is divided among them evenly. Tokens stay whole numbers, and
     the shares add up to the usage exactly. A request that cannot be halved counts for one metric.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.usage = Usage()
+        self._budget = budget
+        self._open: dict[Meter, Mapping[Any, int]] = {}
         self._asked: dict[Hashable, dict[str, None]] = {}
         self._spent: dict[Hashable, Usage] = {}
 
@@ -247,8 +242,32 @@ class Ledger:
         if metric is not None:
             self._asked.setdefault(question, {})[metric] = None
 
-    def spend(self, weights: Mapping[Hashable, int], usage: Usage) -> None:
+    @asynccontextmanager
+    async def metered(
+        self, weights: Mapping[Any, int], *, model: str, part: Part
+    ) -> AsyncIterator[Meter]:
+        """Count the request in the ``async with`` block for the questions in ``weights``.
+
+        ``weights`` are the numbers of characters; see `Meter` for ``model`` and ``part``.
+        """
+        meter = Meter(self._budget, model=model, size=sum(weights.values()), part=part)
+        self._open[meter] = weights
+        try:
+            async with meter:
+                yield meter
+        finally:
+            if self._open.pop(meter, None) is not None:  # else `close` has counted it
+                self.spend(weights, meter.usage)
+
+    def close(self) -> None:
+        """Count the requests under way as they are now."""
+        for meter, weights in self._open.items():
+            self.spend(weights, meter.close())
+        self._open.clear()
+
+    def spend(self, weights: Mapping[Any, int], usage: Usage) -> None:
         """Divide ``usage`` among the questions in ``weights``, in proportion to their weights."""
+        self.usage += usage
         for question, share in zip(weights, shares(usage, list(weights.values())), strict=True):
             self._spent[question] = self._spent.get(question, Usage()) + share
 

@@ -26,9 +26,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge.prompting import prompt_text
+from rag_eval_otel.judge.prompting import CutText, prompt_text
 from rag_eval_otel.judge.replies import Reply
-from rag_eval_otel.judge.shortening import CutText
 from rag_eval_otel.judge.tasks import Example, Kind, Task
 from rag_eval_otel.untrusted import harmless
 
@@ -50,25 +49,16 @@ def _instructions(kind: Kind[Any]) -> str:
     return kind.instructions or prompt_text(kind.prompt)
 
 
-def draw_code() -> str:
-    """Return six random hex digits, which mark the delimiters between the texts of a request."""
-    return secrets.token_hex(3)
-
-
 # --- the request ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request to the judge: the system and the user message, and the JSON Schema of the reply.
-
-    ``names`` are the names of the prompts in the request. Each prompt has a member in the reply.
-    """
+    """A request to the judge: the system and the user message, and the JSON Schema of the reply."""
 
     system: str
     user: str
     schema: Mapping[str, Any]
-    names: tuple[str, ...]
 
     @property
     def user_with_schema(self) -> str:
@@ -77,7 +67,7 @@ class Request:
         return f"{self.user}\n\n{prompt_text('schema')}\n{schema}"
 
 
-def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
+def compose(tasks: Tasks, *, code: Callable[[], str] = lambda: secrets.token_hex(3)) -> Request:
     """Write all ``tasks`` into one request; the caller checks that they may share it.
 
     ``code`` returns the random code of the delimiters. It is called again while the code occurs in
@@ -92,16 +82,7 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
         system=" ".join([prompt_text("frame"), *reasons]),
         user=user.encode("utf-8", "replace").decode(),  # a lone surrogate cannot be sent
         schema=schema,
-        names=tuple(groups),
     )
-
-
-def part_names(tasks: Tasks) -> tuple[str, ...]:
-    """Return, for each task, the name of the member with its reply: the name of its prompt.
-
-    The replies to tasks with the same prompt are in the same member of the judge's JSON object.
-    """
-    return tuple(task.prompt for task in tasks)
 
 
 def _groups(tasks: Tasks) -> dict[str, list[Task[Any]]]:
@@ -123,10 +104,7 @@ def _section(group: Tasks, tasks: Tasks) -> str:
 
 
 def _are_drawings(group: Tasks) -> bool:
-    """Return True if the tasks of ``group`` ask one question several times about equal texts.
-
-    If not, the tasks put one question to the judge about several contexts.
-    """
+    """Return True if the tasks ask one question several times, not about several contexts."""
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
 
@@ -147,10 +125,7 @@ def _listed(value: str | tuple[str, ...]) -> str:
 
 
 def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
-    """Return the texts that ``tasks`` show, each after a delimiter with a random code.
-
-    If a reply to a task did not parse, its error message follows the texts.
-    """
+    """Return the texts and the complaints of ``tasks``, after delimiters with a random code."""
     shown = _shown(tasks)
     complaints = {task.complaint: task.prompt for task in tasks if task.complaint}
     texts = [text for _, value in shown for text in ([value] if isinstance(value, str) else value)]
@@ -178,10 +153,7 @@ def _told(text: str) -> str:
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield lines that tell the judge how many entries each list of its reply must have.
-
-    If tasks are about single contexts, the line has the numbers of these contexts.
-    """
+    """Yield lines with the number of entries of each list, or the numbers of single contexts."""
     for name, group in _groups(tasks).items():
         kind = group[0].kind
         if kind.each:
@@ -196,10 +168,7 @@ def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterat
 
 
 def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
-    """Return the names and texts that ``tasks`` show, each name once, in the order of the request.
-
-    If several tasks show one context each, the contexts are put together in the list ``contexts``.
-    """
+    """Return the names and texts that ``tasks`` show; single contexts become one list."""
     shown: dict[str, str | tuple[str, ...]] = {}
     for task in tasks:
         shown.update(task.inputs)
@@ -226,11 +195,6 @@ def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
     Numbers of entries are left out, and reasons too, unless ``reasons``. If an object
     would have only one member, the schema of the member takes its place.
     """
-    return _reply_schema_of(reply, reasons=reasons)
-
-
-@lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
-def _reply_schema_of(reply: type[Reply], *, reasons: bool) -> Schema:
     schema, defs = _full_schema(reply)
     return _short(schema, defs, reasons=reasons)
 
@@ -239,7 +203,7 @@ def _short(schema: Schema, defs: Schema, *, reasons: bool) -> Schema:
     if "$ref" in schema:
         schema = defs[schema["$ref"].rpartition("/")[2]]
     if "items" in schema:
-        return {"type": "array", "items": _short(schema["items"], defs, reasons=reasons)}
+        return _array(_short(schema["items"], defs, reasons=reasons))
     if "properties" not in schema:
         return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
     members = {
@@ -265,10 +229,7 @@ def _object(members: Mapping[str, Schema]) -> Schema:
 
 
 def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
-    """Return the JSON Schema of the whole reply: an object with a member for each prompt.
-
-    If there is only one prompt, and its reply is an object, return the schema of this object.
-    """
+    """Return the JSON Schema of the reply: a member for each prompt, or the only one's object."""
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
     return first if len(parts) == 1 and "properties" in first else _object(parts)
@@ -279,12 +240,13 @@ def _part_schema(group: Tasks) -> Schema:
     if len(group) == 1:
         return one
     if _are_drawings(group) and "properties" in one:
-        return _object({n: _column(member) for n, member in one["properties"].items()})
-    return {"type": "array", "items": one}
+        columns = one["properties"].items()
+        return _object({n: _array(c) if c.get("type") == "string" else c for n, c in columns})
+    return _array(one)
 
 
-def _column(member: Schema) -> Schema:
-    return {"type": "array", "items": member} if member.get("type") == "string" else member
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
 
 
 def _form(schema: Mapping[str, Any]) -> str:
@@ -308,15 +270,11 @@ def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
         members = schema["properties"].items()
         return {name: _shortened(value.get(name, ""), member) for name, member in members}
     if isinstance(value, dict):  # only one member is left
-        return _shortened(_only_essential(value), schema)
+        kept = [member for name, member in value.items() if name not in {"index", "reason"}]
+        return _shortened([*kept, *value.values()][0], schema)
     if "items" in schema:
         return [_shortened(one, schema["items"]) for one in value]
     return value
-
-
-def _only_essential(value: Mapping[str, Any]) -> Any:
-    kept = [member for name, member in value.items() if name not in {"index", "reason"}]
-    return [*kept, *value.values()][0]
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -340,10 +298,9 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return, for each task of ``group``, its value in the judge's reply, or an error.
+    """Return, for each task of ``group``, its value in the member ``name`` of ``found``.
 
-    ``found`` is the JSON object of the reply, and ``name`` is the member with the replies to
-    ``group``. Error messages quote ``text``, the reply as the judge wrote it.
+    Error messages quote ``text``, the reply as the judge wrote it.
     """
     if found.get(name) is None or found[name] == {}:
         quoted = text.strip()[:_QUOTED]
@@ -361,10 +318,7 @@ def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> 
 
 
 def _drawing(columns: Mapping[str, Any], i: int) -> Any:
-    """Return reply number ``i`` (from 0) to a question that was put to the judge several times.
-
-    ``columns`` maps each member of the reply to the list of its values in all replies.
-    """
+    """Return reply number ``i`` of several; ``columns`` has the values of each member."""
     lists = {n: [c] if isinstance(c, str) else c for n, c in columns.items()}
     if any(isinstance(column, list) and i >= len(column) for column in lists.values()):
         return UnparsableReplyError(f"there is no entry number {i + 1}")
@@ -388,7 +342,7 @@ def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
     return _full_schema_of(reply)
 
 
-@lru_cache(maxsize=1024)  # separate for the same reason
+@lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
 def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
     schema = reply.model_json_schema()
     return schema, schema.pop("$defs", {})
@@ -397,8 +351,7 @@ def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
 def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) -> Any:
     """Return the judge's short reply ``value`` with all names and numbers that ``schema`` has.
 
-    ``defs`` are the schemas to which ``schema`` refers. ``count`` is the number of entries that a
-    list must have, or None for any number.
+    ``defs`` are the schemas to which ``schema`` refers; a list must have ``count`` entries.
     """
     if "$ref" in schema:
         schema = defs[schema["$ref"].rpartition("/")[2]]
@@ -470,10 +423,7 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 
 
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the members of ``value`` that are replies to ``groups``, by name of the group.
-
-    If there is only one group, ``value`` itself may be the reply.
-    """
+    """Return the members of ``value`` that are replies to ``groups``, or ``value`` to the only."""
     found = {name: value[name] for name in groups if name in value}
     if len(groups) > 1:
         return found

@@ -87,6 +87,20 @@ def test_openai_by_langchain(providers: Providers) -> None:
     assert providers.requests[0].headers["authorization"] == "Bearer sk-app"
 
 
+def test_any_provider_of_langchain_by_name(
+    providers: Providers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``langchain/openai:m`` makes a chat model of langchain-openai, with the temperature 0."""
+    pytest.importorskip("langchain_openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-app")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{providers.url}/v1")
+    replies = asked("langchain/openai:m")
+    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
+    (request,) = providers.requests
+    assert request.headers["authorization"] == "Bearer sk-app"
+    assert request.body["temperature"] == 0.0
+
+
 def test_mistral(providers: Providers) -> None:
     """A chat model of langchain-mistralai sends completion requests."""
     package = pytest.importorskip("langchain_mistralai")

@@ -1,7 +1,6 @@
 """The judge as one sample sees it: dedupe, share, repair, cache, give up."""
 
 import asyncio
-import selectors
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -24,10 +23,11 @@ from rag_eval_otel.judge.replies import Rating, Statements
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness
 from rag_eval_otel.metrics.base import Metric
-from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Evaluation, Replies, Sample, Usage
+from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.types import Evaluation, Replies, Usage
 from scoring import FULL, script
 from support import GOOD, answers, in_turn
+from virtual_time import VirtualLoop
 
 T = TypeVar("T")
 
@@ -301,33 +301,16 @@ def test_one_metric_that_gives_up_does_not_disturb_another() -> None:
 # --- waiting for what is under way ----------------------------------------------------------------
 
 
-class Skipping(selectors.DefaultSelector):
-    """Never waits: adds up how long it would have waited."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        """Return what is ready, and let the time pass that there is until the next timer."""
-        assert timeout is not None, "everybody waits, and nothing will ever happen"
-        self.now += max(timeout, 0)
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes at once when nothing else is to be done."""
+class Watched(VirtualLoop):
+    """An event loop with virtual time that remembers its timers."""
 
     def __init__(self) -> None:
-        """Begin at zero."""
-        self.clock = Skipping()
+        """Begin without timers."""
         self.timers: list[asyncio.TimerHandle] = []
-        super().__init__(self.clock)
-
-    def time(self) -> float:
-        """Return the virtual time."""
-        return self.clock.now
+        super().__init__()
 
     def call_at(self, *args: Any, **options: Any) -> asyncio.TimerHandle:
-        """Remember every timer."""
+        """Remember the timer."""
         self.timers.append(super().call_at(*args, **options))
         return self.timers[-1]
 
@@ -339,7 +322,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def in_virtual_time(use: Callable[[VirtualLoop], Awaitable[T]]) -> T:
     """Run ``use``; it must leave neither task nor timer behind."""
-    loop = VirtualLoop()
+    loop = Watched()
 
     async def main() -> T:
         return await use(loop)
@@ -511,45 +494,3 @@ def test_nothing_is_ever_stuck(moods: list[str], turns: list[int], name: str) ->
     assert len(evaluation.scores) == len(METRIC_SETS[name]())
     assert all((score.value is None) == (score.status != "ok") for score in evaluation.scores)
     assert evaluation.usage.judge_requests == len(judge.requests)
-
-
-# --- what comes up as two replies arrive shares one request, whichever is first and by how much ---
-
-REPLIES: dict[str, object] = {
-    "reverse_question": {"question": "Why?", "noncommittal": 0},
-    "similarities": {"similarities": [{"index": i, "similarity": 1} for i in (1, 2, 3)]},
-    "direct_relevancy": {"rating": 1},
-    "sub_questions": {"sub_questions": ["Why?"]},
-    "addressed": {"verdicts": [{"index": 1, "verdict": 1}]},
-    "intent": {"intent": "To know why."},
-    "intent_fulfilment": {"rating": 1},
-}
-
-
-class LateJudge(FakeJudge):
-    """Answers a request with a certain prompt some turns of the loop later than others."""
-
-    def __init__(self, prompt: str, turns: int) -> None:
-        """Answer what has ``prompt`` in it ``turns`` turns later."""
-        super().__init__(lambda task: REPLIES[task.prompt])
-        self._prompt = prompt
-        self._turns = turns
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Let the turns pass, then answer."""
-        late = any(task.prompt == self._prompt for task in tasks)
-        for _ in range(self._turns if late else 0):
-            await asyncio.sleep(0)
-        return await super().reply(tasks)
-
-
-@pytest.mark.parametrize("turns", range(30))
-@pytest.mark.parametrize("prompt", ["reverse_question", "intent"])
-def test_follow_ups_of_two_replies_share_a_request(prompt: str, turns: int) -> None:
-    """The follow-ups of the first reply wait for those of the second, by then on their way."""
-    judge = LateJudge(prompt, turns)
-    sample = Sample(question="Why?", answer="Because.")
-    asyncio.run(
-        aevaluate(sample, ["multi_method_relevancy"], judge=judge, embedder=FakeEmbedder({}))
-    )
-    assert len(judge.requests) == 3

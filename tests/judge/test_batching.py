@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from openai_server import HttpReply, ScriptedOpenAI
-from rag_eval_otel.embed import Embed, OpenAIEmbedder
-from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, JudgeTransportError
-from rag_eval_otel.judge.batching import Batches
+from rag_eval_otel.embed import Batches, Embed, OpenAIEmbedder
+from rag_eval_otel.errors import (
+    JudgeError,
+    JudgeRequestError,
+    JudgeTimeoutError,
+    JudgeTransportError,
+)
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import deadline, time_limit
 from rag_eval_otel.judge.usage import attempt
@@ -112,16 +116,6 @@ def too_many(texts: Sequence[str]) -> Exception | None:
     return JudgeRequestError("HTTP 422: batch size > 2") if len(texts) > 2 else None
 
 
-def test_a_text_that_is_refused_fails_only_its_caller() -> None:
-    """The other texts of the shared request are sent again; requests stay as large."""
-    sent = Sent(lambda texts: JudgeRequestError("HTTP 400") if "bad" in texts else None)
-    calls = [(0.0, "a"), (0.001, "b"), (0.001, "bad"), (0.001, "c")]
-    later = [(1.0, "a"), (1.001, "b"), (1.001, "c"), (1.001, "d")]
-    found = all_of(sent, *calls, *later)
-    assert found[:4] == [[[1.0]], [[1.0]], JudgeRequestError, [[1.0]]]
-    assert sorted(sent.texts[-1]) == ["b", "c", "d"]
-
-
 def server_error(status: int) -> JudgeTransportError:
     """Return the error for a reply with ``status``."""
     error = JudgeTransportError(f"HTTP {status}")
@@ -129,12 +123,13 @@ def server_error(status: int) -> JudgeTransportError:
     return error
 
 
-def test_a_text_to_which_the_server_replies_500_fails_only_its_caller() -> None:
+@pytest.mark.parametrize("refusal", [JudgeRequestError("HTTP 400"), server_error(500)], ids=str)
+def test_a_text_that_is_refused_fails_only_its_caller(refusal: JudgeError) -> None:
     """The texts of each caller are sent alone; later requests stay as large."""
-    sent = Sent(lambda texts: server_error(500) if "bad" in texts else None)
+    sent = Sent(lambda texts: refusal if "bad" in texts else None)
     others = [(0.001, text) for text in "bcdefg"]
     found = all_of(sent, (0.0, "a"), *others, (0.001, "bad"), (1.0, "a"), *[(1.01, "x")] * 7)
-    assert found == [*[[[1.0]]] * 7, JudgeTransportError, *[[[1.0]]] * 8]
+    assert found == [*[[[1.0]]] * 7, type(refusal), *[[[1.0]]] * 8]
     assert [len(texts) for texts in sent.texts] == [1, 7, *[1] * 7, 1, 7]
 
 

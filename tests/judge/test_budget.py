@@ -25,8 +25,7 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.budget import Budget, SlidingWindow
-from rag_eval_otel.judge.redis_counts import RedisCounts
+from rag_eval_otel.judge.budget import Budget, RedisCounts, SlidingWindow
 from rag_eval_otel.judge.usage import Ledger, Meter, attempt, measuring, shares, will_attempt
 from rag_eval_otel.limits import Limit, limits_of
 from rag_eval_otel.prices import Price, Prices

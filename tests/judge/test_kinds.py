@@ -131,7 +131,8 @@ def test_the_rest_may_travel_together() -> None:
     ]
     assert all(may_share(one, other) for one, other in combinations(shared, 2))
     request = compose(shared)
-    assert len(request.names) == len(shared) == len(set(request.names))
+    assert set(request.schema["properties"]) == {task.prompt for task in shared}
+    assert len({task.prompt for task in shared}) == len(shared)
     for name in ("question", "answer", "contexts", "statements", "sub_questions", "intent"):
         assert len(re.findall(rf"^\[\w+ {name}(?: 1)?\]$", request.user, flags=re.MULTILINE)) == 1
 

@@ -11,7 +11,7 @@ import questions
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge import texts
+from rag_eval_otel.judge import words
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Rating, Statements, Verdicts
 from rag_eval_otel.judge.tasks import Kind, Task
@@ -93,12 +93,6 @@ def test_what_takes_reading_is_declined(own: Kind[Any]) -> None:
     assert isinstance(second, Statements)
 
 
-def test_claims_are_the_sentences_that_say_something() -> None:
-    """Greetings and questions around the answer are no claims."""
-    answer = "Hello! Leave is 27 days; it lapses in March. Anything else?"
-    assert claims(answer) == ["Leave is 27 days", "it lapses in March."]
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -155,6 +149,8 @@ def test_a_negative_or_short_answer_is_not_evasive(answer: str) -> None:
         ("An employee does not get paid leave.", 0),
         ("Flights are booked by the team lead.", 0),
         ("Pets are welcome on Fridays.", 0),
+        ("Unused days lapse on 18 March.", 0),  # a number of the next sentence
+        ("Flights are never booked by the travel desk.", 0),
         ("", 0),
     ],
 )
@@ -233,18 +229,6 @@ def test_a_mere_yes_or_no_is_claimed_of_the_question(
     """What cannot be checked by itself is shown with what it answers."""
     found: Statements = reply(questions.statements(question, answer))
     assert found.statements == ([claimed] if claimed else [])
-
-
-@pytest.mark.parametrize(
-    ("statement", "verdict"),
-    [
-        ("Unused days lapse on 18 March.", 0),
-        ("Flights are never booked by the travel desk.", 0),
-    ],
-)
-def test_what_sounds_alike_is_not_backed(statement: str, verdict: int) -> None:
-    """A number of the next sentence, a denial."""
-    assert verdicts(statement) == [verdict]
 
 
 def test_what_a_text_orders_changes_nothing() -> None:
@@ -353,11 +337,11 @@ def test_an_answer_is_compared_with_its_reference() -> None:
 
 
 @pytest.mark.parametrize("block", ["ab cd. ", "ab ", "\ni", "잊a"])
-@pytest.mark.parametrize("length", [texts.MAX, 100_000])
+@pytest.mark.parametrize("length", [words.MAX, 100_000])
 def test_the_length_of_an_answer_is_bounded(block: str, length: int) -> None:
     """Of a longer answer than it reads, the judge says so; a context may be ten times as long."""
     answer, context = (block * (size // len(block)) for size in (length, 100_000))
     sample = Sample(question="Who wrote?", contexts=[context], answer=answer)
     found = asyncio.run(aevaluate(sample, judge=LexicalJudge(), embedder="hashing"))
-    assert (found["faithfulness"].reason == "too_long") == (length > texts.MAX)
+    assert (found["faithfulness"].reason == "too_long") == (length > words.MAX)
     assert found["context_relevance"].value is not None

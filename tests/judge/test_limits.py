@@ -27,16 +27,18 @@ from rag_eval_otel.judge.limits import (
     Breaker,
     Endpoint,
     Limits,
+    Outcome,
     RetryBudget,
     Slots,
+    outcome_of,
+    retry_after,
     time_limit,
 )
-from rag_eval_otel.judge.outcomes import Outcome, outcome_of, retry_after
 from virtual_time import run_virtually
 
 T = TypeVar("T")
 LIVE = Limits(failures=5, patience=10.0, concurrency=16)
-OPENING = Limits(failures=3, probe_after=30.0, probe_at_most=100.0)
+OPENING = Limits(failures=3)
 
 
 def refusal(after: float | None = None) -> JudgeRateLimitError:
@@ -412,13 +414,6 @@ def test_a_request_that_waits_for_a_probe_in_vain_says_so() -> None:
     assert 20.9 < now < 21.1
 
 
-def test_texts_that_are_too_long_do_not_open_the_breaker() -> None:
-    """Other turns are still scored."""
-    results, server = run(lambda s: s.ask_many(50), lambda _: JudgeRequestError("too long"))
-    assert len(server.at) == 50
-    assert kinds(results) == {"JudgeRequestError"}
-
-
 def test_unusable_replies_open_the_breaker() -> None:
     """A judge that answers in prose costs five requests; its replies are still returned."""
 
@@ -583,7 +578,7 @@ def test_a_forked_child_begins_anew() -> None:
 class ForeignError(Exception):
     """An error of a client library, with a status."""
 
-    def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, status: int | None, headers: dict[str, str] | None = None) -> None:
         """Have the status and headers of a response."""
         self.status_code = status
         self.response = type("Response", (), {"headers": headers or {}})()
@@ -595,6 +590,10 @@ class ReadTimeout(Exception):  # noqa: N818  # as other libraries name it
 
 class ConnectFailed(Exception):  # noqa: N818
     """An error of an HTTP library, known by its name."""
+
+
+class NoCredentialsError(Exception):
+    """An error of botocore, before it sends a request."""
 
 
 class AwsError(Exception):
@@ -610,8 +609,15 @@ class AwsError(Exception):
     [
         (ForeignError(400), "bad_request"),
         (ForeignError(401), "unauthorized"),
+        (ForeignError(403), "unauthorized"),
         (ForeignError(404), "not_found"),
+        (ForeignError(408), "timeout"),
+        (ForeignError(422), "bad_request"),
         (ForeignError(429), "rate_limited"),
+        (ForeignError(None), "internal"),
+        (NoCredentialsError(), "unauthorized"),
+        (asyncio.TimeoutError(), "timeout"),
+        (TimeoutError(), "timeout"),
         (ForeignError(503), "transport"),
         (AwsError(), "rate_limited"),
         (ReadTimeout(), "timeout"),
@@ -700,24 +706,10 @@ def failing(breaker: Breaker, times: int, outcome: Outcome = "transport") -> lis
     return [breaker.ended(outcome, is_probe=breaker.is_open, now=0, draw=0.0) for _ in range(times)]
 
 
-def test_a_breaker_opens_after_failures_in_a_row() -> None:
-    """A success in between starts the count again."""
-    breaker = Breaker(OPENING)
-    failing(breaker, 2)
-    failing(breaker, 1, "ok")
-    assert failing(breaker, 3) == [None, None, "opened"]
-    assert (breaker.is_open, breaker.wait(10)) == (True, 20)
-
-
 @pytest.mark.parametrize("outcome", ["not_found", "unparsable", "timeout", "internal"])
 def test_useless_answers_open_a_breaker(outcome: Outcome) -> None:
     """A wrong model and a judge that talks nonsense cost three requests, not one for each turn."""
     assert failing(Breaker(OPENING), 3, outcome)[-1] == "opened"
-
-
-def test_a_refused_key_opens_a_breaker_at_once() -> None:
-    """No second request can do better."""
-    assert failing(Breaker(OPENING), 1, "unauthorized") == ["opened"]
 
 
 def test_a_text_that_is_too_long_does_not_open_a_breaker() -> None:
@@ -750,15 +742,15 @@ def test_pauses_between_probes_grow() -> None:
     breaker = Breaker(OPENING)
     failing(breaker, 3)
     now, pauses = 0.0, []
-    for _ in range(4):
+    for _ in range(8):
         pauses.append(breaker.wait(now))
         now += pauses[-1]
         assert breaker.wait(now) == 0
         assert breaker.ended("timeout", is_probe=True, now=now, draw=0.0) is None
-    assert pauses == [30, 60, 100, 100]
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert breaker.ended("ok", is_probe=True, now=now, draw=0.0) == "closed"
     failing(breaker, 3)
-    assert (breaker.wait(0), breaker.openings) == (30, 2)
+    assert (breaker.wait(0), breaker.openings) == (0.5, 2)
 
 
 @pytest.mark.parametrize("outcome", ["ok", "bad_request"])
@@ -766,8 +758,8 @@ def test_one_answer_closes_a_breaker(outcome: Outcome) -> None:
     """The reply to a request that was sent before the breaker opened shows that the server runs."""
     breaker = Breaker(OPENING)
     failing(breaker, 3)
-    assert breaker.ended(outcome, is_probe=False, now=1, draw=0.0) == "closed"
-    assert (breaker.is_open, breaker.failures, breaker.wait(1)) == (False, 0, 0)
+    assert breaker.ended(outcome, is_probe=False, now=0.1, draw=0.0) == "closed"
+    assert (breaker.is_open, breaker.failures, breaker.wait(0.1)) == (False, 0, 0)
 
 
 def test_late_failures_do_not_delay_the_probe() -> None:
@@ -775,8 +767,8 @@ def test_late_failures_do_not_delay_the_probe() -> None:
     breaker = Breaker(OPENING)
     failing(breaker, 3)
     for _ in range(20):
-        assert breaker.ended("transport", is_probe=False, now=9, draw=0.0) is None
-    assert breaker.wait(9) == 21
+        assert breaker.ended("transport", is_probe=False, now=0.25, draw=0.0) is None
+    assert breaker.wait(0.25) == 0.25
 
 
 @pytest.mark.parametrize("outcome", ["unauthorized", "not_found", "unparsable"])
@@ -784,7 +776,7 @@ def test_a_wrong_key_or_model_is_not_probed_soon(outcome: Outcome) -> None:
     """Nobody corrects a key within a second, so the first pause is the longest."""
     breaker = Breaker(OPENING)
     failing(breaker, 3, outcome)
-    assert breaker.wait(0) == 100
+    assert breaker.wait(0) == 30
 
 
 def test_probes_have_jitter() -> None:
@@ -792,7 +784,7 @@ def test_probes_have_jitter() -> None:
     breaker = Breaker(OPENING)
     for _ in range(3):
         breaker.ended("transport", is_probe=False, now=0, draw=0.5)
-    assert breaker.wait(0) == pytest.approx(28.5)
+    assert breaker.wait(0) == pytest.approx(0.475)
 
 
 # --- retries --------------------------------------------------------------------------------------
@@ -849,26 +841,6 @@ def test_a_request_of_a_loop_that_was_closed_takes_no_slot() -> None:
     assert coroutine is not None
     coroutine.close()  # as Python does when it deletes the task
     assert slots.in_flight == 1
-
-
-def test_while_a_server_is_probed_one_request_is_under_way() -> None:
-    """The others wait, and all go when the probe has succeeded."""
-
-    async def use() -> list[int]:
-        slots = Slots(16)
-        slots.is_probing = True
-        await slots.acquire(10)
-        others = [asyncio.ensure_future(slots.acquire(10)) for _ in range(5)]
-        await asyncio.sleep(0)
-        found = [slots.in_flight]
-        slots.release()
-        found.append(slots.in_flight)
-        slots.is_probing = False
-        slots.release()
-        await asyncio.gather(*others)
-        return [*found, slots.in_flight]
-
-    assert asyncio.run(use()) == [1, 1, 4]
 
 
 def test_a_cancelled_request_passes_its_slot_on() -> None:

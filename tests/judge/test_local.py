@@ -285,7 +285,6 @@ def test_labels_that_are_understood(
         ("~/no-such-folder", {}, "there is no such folder"),
         ("nobody/nothing", {}, "cannot be loaded: nobody/nothing is not a local folder$"),
         ("an/nli", {"batch_size": 0}, "batch_size"),
-        ("an/nli", {"max_threads": 0}, "max_threads"),
     ],
 )
 def test_a_model_that_is_not_there(

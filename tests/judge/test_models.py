@@ -213,6 +213,7 @@ def test_anthropic_is_told_the_schema(server: Providers) -> None:
         ("antropic/claude-x", "anthropic/claude-x"),
         ("ollama", "ollama/<model>"),
         ("locl/path", "local/path"),
+        ("langchian/groq:m", "langchain/groq:m"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_nearest(wrong: str, right: str) -> None:
@@ -223,7 +224,7 @@ def test_a_wrong_name_is_answered_with_the_nearest(wrong: str, right: str) -> No
 
 def test_providers_without_embeddings() -> None:
     """A provider that embeds nothing is not offered."""
-    for name in ("anthropic/m", "bedrock/m", "local/m"):
+    for name in ("anthropic/m", "bedrock/m", "langchain/openai:m", "local/m"):
         with pytest.raises(ConfigError, match="embedder"):
             Config(embedder=name)
 
@@ -289,6 +290,13 @@ def test_a_package_that_is_missing() -> None:
         build_plain_judge(Config(judge="bedrock/m"))
 
 
+@pytest.mark.parametrize(("name", "told"), [("groq:m", "langchain.groq"), ("xyzzy:m", "provider")])
+def test_a_model_that_langchain_cannot_make(name: str, told: str) -> None:
+    """The error names the package that is missing, or the provider that LangChain does not know."""
+    with pytest.raises(ConfigError, match=rf"langchain/{name} could not be made: .*{told}"):
+        build_plain_judge(Config(judge=f"langchain/{name}"))
+
+
 # --- everything takes a name ----------------------------------------------------------------------
 
 
@@ -315,13 +323,6 @@ def test_a_sample_by_name(server: Providers, monkeypatch: pytest.MonkeyPatch) ->
     first, _ = chosen_models("vllm/m", None)
     assert chosen_models("vllm/m", None)[0] is first
     assert asyncio.run(aevaluate(SAMPLE, ["default"])).judge == "lexical"
-
-
-def test_objects_beside_names() -> None:
-    """A judge of one's own goes with an embedder by name."""
-    chat = ScriptedChat(reply=lambda _: AIMessage(RATED))
-    _, embedder = chosen_models(chat, "hashing")
-    assert isinstance(embedder, HashingEmbedder)
 
 
 # --- of other packages ----------------------------------------------------------------------------

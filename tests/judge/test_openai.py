@@ -136,20 +136,6 @@ def test_a_key_with_a_stray_character() -> None:
 # --- what a server does not support ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("supported", "tries"), [*zip(SUPPORT, [1, 2, 3], strict=True)])
-def test_a_refused_format_is_given_up_once(supported: Any, tries: int) -> None:
-    """A server without schemas is asked for an object, then for text, and never refuses again."""
-
-    async def use(judge: OpenAIJudge) -> list[Replies]:
-        return [await judge.reply(GROUP) for _ in range(2)]
-
-    with ScriptedOpenAI(good_parts, supports_schema=supported) as server:
-        first, second = asyncio.run(use(judge_of(server)))
-    assert [first.usage.judge_requests, second.usage.judge_requests] == [tries, 1]
-    assert len(server.requests) == tries + 1
-    assert all(isinstance(part, Reply) for part in (*first.parts, *second.parts))
-
-
 def test_requests_at_once_give_way_together() -> None:
     """Requests that are refused at the same time take one step down, not one each."""
 
@@ -367,62 +353,6 @@ def test_a_status_has_its_error(status: int, kind: type[JudgeError]) -> None:
     assert len(str(error)) < 250
 
 
-@pytest.mark.parametrize("status", [401, 404])
-def test_what_cannot_get_better_is_not_tried_again(status: int) -> None:
-    """A wrong key or model costs one request."""
-    kind = JudgeAuthError if status == 401 else JudgeRequestError
-    _, requests = failing(HttpReply(status=status), kind, retries=3)
-    assert requests == 1
-
-
-@pytest.mark.slow
-def test_a_rate_limit_is_waited_for() -> None:
-    """After 429 the server is asked again, not before the time it named."""
-    limit = HttpReply(status=429, headers={"Retry-After": "1"})
-    reply = in_turn([limit, {"rating": 2}])
-    with ScriptedOpenAI(reply) as server:
-        replies = asyncio.run(judge_of(server, retries=1).reply([CONTEXT]))
-        first, second = server.requests
-    assert replies.parts == (Rating(rating=2),)
-    assert second.at - first.at >= 0.99
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("status", "kind"), [(429, JudgeRateLimitError), (500, JudgeTransportError)]
-)
-def test_retries_end(status: int, kind: type[JudgeError]) -> None:
-    """A server that never recovers is asked once and retries times again."""
-    reply = HttpReply(status=status, headers={"retry-after-ms": "1"})
-    _, requests = failing(reply, kind, retries=2)
-    assert requests == 3
-
-
-@pytest.mark.slow
-def test_a_server_error_is_tried_again() -> None:
-    """A passing failure is not noticed."""
-    reply = in_turn([HttpReply(status=500, headers={"retry-after-ms": "1"}), {"rating": 1}])
-    replies, requests = asked(reply, retries=1)
-    assert (replies.parts, len(requests)) == ((Rating(rating=1),), 2)
-    assert replies.usage.judge_requests == 2
-
-
-@pytest.mark.slow
-def test_a_slow_server_is_given_up() -> None:
-    """The timeout holds for each attempt."""
-    slow = HttpReply(body="{}", delay=60)
-    error, requests = failing(slow, JudgeTimeoutError, timeout=1.0, retries=1)
-    assert (error.reason, requests) == ("timeout", 2)
-
-
-def test_nobody_listens() -> None:
-    """A refused connection is a transport error."""
-    with ScriptedOpenAI(good_parts) as server:
-        pass
-    with pytest.raises(JudgeTransportError):
-        asyncio.run(judge_of(server).reply([CONTEXT]))
-
-
 def test_an_address_with_a_password_is_not_shown() -> None:
     """Nobody listens there, which is a transport error, as without a password."""
     judge = OpenAIJudge("m", base_url="http://user:secret@127.0.0.1:9/v1", api_key="k", retries=0)
@@ -491,23 +421,6 @@ def test_a_refusal_is_told() -> None:
     assert "I can't help with that." in str(replies.parts[0])
 
 
-def test_a_reply_cut_off_keeps_its_whole_parts() -> None:
-    """A reply that ran into its token limit is used as far as it goes."""
-    whole = json.dumps({"context_relevance_1": {"rating": 2}, "statements": GOOD["statements"]})
-    replies, _ = asked(lambda _: whole[:-20], *GROUP)
-    assert replies.parts[0] == Rating(rating=2)
-    assert [type(part) for part in replies.parts[1:]] == [UnparsableReplyError] * 2
-
-
-@pytest.mark.parametrize("rating", [True, "2", None, 3, -1, 1.5, [], "2/2"])
-def test_a_wrong_type_fails_its_part_only(rating: object) -> None:
-    """A server that does not enforce the schema is checked all the same."""
-    replies, _ = asked(
-        lambda body: {**good_parts(body), "groundedness_1": {"rating": rating}}, *GROUP
-    )
-    assert [type(part) for part in replies.parts] == [Rating, Statements, UnparsableReplyError]
-
-
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
 def test_a_server_may_count_nothing(usage: object) -> None:
     """Without token counts the request itself is still counted, under the name it was asked by."""
@@ -518,14 +431,6 @@ def test_a_server_may_count_nothing(usage: object) -> None:
 
 
 # --- loops and clients ----------------------------------------------------------------------------
-
-
-def test_a_judge_serves_several_loops() -> None:
-    """A judge made once may be used by one asyncio.run after the other; each closes its client."""
-    with ScriptedOpenAI(good_parts) as server:
-        judge = judge_of(server)
-        for _ in range(3):
-            assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
 
 
 def test_a_judge_serves_two_loops_at_once() -> None:
@@ -611,14 +516,6 @@ def test_reverse_questions_see_nothing_but_the_answer(metric_set: str) -> None:
     assert json.dumps(SAMPLE.question)[1:-1] not in text
     assert not any(json.dumps(c)[1:-1] in text for c in SAMPLE.context_texts)
     assert SHOWN["answer"] in texts[alone[0]]
-
-
-def test_two_voices_never_share_a_request() -> None:
-    """The two judges of a dual metric cannot see each other's rating."""
-    names, _, _ = scored("dual")
-    for family in ("context_relevance", "groundedness"):
-        voices = [i for i, one in enumerate(names) for name in one if name.startswith(family)]
-        assert len(set(voices)) == len(voices) == 2
 
 
 # --- golden ---------------------------------------------------------------------------------------

@@ -222,19 +222,6 @@ def test_broken_probabilities_are_none(logprobs: object) -> None:
     assert (score.value, score.reason) == (1.0, "no_logprobs")
 
 
-@pytest.mark.parametrize("name", ["context_relevance", "response_groundedness"])
-@pytest.mark.parametrize("judges", [1, 2])
-def test_the_short_reply_is_a_number_for_each_name(name: str, judges: int) -> None:
-    """Without reasons a rating is the bare member of the reply, and its probabilities count."""
-
-    def answer(body: Mapping[str, Any]) -> HttpReply:
-        text = json.dumps(dict.fromkeys(names_asked(body), 2))
-        return HttpReply(body=completion(text, {"2": 0.5, "0": 0.5}))
-
-    score, _ = measured(metric(name, rating="logprobs", judges=judges), answer)
-    assert (score.value, score.reason, score.detail["rated"]) == (0.5, None, "logprobs")
-
-
 @given(st.lists(st.floats(0.001, 1), min_size=3, max_size=3))
 def test_the_mean_stays_on_the_scale(weights: list[float]) -> None:
     """Any probabilities give a rating between the lowest and the highest."""
@@ -242,8 +229,6 @@ def test_the_mean_stays_on_the_scale(weights: list[float]) -> None:
     text = '{"context_relevance_1": {"rating": 2}}'
     choice = completion(text, {str(i): w / total for i, w in enumerate(weights)})["choices"][0]
     task = CONTEXT_RELEVANCE[0].task({"question": "Q", "contexts": ["C"]}, rated="logprobs")
-    (part,) = with_expectations(
-        [Rating(rating=2)], [task], names=["context_relevance_1"], choice=choice
-    )
+    (part,) = with_expectations([Rating(rating=2)], [task], choice=choice)
     assert isinstance(part, Rating)
     assert part.expected == pytest.approx((weights[1] + 2 * weights[2]) / total)

@@ -20,7 +20,7 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.judge.openai import OpenAIClient
 from rag_eval_otel.providers import PROVIDERS
 
-Ask = Callable[..., Any]
+REQUEST: tuple[str, dict[str, Any]] = ("/chat/completions", {"model": "m", "messages": []})
 
 
 @pytest.fixture(params=["aiohttp", "default"])
@@ -38,19 +38,18 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return name
 
 
+def client_of(url: str, timeout: float = 30) -> OpenAIClient:
+    """Return a client for the server at ``url``."""
+    kind, key = PROVIDERS["openai"], "sk-secret"
+    return OpenAIClient(kind, client=None, base_url=url, api_key=key, timeout=timeout, retries=0)
+
+
 def sent(reply: Callable[[dict[str, Any]], object], *, times: int = 1, timeout: float = 30) -> Any:
     """Send requests one after the other; return the replies, or raise the error."""
 
     async def use(url: str) -> list[Any]:
-        client = OpenAIClient(
-            PROVIDERS["openai"],
-            client=None,
-            base_url=url,
-            api_key="sk-secret",
-            timeout=timeout,
-            retries=0,
-        )
-        return [await client.chat({"model": "m", "messages": []}) for _ in range(times)]
+        client = client_of(url, timeout)
+        return [await client.post(*REQUEST) for _ in range(times)]
 
     with ScriptedOpenAI(reply) as server:
         return asyncio.run(use(server.base_url))
@@ -85,25 +84,16 @@ def test_a_refused_connection_is_not_a_timeout() -> None:
     """The client for aiohttp reports it as one; the message names the server instead."""
     with ScriptedOpenAI(lambda _: "") as server:
         url = server.base_url
-    client = OpenAIClient(
-        PROVIDERS["openai"], client=None, base_url=url, api_key="sk-secret", timeout=30, retries=0
-    )
+    client = client_of(url)
     with pytest.raises(JudgeTransportError, match=r"127\.0\.0\.1:\d+: Connection error"):
-        asyncio.run(client.chat({"model": "m", "messages": []}))
+        asyncio.run(client.post(*REQUEST))
 
 
 @pytest.mark.usefixtures("transport")
 def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which variables to check."""
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/bundle.pem")
-    client = OpenAIClient(
-        PROVIDERS["openai"],
-        client=None,
-        base_url="http://127.0.0.1:9",
-        api_key="sk-secret",
-        timeout=30,
-        retries=0,
-    )
+    client = client_of("http://127.0.0.1:9")
     with pytest.raises(
         JudgeTransportError, match=r"check SSL_CERT_FILE and SSL_CERT_DIR: .*No such"
     ):
@@ -118,17 +108,10 @@ def test_an_event_loop_that_is_closed_early_logs_no_error(
 ) -> None:
     """A loop that does not shut down its generators is common in scripts, and loses nothing."""
     with ScriptedOpenAI(lambda _: "yes") as server:
-        client = OpenAIClient(
-            PROVIDERS["openai"],
-            client=None,
-            base_url=server.base_url,
-            api_key="sk-secret",
-            timeout=30,
-            retries=0,
-        )
+        client = client_of(server.base_url)
         for _ in range(3):
             loop = asyncio.new_event_loop()
-            assert loop.run_until_complete(client.chat({"model": "m", "messages": []}))
+            assert loop.run_until_complete(client.post(*REQUEST))
             loop.close()
         del client, loop
         gc.collect()  # of other tests, too
@@ -142,22 +125,14 @@ def test_a_forked_child_that_deletes_the_client_does_not_disturb_its_parent() ->
     """Both have the selector of the parent's loop, in which the open connection must stay."""
     loop = asyncio.new_event_loop()
     with ScriptedOpenAI(lambda _: "yes") as server:
-        client = OpenAIClient(
-            PROVIDERS["openai"],
-            client=None,
-            base_url=server.base_url,
-            api_key="sk-secret",
-            timeout=30,
-            retries=0,
-        )
-        body = {"model": "m", "messages": list[object]()}
-        loop.run_until_complete(client.chat(body))
+        client = client_of(server.base_url)
+        loop.run_until_complete(client.post(*REQUEST))
         child = os.fork()
         if child == 0:
             del client
             gc.collect()
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert loop.run_until_complete(client.chat(body))
+        assert loop.run_until_complete(client.post(*REQUEST))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

@@ -2,9 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,18 +11,9 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.types import Evaluation, Sample
+from support import benchmark
 
 TRIAD = ("answer_relevancy", "context_relevance", "faithfulness")
-
-
-def benchmark(name: str) -> ModuleType:
-    """Return a module of the benchmarks."""
-    spec = spec_from_file_location(name, Path(__file__).parents[2] / "benchmarks" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def scored(metrics: Sequence[str], *, explanations: bool = False) -> Evaluation:

@@ -12,8 +12,9 @@ from rag_eval_otel import Config, Sample, aevaluate
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeTooLongError
 from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.ask import with_fewer_contexts
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.shortening import clipped, with_fewer_contexts
+from rag_eval_otel.judge.prompting import clipped
 from rag_eval_otel.judge.tasks import GROUNDEDNESS, Task
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import resolve_metrics

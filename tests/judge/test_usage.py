@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,25 +134,6 @@ def test_a_budget_of_money_without_a_price_is_refused() -> None:
         asyncio.run(aevaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
     found = asyncio.run(aevaluate(SAMPLE, judge="lexical", embedder="hashing", budget=budget))
     assert found.status == "scored"
-
-
-class Silent(FakeJudge):
-    """A judge of a user that names neither requests nor tokens."""
-
-    async def reply(self, tasks: Any) -> Replies:
-        """Reply as the fake does, without its usage."""
-        return replace(await super().reply(tasks), usage=Usage())
-
-
-def test_a_judge_without_usage_is_within_the_budget() -> None:
-    """Each call of a judge that names no usage is one request."""
-    judge = Silent(lambda _: {"passing": True})
-    budget = Budget(limits_of("3 requests/day", where="budget"))
-    metric = Guideline(guidelines="It is polite.", name="polite")
-    for number in range(20):
-        sample = Sample(question=f"Who is {number}?", answer="Ada.")
-        asyncio.run(aevaluate(sample, [metric], judge=judge, embedder="hashing", budget=budget))
-    assert len(judge.requests) == 3
 
 
 def test_thoughts_and_cached_tokens_are_read() -> None:

@@ -17,7 +17,6 @@ from rag_eval_otel.judge.replies import Rating, Reply, ReverseQuestion, Statemen
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import (
     compose,
-    part_names,
     prompt_hash,
     prompt_text,
     read_parts,
@@ -39,7 +38,9 @@ GROUPS: list[list[Task[Any]]] = [[CONTEXT], [STATEMENTS], DRAWS, MIXED]
 def replied(group: Sequence[Task[Any]]) -> dict[str, object]:
     """Return a usable reply to each task."""
     several = {"reverse_question": DRAWINGS} if group == DRAWS else {}
-    return {name: {**GOOD, **several}[name] for name in part_names(group)}
+    return {
+        name: {**GOOD, **several}[name] for name in dict.fromkeys(task.prompt for task in group)
+    }
 
 
 def kinds_of(parts: Sequence[object]) -> list[type[object]]:
@@ -85,11 +86,6 @@ def test_each_request_has_a_code_of_its_own() -> None:
     """Whoever wrote a text cannot know the code of the request that it will stand in."""
     codes = {re.findall(r"CODE is (\w+)", compose(MIXED).user)[0] for _ in range(20)}
     assert len(codes) == 20
-
-
-def test_several_texts_are_numbered() -> None:
-    """Contexts and statements can be referred to by number."""
-    assert "[c0de contexts 1]\nOne.\n[c0de contexts 2]\nTwo.\n[c0de question]" in sent(CONTEXT)
 
 
 def test_each_task_has_a_heading() -> None:
@@ -287,11 +283,6 @@ def test_a_reply_is_found_in_what_surrounds_it(group: list[Task[Any]], wrapped: 
     """Code fences, thoughts and courtesies around the object do no harm."""
     text = wrapped.format(json.dumps(replied(group)))
     assert kinds_of(read_parts(text, group)) == [task.reply for task in group]
-
-
-def test_the_only_tasks_name_may_be_left_out() -> None:
-    """A judge that answers one task with the bare reply is understood."""
-    assert read_parts('{"rating": 1}', [CONTEXT]) == (Rating(rating=1),)
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,10 @@ def test_two_of_them_share_a_request() -> None:
     brevity = LLMMetric(name="brevity", instructions="Is it brief?", bounds=(0, 4))
     scores = evaluated([kindness(), brevity], judge).scores
     assert [(s.name, s.value) for s in scores] == [("kindness", 1), ("brevity", 2)]
-    assert compose(judge.requests[0]).names == ("custom_kindness", "custom_brevity")
+    assert list(compose(judge.requests[0]).schema["properties"]) == [
+        "custom_kindness",
+        "custom_brevity",
+    ]
     assert len(judge.requests) == 1
 
 
