@@ -117,5 +117,5 @@ def test_google(providers: Providers) -> None:
     replies = asked(llm)
     assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
     (request,) = providers.requests
-    assert request.path == "/v1beta/models/m:generateContent"
+    assert request.path.endswith("/models/m:generateContent")  # "v1" since google-genai 3.6
     assert request.headers["x-goog-api-key"] == "sk-app"
