@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, read_thresholds, thresholds_of
 from rag_eval_otel.environment import switch
-from rag_eval_otel.thresholds import read_thresholds, thresholds_of
 
 
 def names(text: str) -> tuple[str, ...]:

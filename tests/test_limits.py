@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rag_eval_otel.config import Limit, limits_of
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.limits import Limit, limits_of
 
 
 def test_limits_are_read_from_a_text() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, read_thresholds, written_thresholds
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import aevaluate
@@ -22,7 +22,6 @@ from rag_eval_otel.metrics import (
     Correctness,
     with_thresholds,
 )
-from rag_eval_otel.thresholds import read_thresholds, written_thresholds
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.tools.rules import Target, render

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from rag_eval_otel.config import Limit
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
-from rag_eval_otel.limits import Limit
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Usage

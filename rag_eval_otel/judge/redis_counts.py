@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from rag_eval_otel.config import Limit
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import CELLS, Taken, whole
-from rag_eval_otel.limits import Limit
 from rag_eval_otel.runtime.guard import LimitedLog, require
 from rag_eval_otel.runtime.threads import Workers
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel.config import Limit
 from rag_eval_otel.embed import Embed, OpenAIEmbedder
 from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, JudgeTransportError
 from rag_eval_otel.judge.batching import Batches
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import deadline, time_limit
 from rag_eval_otel.judge.usage import attempt
-from rag_eval_otel.limits import Limit
 from rag_eval_otel.types import Usage, Vectors
 from virtual_time import run_virtually
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from rag_eval_otel.arguments import add_scoring_options, count_up_to, names, scoring_config
 from rag_eval_otel.capture.otlp_files import read_messages
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, thresholds_of
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
@@ -28,7 +28,6 @@ from rag_eval_otel.judge.models import (
 from rag_eval_otel.metrics import Metric, metric_names, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.registry import scale_of
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.tools.cli.options import AS_JSON, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect
 from rag_eval_otel.tools.dataset import Budget, Run
