@@ -35,7 +35,7 @@ from rag_eval_otel.export.backends.annotation import (
     annotation_of,
     annotations_of,
 )
-from rag_eval_otel.export.backends.langfuse import PUBLIC_KEY, SECRET_KEY
+from rag_eval_otel.export.backends.clients import LANGFUSE_KEYS
 from rag_eval_otel.export.metrics import Meters, add_gauge_source
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.fork import call_in_child
@@ -388,16 +388,13 @@ class Delivery:
 
 # --- the sink -------------------------------------------------------------------------------------
 
-_HERE = "rag_eval_otel.export.backends"
+_CLIENTS = "rag_eval_otel.export.backends.clients"
 
 BACKENDS = Registry(
     kind="backend",
     built_in={
-        "phoenix": f"{_HERE}.phoenix:Phoenix",
-        "mlflow": f"{_HERE}.mlflow:MLflow",
-        "langsmith": f"{_HERE}.langsmith:LangSmith",
-        "langfuse": f"{_HERE}.langfuse:Langfuse",
-        "opik": f"{_HERE}.opik:Opik",
+        name.lower(): f"{_CLIENTS}:{name}"
+        for name in ("Phoenix", "MLflow", "LangSmith", "Langfuse", "Opik")
     },
 )
 """Finds the class of a backend. Its instances are clients (see `annotation.Client`)."""
@@ -407,7 +404,7 @@ _NEEDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "phoenix": ("arize-phoenix-client", ()),
     "mlflow": ("mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
     "langsmith": ("langsmith", ()),
-    "langfuse": ("langfuse", (PUBLIC_KEY, SECRET_KEY)),
+    "langfuse": ("langfuse", LANGFUSE_KEYS),
     "opik": ("opik", ()),
 }
 """The package of a backend's client, and the variables without which the client cannot work."""
