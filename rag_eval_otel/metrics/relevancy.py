@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from rag_eval_otel.metrics.base import (
 )
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
-_NEEDS = frozenset({"question", "answer"})
+_BLANK: Final[Mapping[str, float | None]] = {"question": None, "answer": 0.0}
 _MAX_SUB_QUESTIONS = 8
 _BANDS = (
     (0.8, "The answer directly addresses the question."),
@@ -62,7 +62,7 @@ RELEVANCY = (
     TaskMetric(
         name="answer_relevancy_rubric",
         kind=ANSWER_RELEVANCY_RUBRIC,
-        blank={"question": None, "answer": 0.0},
+        blank=_BLANK,
         formula=lambda metric, points: metric.score_of(
             (points.subject + points.focus) / 2,
             explanation=points.reason,
@@ -80,7 +80,7 @@ exceed 2. The score has a pass or fail label.""",
     TaskMetric(
         name="direct_relevancy",
         kind=DIRECT_RELEVANCY,
-        blank={"question": None, "answer": 0.0},
+        blank=_BLANK,
         formula=lambda metric, reply: metric.score_of(reply.rating, explanation=reply.reason),
         about="""\
 How well the answer addresses the question, as a number from 0 to 1 that the judge gives.
@@ -105,13 +105,12 @@ class AnswerRelevancy(BaseMetric):
     The range is [-1, 1]; negative cosines are rare and are not clipped. The metric takes as many
     judge requests as ``strictness`` says (1 if tasks share requests), and 1 embedding request.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). If every reply of the judge says that the
-    answer is evasive, the score is 0 (``noncommittal``). If the judge generates only blank
-    questions, the score is undefined (``no_questions``). If no similarity can be computed because
-    vectors are zero, the score is undefined (``zero_vector``). Replies that do not parse, blank
-    questions and zero vectors are left out of the mean, and the score has the remark ``partial``. A
-    ``strictness`` below 1 raises `ConfigError`.
+    Special cases: If every reply of the judge says that the answer is evasive, the score is 0
+    (``noncommittal``). If the judge generates only blank questions, the score is undefined
+    (``no_questions``). If no similarity can be computed because vectors are zero, the score is
+    undefined (``zero_vector``). Replies that do not parse, blank questions and zero vectors are
+    left out of the mean, and the score has the remark ``partial``. A ``strictness`` below 1 raises
+    `ConfigError`.
 
     Source: ``AnswerRelevancy`` of ragas 0.4.3. Unlike in ragas, a blank question is left out of the
     mean, but its evasive flag counts. An empty answer is not sent to the judge, and a failure never
@@ -122,7 +121,7 @@ class AnswerRelevancy(BaseMetric):
     strictness: int = 3
     name: str = "answer_relevancy"
 
-    needs = _NEEDS
+    blank = _BLANK
     asks = (REVERSE_QUESTION,)
     requests = "3 (fused 1)"
     scale = (-1.0, 1.0)
@@ -131,9 +130,7 @@ class AnswerRelevancy(BaseMetric):
         _check_strictness(self.strictness)
         BaseMetric.__post_init__(self)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         draws = await _draw_questions(sample.answer, self.strictness, ask, self.examples)
         questions = [draw.question for draw in draws if draw.question.strip()]
         detail = {
@@ -183,11 +180,10 @@ class ReverseRelevancy(BaseMetric):
     describes the ratings 0, .25, .5, .75 and 1. The score is the mean of the ratings. The metric
     takes ``strictness`` + 1 judge requests (2 if tasks share requests).
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). If the judge generates only blank questions,
-    the score is undefined (``no_questions``). If the judge generates fewer questions than
-    ``strictness``, the score has the remark ``partial``. If the judge leaves out a similarity, the
-    score is undefined (``judge_incomplete``). A ``strictness`` below 1 raises `ConfigError`.
+    Special cases: If the judge generates only blank questions, the score is undefined
+    (``no_questions``). If the judge generates fewer questions than ``strictness``, the score has
+    the remark ``partial``. If the judge leaves out a similarity, the score is undefined
+    (``judge_incomplete``). A ``strictness`` below 1 raises `ConfigError`.
 
     Source: the article that describes multi-method relevancy, method "reverse". Unlike there, the
     score is undefined if the judge generates no question (there: 0), and a similarity that does not
@@ -197,18 +193,15 @@ class ReverseRelevancy(BaseMetric):
     strictness: int = 3
     name: str = "reverse_relevancy"
 
-    needs = _NEEDS
+    blank = _BLANK
     asks = (REVERSE_QUESTION, SIMILARITIES)
     requests = "4 (fused 2)"
-    scale = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         _check_strictness(self.strictness)
         BaseMetric.__post_init__(self)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         draws = await _draw_questions(sample.answer, self.strictness, ask, self.examples)
         questions = [draw.question for draw in draws if draw.question.strip()]
         if not questions:
@@ -238,10 +231,9 @@ class DecompositionRelevancy(BaseMetric):
 
     The metric takes 2 judge requests, one after the other.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). If the judge finds no sub-question, the score
-    is undefined (``no_questions``). If the judge leaves out a sub-question in its second reply, the
-    score is undefined (``judge_incomplete``).
+    Special cases: If the judge finds no sub-question, the score is undefined (``no_questions``). If
+    the judge leaves out a sub-question in its second reply, the score is undefined
+    (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "decomposition". There, each
     line of the judge's text is a sub-question, also a line of introduction; here the judge replies
@@ -251,14 +243,11 @@ class DecompositionRelevancy(BaseMetric):
 
     name: str = "decomposition_relevancy"
 
-    needs = _NEEDS
+    blank = _BLANK
     asks = (SUB_QUESTIONS, ADDRESSED)
     requests = "2"
-    scale = (0.0, 1.0)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         split = await ask(task_about(sample, SUB_QUESTIONS, self.examples))
         parts = [part for part in split.sub_questions if part.strip()][:_MAX_SUB_QUESTIONS]
         if not parts:
@@ -287,9 +276,7 @@ class IntentRelevancy(BaseMetric):
     The judge sees only the question and states the intent. Then the judge rates from 0 to 1 how far
     the answer fulfils the intent. The metric takes 2 judge requests, one after the other.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). If the intent is blank, the score is undefined
-    (``judge_incomplete``).
+    Special cases: If the intent is blank, the score is undefined (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "intent". Unlike there, the
     judge is asked again if it replies with prose or with a number out of range (there: .5).
@@ -297,14 +284,11 @@ class IntentRelevancy(BaseMetric):
 
     name: str = "intent_relevancy"
 
-    needs = _NEEDS
+    blank = _BLANK
     asks = (INTENT, INTENT_FULFILMENT)
     requests = "2"
-    scale = (0.0, 1.0)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         intent = (await ask(task_about(sample, INTENT, self.examples))).intent
         if not intent.strip():
             return self.undefined("judge_incomplete")
@@ -338,12 +322,10 @@ class MultiMethodRelevancy(BaseMetric):
     "addressed/sub-questions". The ``explanation`` is one of four sentences, by the height of the
     score.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). Parts without a value are left out, and the
-    score has the remark ``partial``. If the parts without a value have more than half of the
-    weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has the
-    error of the first part. Weights that are negative, all 0 or for unknown parts raise
-    `ConfigError`.
+    Special cases: Parts without a value are left out, and the score has the remark ``partial``. If
+    the parts without a value have more than half of the weight, the score is undefined
+    (``judge_incomplete``). If all parts failed, the score has the error of the first part. Weights
+    that are negative, all 0 or for unknown parts raise `ConfigError`.
 
     Source: the article that describes multi-method relevancy. Unlike there, a part that failed has
     no value (there: .5), and the weights of the other parts are normalised.
@@ -353,10 +335,9 @@ class MultiMethodRelevancy(BaseMetric):
     weights: Mapping[str, float] = field(default_factory=lambda: dict(_PARTS), hash=False)
     name: str = "multi_method_relevancy"
 
-    needs = _NEEDS
+    blank = _BLANK
     asks = tuple(kind for kinds in _KINDS.values() for kind in kinds)
     requests = "9 (fused 3)"
-    scale = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for weights that cannot be used, and for examples that do not fit."""
@@ -369,9 +350,7 @@ class MultiMethodRelevancy(BaseMetric):
             raise ConfigError(msg)
         BaseMetric.__post_init__(self)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         parts = self._parts()
         outcomes = await asyncio.gather(
             *(part.measure(sample, ask, embed) for part in parts.values()), return_exceptions=True

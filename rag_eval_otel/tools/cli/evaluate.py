@@ -25,8 +25,7 @@ from rag_eval_otel.judge.models import (
     build_embedder,
     build_plain_judge,
 )
-from rag_eval_otel.metrics import Metric, metric_names, resolve_metrics, with_thresholds
-from rag_eval_otel.metrics.registry import scale_of
+from rag_eval_otel.metrics import Metric, metric_names, resolve_metrics, scale_of, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.tools.cli.options import AS_JSON, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect
