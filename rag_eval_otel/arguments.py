@@ -91,11 +91,11 @@ _SCORING: Final[Mapping[str, Mapping[str, Any]]] = {
         "help": "time limit of a {unit} (default: 30)",
     },
 }
-_SETTINGS: Final = (
-    *("metrics", "label_metrics", "judge", "embedder", "prompts"),
-    *("explanations", "prices", "max_text_chars", "concurrency", "evaluation_timeout"),
-)
-"""The settings of `Config` among the options of scoring."""
+_SETTINGS: Final = [
+    arguments.get("dest", name.removeprefix("--").replace("-", "_"))
+    for name, arguments in _SCORING.items()
+    if name not in {"--threshold", "--thresholds"}
+]
 
 
 def add_scoring_options(parser: argparse.ArgumentParser, *, unit: str) -> None:

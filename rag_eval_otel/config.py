@@ -456,7 +456,7 @@ def limits_of(given: object, *, where: str) -> tuple[Limit, ...]:
     if given is None:
         return ()
     if not isinstance(given, str):
-        raise ConfigError(_wrong(where, given))
+        raise _wrong(where, given)
     # A comma in a number ends no limit, so that the error shows the whole number.
     parts = re.split(r"(?<!\d),|,(?!\d)", given)
     limits = tuple(_limit(part.strip(), where=where) for part in parts)
@@ -474,29 +474,26 @@ def limits_of(given: object, *, where: str) -> tuple[Limit, ...]:
 
 
 def _limit(part: str, *, where: str) -> Limit:
-    found = _LIMIT.fullmatch(part)
-    if found is None:
-        raise ConfigError(_wrong(where, part))
-    amount = float(found["amount"].replace("_", "")) * _SCALE[found["scale"] or ""]
-    unit, period = _unit(found["unit"]), _SHORT.get(found["period"], found["period"])
-    if unit is None or period not in PERIODS:
-        raise ConfigError(_wrong(where, part))
-    if amount <= 0 or (unit in _COUNTED.values() and amount != int(amount)):
-        kind = "a whole number" if unit in _COUNTED.values() else "a number"
+    match = _LIMIT.fullmatch(part)
+    if match is None:
+        raise _wrong(where, part)
+    amount = float(match["amount"].replace("_", "")) * _SCALE[match["scale"] or ""]
+    period = _SHORT.get(match["period"], match["period"])
+    counted = _COUNTED.get(match["unit"].lower().removesuffix("s"))
+    unit = counted or match["unit"]
+    if period not in PERIODS or not (counted or _CURRENCY.fullmatch(unit)):
+        raise _wrong(where, part)
+    if amount <= 0 or (counted and amount != int(amount)):
+        kind = "a whole number" if counted else "a number"
         msg = f"{where}: the limit of {unit} must be {kind} above 0, not {part!r}"
         raise ConfigError(msg)
     return Limit(amount=amount, unit=unit, seconds=PERIODS[period])
 
 
-def _unit(text: str) -> str | None:
-    counted = _COUNTED.get(text.lower().removesuffix("s"))
-    return counted or (text if _CURRENCY.fullmatch(text) else None)
-
-
-def _wrong(where: str, given: object) -> str:
+def _wrong(where: str, given: object) -> ConfigError:
     comma = re.search(r"\d,\d", str(given))
     numbers = "; write a number without a comma, such as 1000 or 1_000" if comma else ""
-    return (
+    return ConfigError(
         f"{where} must be limits such as '5 USD/day, 600 requests/minute, 60 turns/minute' (units:"
         " turns, requests, tokens, a currency of three capitals; periods: minute, hour, day),"
         f" not {given!r}{numbers}"

@@ -163,9 +163,8 @@ def _timeout(value: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise _unusable(
-            value, variable="TIMEOUT", allowed="a number of seconds above 0, such as 10"
-        )
+        allowed = "a number of seconds above 0, such as 10"
+        raise _unusable(value, variable="TIMEOUT", allowed=allowed)
     return seconds
 
 
@@ -173,9 +172,8 @@ def _compression(value: str, *, is_http: bool) -> OtlpCompression:
     name = value.strip().lower() or "none"
     if name in {"none", "gzip"} or (name == "deflate" and is_http):
         return cast("OtlpCompression", name)
-    raise _unusable(
-        value, variable="COMPRESSION", allowed="none or gzip, or deflate with http/protobuf"
-    )
+    allowed = "none or gzip, or deflate with http/protobuf"
+    raise _unusable(value, variable="COMPRESSION", allowed=allowed)
 
 
 def _is_insecure(endpoint: str, value: str) -> bool:
