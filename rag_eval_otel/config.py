@@ -337,9 +337,8 @@ def _shown(name: str) -> str:
     return f"{name} ({variable(name)})"
 
 
-def raises_errors(environ: Mapping[str, str] | None = None) -> bool:
+def raises_errors(environ: Mapping[str, str] = os.environ) -> bool:
     """Return the option ``raise_errors`` of the environment; under pytest, it is on by default."""
-    environ = os.environ if environ is None else environ
     text = environ.get(variable("raise_errors"))
     return _parse("raise_errors", text) is True if text else "PYTEST_CURRENT_TEST" in environ
 

@@ -121,7 +121,6 @@ class BaseMetric:
         return 0.0, 1.0
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an option without its allowed value, or an unfit example."""
         kind: Any = type(self)
         for name, choices in _choices(kind).items():
             value = getattr(self, name)

@@ -102,7 +102,6 @@ class SemanticSimilarity(BaseMetric):
     scale = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an unknown mode or rule, and for a missing threshold."""
         BaseMetric.__post_init__(self)
         if self.rule == "threshold":
             if self.threshold is None:
@@ -218,7 +217,6 @@ class AnswerCorrectness(BaseMetric):
     scale = (-0.25, 1.0)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a ``beta``, weights or examples that cannot be used."""
         if not 0 < self.beta <= _MAX_BETA:
             msg = f"beta must be a number above 0, at most {_MAX_BETA:g}, not {self.beta!r}"
             raise ConfigError(msg)

@@ -74,7 +74,6 @@ class LLMMetric(BaseMetric):
     bounds: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for names, types, bounds or examples that cannot be used."""
         if not self.instructions.strip() or not self.inputs or isinstance(self.inputs, str):
             msg = f"{self.name} needs instructions to the judge and inputs, as in ('answer',)"
             raise ConfigError(msg)
@@ -286,7 +285,6 @@ class Rubric(BaseMetric):
         return min(levels), max(levels)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for levels, inputs or examples that cannot be used."""
         _check_inputs(self.inputs)
         BaseMetric.__post_init__(self)
 
@@ -329,7 +327,6 @@ class InstanceRubric(BaseMetric):
     scale = (-math.inf, math.inf)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for inputs that cannot be used, and for examples that do not fit."""
         _check_inputs(self.inputs)
         BaseMetric.__post_init__(self)
 
@@ -386,7 +383,6 @@ class Guideline(BaseMetric):
     asks = (GUIDELINE,)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for blank guidelines, and for examples that do not fit."""
         if not self.guidelines.strip():
             msg = "guidelines must say what is asked of the answer"
             raise ConfigError(msg)

@@ -32,7 +32,6 @@ from rag_eval_otel.judge.tasks import (
 )
 from rag_eval_otel.metrics.base import (
     BaseMetric,
-    Examples,
     Metric,
     TaskMetric,
     in_order,
@@ -93,7 +92,28 @@ is asked again if it replies with prose or with a number out of range (there: .5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRelevancy(BaseMetric):
+class _QuestionMetric(BaseMetric):
+    """A metric that generates ``strictness`` questions to which the answer would be a reply."""
+
+    strictness: int = 3
+
+    blank = _BLANK
+
+    def __post_init__(self) -> None:
+        if self.strictness < 1:
+            msg = f"strictness must be at least 1, not {self.strictness}"
+            raise ConfigError(msg)
+        BaseMetric.__post_init__(self)
+
+    async def _draw(self, sample: Sample, ask: AskLike) -> list[ReverseQuestion]:
+        """Return the judge's replies that are valid; raise the first error if none is."""
+        shown, draws = {"answer": sample.answer}, range(self.strictness)
+        tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
+        return await valid_replies(tasks, ask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRelevancy(_QuestionMetric):
     """How similar the question is to questions that the judge generates from the answer (ragas).
 
     The judge sees only the answer. It generates ``strictness`` questions ``g_i`` to which the
@@ -118,20 +138,14 @@ class AnswerRelevancy(BaseMetric):
     other.
     """
 
-    strictness: int = 3
     name: str = "answer_relevancy"
 
-    blank = _BLANK
     asks = (REVERSE_QUESTION,)
     requests = "3 (fused 1)"
     scale = (-1.0, 1.0)
 
-    def __post_init__(self) -> None:
-        _check_strictness(self.strictness)
-        BaseMetric.__post_init__(self)
-
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        draws = await _draw_questions(sample.answer, self.strictness, ask, self.examples)
+        draws = await self._draw(sample, ask)
         questions = [draw.question for draw in draws if draw.question.strip()]
         detail = {
             "questions": questions,
@@ -153,26 +167,8 @@ class AnswerRelevancy(BaseMetric):
         )
 
 
-def _check_strictness(strictness: int) -> None:
-    if strictness < 1:
-        msg = f"strictness must be at least 1, not {strictness}"
-        raise ConfigError(msg)
-
-
-async def _draw_questions(
-    answer: str, count: int, ask: AskLike, examples: Examples
-) -> list[ReverseQuestion]:
-    """Ask the judge ``count`` times for a question to which ``answer`` would be a reply.
-
-    Returns the judge's replies that are valid. If no reply is valid, raises the first error.
-    """
-    shown = {"answer": answer}
-    tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=examples) for i in range(count)]
-    return await valid_replies(tasks, ask)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReverseRelevancy(BaseMetric):
+class ReverseRelevancy(_QuestionMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
     The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`. Then the
@@ -190,19 +186,13 @@ class ReverseRelevancy(BaseMetric):
     parse is an error (there: .5).
     """
 
-    strictness: int = 3
     name: str = "reverse_relevancy"
 
-    blank = _BLANK
     asks = (REVERSE_QUESTION, SIMILARITIES)
     requests = "4 (fused 2)"
 
-    def __post_init__(self) -> None:
-        _check_strictness(self.strictness)
-        BaseMetric.__post_init__(self)
-
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        draws = await _draw_questions(sample.answer, self.strictness, ask, self.examples)
+        draws = await self._draw(sample, ask)
         questions = [draw.question for draw in draws if draw.question.strip()]
         if not questions:
             return self.undefined("no_questions")
@@ -340,7 +330,6 @@ class MultiMethodRelevancy(BaseMetric):
     requests = "9 (fused 3)"
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for weights that cannot be used, and for examples that do not fit."""
         weights = self.weights.values()
         if not set(self.weights) <= set(_PARTS) or not all(0 <= w < math.inf for w in weights):
             msg = f"weights must map some of {', '.join(_PARTS)} to numbers from 0"

@@ -154,16 +154,13 @@ class Queue:
     capacity = 10
 
     def __init__(self, length: int) -> None:
-        """Have ``length`` of them."""
         self.length = length
 
     def __len__(self) -> int:
-        """Return how many."""
         return self.length
 
     @property
     def size(self) -> int:
-        """Return the bytes of all."""
         return 100 * self.length
 
 
