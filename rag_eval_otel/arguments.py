@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rag_eval_otel.config import Config, read_thresholds, thresholds_of
-from rag_eval_otel.environment import switch
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return the names in ``text``, which are separated by commas, for ``type=``."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+from rag_eval_otel.environment import names_in, switch
 
 
 def count_up_to(most: int | None = None) -> Callable[[str], int]:
@@ -46,7 +41,7 @@ THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
         "help": "thresholds as `rag-eval-otel calibrate --write` writes them",
     },
     "--label-metrics": {
-        "type": names,
+        "type": names_in,
         "metavar": "METRICS",
         "help": "metrics that decide the overall label (default: those the judge can tell)",
     },
@@ -54,7 +49,7 @@ THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
 """The options about thresholds, for every command that labels scores."""
 
 _SCORING: Final[Mapping[str, Mapping[str, Any]]] = {
-    "--metrics": {"type": names, "help": "metrics or sets of them, by comma (default: default)"},
+    "--metrics": {"type": names_in, "help": "metrics or sets of them, by comma (default: default)"},
     **THRESHOLDS,
     "--judge": {
         "metavar": "lexical|PROVIDER/MODEL",

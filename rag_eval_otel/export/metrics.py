@@ -277,14 +277,7 @@ def add_gauge_source(
 # --- turns ----------------------------------------------------------------------------------------
 
 Counted = Literal["captured", "turn", "source", "released", "failure", "feedback"]
-"""What a `Tally` counts.
-
-``captured``: turns that were found, with the name ``turn``. ``turn``: turns by outcome and reason.
-``source``: spans by the instrumentation that wrote them, and turns of LangChain runs as
-``callback``. ``released``: spans that waited for scores, by the status with which they were
-exported. ``failure``: failures of this library by the part that failed, such as ``sink``.
-``feedback``: feedback of people by what became of it.
-"""
+"""What a `Tally` counts, each by the names that `Stats` lists."""
 
 
 class Tally:

@@ -15,10 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rag_eval_otel.arguments import add_scoring_options, count_up_to, names, scoring_config
+from rag_eval_otel.arguments import add_scoring_options, count_up_to, scoring_config
 from rag_eval_otel.capture.otlp_files import read_messages
 from rag_eval_otel.config import Config, thresholds_of
-from rag_eval_otel.environment import sdk_disabled
+from rag_eval_otel.environment import names_in, sdk_disabled
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.models import (
@@ -118,7 +118,7 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "help": "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
     },
     "--backend": {
-        "type": names,
+        "type": names_in,
         "metavar": "NAMES",
         "help": "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object"
         " (default: RAG_EVAL_BACKENDS, if each row has a span)",
@@ -416,7 +416,7 @@ def _require_conditions(options: argparse.Namespace) -> None:
     A condition is empty if it is a variable that is not set. Then the gate would always pass.
     """
     for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
-        if not all(map(names, given)):
+        if not all(map(names_in, given)):
             msg = f"{option} is empty: name a metric, as in {option} faithfulness=0.8"
             raise ConfigError(msg)
     if (options.baseline is None) != (not options.no_worse):
@@ -429,7 +429,7 @@ def _require_conditions(options: argparse.Namespace) -> None:
 
 def _with_drops(named: Sequence[str]) -> str:
     """Return the items of ``--no-worse``, in which a metric without a drop gets the drop 0."""
-    items = [item for text in named for item in names(text)]
+    items = [item for text in named for item in names_in(text)]
     return ",".join(item if "=" in item else f"{item}=0" for item in items)
 
 
