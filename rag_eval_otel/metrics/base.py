@@ -12,7 +12,15 @@ from functools import cache
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import Graded, Judged, JudgedStatement, Reply
+from rag_eval_otel.judge.replies import (
+    Graded,
+    Judged,
+    JudgedStatement,
+    Reply,
+    Sentence,
+    Similarity,
+    Verdict,
+)
 from rag_eval_otel.judge.tasks import AskLike, Kind, Rated, Task, check_examples
 from rag_eval_otel.types import EmbedFn, Label, Reason, Sample, Score
 from rag_eval_otel.untrusted import says_nothing
@@ -21,6 +29,7 @@ Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
 
 R = TypeVar("R", bound=Reply)
+E = TypeVar("E", Verdict, Sentence, Similarity)
 
 MISSING: Mapping[str, Reason] = {
     "question": "missing_question",
@@ -52,16 +61,6 @@ class Metric(Protocol):
 
         ``ask`` puts a question to the judge, and ``embed`` returns the vectors of texts.
         """
-
-
-class Indexed(Protocol):
-    """An entry of a judge's reply about one of several texts; ``index`` is the text's number."""
-
-    @property
-    def index(self) -> int: ...
-
-
-E = TypeVar("E", bound=Indexed)
 
 
 def kinds_of(metric: Metric) -> tuple[Kind[Any], ...]:
