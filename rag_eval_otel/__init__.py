@@ -69,35 +69,22 @@ __all__ = [
     "record_retrieval",
 ]
 
-_HOMES = {
-    "Config": "config",
-    "ConfigError": "errors",
-    "Evaluation": "types",
-    "Feedback": "types",
-    "Handle": "live.instrument",
-    "HashingEmbedder": "embed",
-    "JudgeError": "errors",
-    "LangChainEmbedder": "embed",
-    "LangChainJudge": "judge.langchain",
-    "LexicalJudge": "judge.lexical",
-    "LocalJudge": "judge.local",
-    "Metric": "metrics",
-    "OpenAIEmbedder": "embed",
-    "OpenAIJudge": "judge.openai",
-    "Passage": "types",
-    "RagEvalCallbackHandler": "live.handler",
-    "RagEvalSpanProcessor": "live.instrument",
-    "Sample": "types",
-    "Score": "types",
-    "Usage": "types",
-    "aevaluate": "evaluation",
-    "evaluate": "evaluation",
-    "instrument": "live.instrument",
-    "record_answer": "live.recorded",
-    "record_feedback": "live.recorded",
-    "record_question": "live.recorded",
-    "record_retrieval": "live.recorded",
+_MODULES = {
+    "config": ("Config",),
+    "embed": ("HashingEmbedder", "LangChainEmbedder", "OpenAIEmbedder"),
+    "errors": ("ConfigError", "JudgeError"),
+    "evaluation": ("aevaluate", "evaluate"),
+    "judge.langchain": ("LangChainJudge",),
+    "judge.lexical": ("LexicalJudge",),
+    "judge.local": ("LocalJudge",),
+    "judge.openai": ("OpenAIJudge",),
+    "live.handler": ("RagEvalCallbackHandler",),
+    "live.instrument": ("Handle", "RagEvalSpanProcessor", "instrument"),
+    "live.recorded": ("record_answer", "record_feedback", "record_question", "record_retrieval"),
+    "metrics": ("Metric",),
+    "types": ("Evaluation", "Feedback", "Passage", "Sample", "Score", "Usage"),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

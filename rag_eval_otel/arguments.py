@@ -10,14 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rag_eval_otel.config import Config
-from rag_eval_otel.environment import switch
-from rag_eval_otel.thresholds import read_thresholds, thresholds_of
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return the names in ``text``, which are separated by commas, for ``type=``."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+from rag_eval_otel.config import Config, read_thresholds, thresholds_of
+from rag_eval_otel.environment import names_in, switch
 
 
 def count_up_to(most: int | None = None) -> Callable[[str], int]:
@@ -47,7 +41,7 @@ THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
         "help": "thresholds as `rag-eval-otel calibrate --write` writes them",
     },
     "--label-metrics": {
-        "type": names,
+        "type": names_in,
         "metavar": "METRICS",
         "help": "metrics that decide the overall label (default: those the judge can tell)",
     },
@@ -55,7 +49,7 @@ THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
 """The options about thresholds, for every command that labels scores."""
 
 _SCORING: Final[Mapping[str, Mapping[str, Any]]] = {
-    "--metrics": {"type": names, "help": "metrics or sets of them, by comma (default: default)"},
+    "--metrics": {"type": names_in, "help": "metrics or sets of them, by comma (default: default)"},
     **THRESHOLDS,
     "--judge": {
         "metavar": "lexical|PROVIDER/MODEL",
@@ -92,11 +86,11 @@ _SCORING: Final[Mapping[str, Mapping[str, Any]]] = {
         "help": "time limit of a {unit} (default: 30)",
     },
 }
-_SETTINGS: Final = (
-    *("metrics", "label_metrics", "judge", "embedder", "prompts"),
-    *("explanations", "prices", "max_text_chars", "concurrency", "evaluation_timeout"),
-)
-"""The settings of `Config` among the options of scoring."""
+_SETTINGS: Final = [
+    arguments.get("dest", name.removeprefix("--").replace("-", "_"))
+    for name, arguments in _SCORING.items()
+    if name not in {"--threshold", "--thresholds"}
+]
 
 
 def add_scoring_options(parser: argparse.ArgumentParser, *, unit: str) -> None:

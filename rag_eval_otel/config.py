@@ -7,12 +7,18 @@ question of a user and its answer.
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -29,13 +35,11 @@ from urllib.parse import urlsplit
 
 from rag_eval_otel.environment import DOCTOR, PREFIX, first_set, names_in, switch, variable
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.limits import MAX_TEXT_CHARS, Limit, limits_of
 from rag_eval_otel.log import log
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.providers import check_model, parts_of
 from rag_eval_otel.redaction import Redaction, redactor
 from rag_eval_otel.sampling import SamplingRule, rates_of
-from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import (
     ChatModel,
     DriftSettings,
@@ -55,6 +59,9 @@ ScoreEvents = Literal["log", "span", "both"]
 _CONTENT_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS: Final = frozenset({"true", "span_only", "span_and_event"})
 _OPENAI: Final = "https://api.openai.com/v1"
+
+MAX_TEXT_CHARS: Final = 100_000
+"""The most characters of a text, without the option ``max_text_chars``: about fifty pages."""
 
 HELD_BYTES: Final = 64 * 1024
 """The bytes of text for which ``max_held`` has room, for each span."""
@@ -330,9 +337,8 @@ def _shown(name: str) -> str:
     return f"{name} ({variable(name)})"
 
 
-def raises_errors(environ: Mapping[str, str] | None = None) -> bool:
+def raises_errors(environ: Mapping[str, str] = os.environ) -> bool:
     """Return the option ``raise_errors`` of the environment; under pytest, it is on by default."""
-    environ = os.environ if environ is None else environ
     text = environ.get(variable("raise_errors"))
     return _parse("raise_errors", text) is True if text else "PYTEST_CURRENT_TEST" in environ
 
@@ -393,3 +399,177 @@ def _warn_of_hashing(judge: str) -> None:
         judge,
         variable("embedder"),
     )
+
+
+# --- the option `budget` --------------------------------------------------------------------------
+
+PERIODS: Final[Mapping[str, float]] = {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
+_SHORT: Final = {"min": "minute", "m": "minute", "h": "hour", "d": "day"}
+_SCALE: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
+TURNS: Final = "turns"
+"""The unit of limits of evaluated turns."""
+_COUNTED: Final = {"request": "requests", "token": "tokens", "turn": TURNS}
+_LIMIT: Final = re.compile(
+    r"(?P<amount>\d[\d_]*(?:\.\d+)?|\.\d+)(?:\s*(?P<scale>[kKM]))?\s+(?P<unit>[A-Za-z]+)"
+    r"\s*(?:/|\bper\b)\s*(?P<period>[a-z]+)"
+)
+_CURRENCY: Final = re.compile(r"[A-Z]{3}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The maximum ``amount`` in any window of ``seconds`` seconds.
+
+    ``unit`` is ``requests``, ``tokens``, ``turns``, ``judge requests`` (without those of the
+    embedder, not for users), or a currency such as ``USD``. If ``seconds`` is infinite, ``amount``
+    is the limit for the whole run of the program.
+    """
+
+    amount: float
+    unit: str
+    seconds: float
+
+    @property
+    def is_money(self) -> bool:
+        return self.unit not in {*_COUNTED.values(), "judge requests"}
+
+    @property
+    def period(self) -> str:
+        """The length of the window in words, such as ``day`` or ``90 s``; ``run`` if infinite."""
+        if math.isinf(self.seconds):
+            return "run"
+        names = {seconds: name for name, seconds in PERIODS.items()}
+        return names.get(self.seconds, f"{self.seconds:g} s")
+
+    def __str__(self) -> str:
+        amount = f"{self.amount:g}" if self.is_money else f"{self.amount:.0f}"
+        return f"{amount} {self.unit}/{self.period}"
+
+
+def limits_of(given: object, *, where: str) -> tuple[Limit, ...]:
+    """Return the limits in ``given``, a text such as ``5 USD/day, 600 requests/minute``.
+
+    None stands for no limits. Raises `ConfigError` for anything else; the message begins with
+    ``where``, the option or variable that was read.
+    """
+    if given is None:
+        return ()
+    if not isinstance(given, str):
+        raise _wrong(where, given)
+    # A comma in a number ends no limit, so that the error shows the whole number.
+    parts = re.split(r"(?<!\d),|,(?!\d)", given)
+    limits = tuple(_limit(part.strip(), where=where) for part in parts)
+    seen: set[tuple[str, float]] = set()
+    for limit in limits:
+        if (limit.unit, limit.seconds) in seen:
+            msg = f"{where} has two limits of {limit.unit}/{limit.period}; keep one of them"
+            raise ConfigError(msg)
+        seen.add((limit.unit, limit.seconds))
+    currencies = sorted({limit.unit for limit in limits if limit.is_money})
+    if len(currencies) > 1:
+        msg = f"{where} names {' and '.join(currencies)}: prices are in one currency, so use it"
+        raise ConfigError(msg)
+    return limits
+
+
+def _limit(part: str, *, where: str) -> Limit:
+    match = _LIMIT.fullmatch(part)
+    if match is None:
+        raise _wrong(where, part)
+    amount = float(match["amount"].replace("_", "")) * _SCALE[match["scale"] or ""]
+    period = _SHORT.get(match["period"], match["period"])
+    counted = _COUNTED.get(match["unit"].lower().removesuffix("s"))
+    unit = counted or match["unit"]
+    if period not in PERIODS or not (counted or _CURRENCY.fullmatch(unit)):
+        raise _wrong(where, part)
+    if amount <= 0 or (counted and amount != int(amount)):
+        kind = "a whole number" if counted else "a number"
+        msg = f"{where}: the limit of {unit} must be {kind} above 0, not {part!r}"
+        raise ConfigError(msg)
+    return Limit(amount=amount, unit=unit, seconds=PERIODS[period])
+
+
+def _wrong(where: str, given: object) -> ConfigError:
+    comma = re.search(r"\d,\d", str(given))
+    numbers = "; write a number without a comma, such as 1000 or 1_000" if comma else ""
+    return ConfigError(
+        f"{where} must be limits such as '5 USD/day, 600 requests/minute, 60 turns/minute' (units:"
+        " turns, requests, tokens, a currency of three capitals; periods: minute, hour, day),"
+        f" not {given!r}{numbers}"
+    )
+
+
+# --- the option `thresholds` ----------------------------------------------------------------------
+
+_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+_SUFFIX = ".toml"
+_BARE = re.compile("[A-Za-z0-9_-]+")  # the keys that TOML has without quotes
+_HEAD = """\
+# From which score on each metric passes. Read by `rag-eval-otel evaluate --thresholds FILE`, by
+# `rag-eval-otel rules --thresholds FILE`, by the option `thresholds` and RAG_EVAL_THRESHOLDS.
+[thresholds]
+"""
+
+
+def thresholds_of(given: object, *, where: str) -> dict[str, float]:
+    """Return the thresholds in ``given``, by name of the metric.
+
+    ``given`` is a mapping, the path of a TOML file, or a text such as ``name=0.8,other=0.5``.
+    Raises `ConfigError` for anything else, for a value that is not a number, and for a file that
+    cannot be read. The message begins with ``where``, the option or variable that was read. The
+    names of metrics are not checked.
+    """
+    if isinstance(given, Mapping):
+        return {str(name): _number(value, name, where=where) for name, value in given.items()}
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(_SUFFIX)):
+        return read_thresholds(Path(given))
+    if not isinstance(given, str):
+        msg = f"{where} must map names of metrics to numbers, or be a {_SUFFIX} file, not {given!r}"
+        raise ConfigError(msg)
+    pairs = [pair.partition("=") for pair in given.split(",") if pair.strip()]
+    texts = {name.strip(): value.strip() for name, _, value in pairs}
+    if "" in texts or len(texts) < len(pairs):
+        msg = f"{where}: name each metric once, as in faithfulness=0.8, not {given!r}"
+        raise ConfigError(msg)
+    return {name: _number(text, name, where=where, kinds=str) for name, text in texts.items()}
+
+
+def _number(value: object, name: object, *, where: str, kinds: Any = (int, float)) -> float:
+    number = math.nan
+    with suppress(ValueError):
+        if isinstance(value, kinds) and not isinstance(value, bool):
+            number = float(value)
+    if not math.isfinite(number):
+        msg = f"{where}: a threshold must be a number, as in {name}=0.8, not {value!r}"
+        raise ConfigError(msg)
+    return number
+
+
+def read_thresholds(path: Path) -> dict[str, float]:
+    """Return the thresholds in the table ``thresholds`` of the TOML file at ``path``.
+
+    Raises `ConfigError`, which names the file, if the file cannot be read, has another table, or
+    has a value that is not a number.
+    """
+    try:
+        tables: Mapping[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        msg = f"the thresholds of {path} cannot be read: {error}"
+        raise ConfigError(msg) from error
+    table = tables.get("thresholds")
+    if not isinstance(table, Mapping) or set(tables) != {"thresholds"}:
+        msg = f"{path} must have one table, [thresholds], of lines such as faithfulness = 0.8"
+        raise ConfigError(msg)
+    return thresholds_of(table, where=str(path))
+
+
+def written_thresholds(thresholds: Iterable[tuple[str, float, str]]) -> str:
+    """Return the text of a thresholds file with a line for each metric in ``thresholds``.
+
+    Each entry has the name of a metric, its threshold, and a remark that becomes a comment.
+    """
+    lines = (
+        f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {value:.6g}  # {remark}\n"
+        for name, value, remark in thresholds
+    )
+    return _HEAD + "".join(lines)

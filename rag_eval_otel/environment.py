@@ -56,19 +56,17 @@ def sdk_disabled() -> bool:
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def first_set(names: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
+def first_set(names: Sequence[str], environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the value of the first variable in ``names`` that is set and not empty, or None."""
-    environ = os.environ if environ is None else environ
     return next((environ[name] for name in names if environ.get(name)), None)
 
 
-def exporter_names(signal: Signal, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def exporter_names(signal: Signal, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the exporters that the ``OTEL_*`` variables name for ``signal``, as entry point names.
 
     ``otlp`` becomes the entry point for a protocol. The protocol is gRPC by default, but HTTP if
     the endpoint has the port 4318, or if the variables name HTTP.
     """
-    environ = os.environ if environ is None else environ
     wanted = names_in(environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp")
     otlp = "otlp_proto_http" if _speaks_http(signal, environ) else "otlp_proto_grpc"
     return tuple(otlp if name == "otlp" else name for name in wanted if name != "none")
@@ -90,13 +88,12 @@ def _has_port(port: int, url: str) -> bool:
     return f":{port}/" in f"{url}/"
 
 
-def guessed_grpc_endpoint(signal: Signal, environ: Mapping[str, str] | None = None) -> str | None:
+def guessed_grpc_endpoint(signal: Signal, environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the endpoint of ``signal`` if gRPC is used there only because nothing says otherwise.
 
     That is: an endpoint is named, no variable names a protocol, and the port is neither 4317, the
     port of gRPC, nor 4318. Otherwise return None.
     """
-    environ = os.environ if environ is None else environ
     url = _otlp(signal, "ENDPOINT", environ)
     is_told = _otlp(signal, "PROTOCOL", environ) or _has_port(4317, url) or _has_port(4318, url)
     return None if is_told or not url else url
@@ -163,9 +160,8 @@ def _timeout(value: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise _unusable(
-            value, variable="TIMEOUT", allowed="a number of seconds above 0, such as 10"
-        )
+        allowed = "a number of seconds above 0, such as 10"
+        raise _unusable(value, variable="TIMEOUT", allowed=allowed)
     return seconds
 
 
@@ -173,9 +169,8 @@ def _compression(value: str, *, is_http: bool) -> OtlpCompression:
     name = value.strip().lower() or "none"
     if name in {"none", "gzip"} or (name == "deflate" and is_http):
         return cast("OtlpCompression", name)
-    raise _unusable(
-        value, variable="COMPRESSION", allowed="none or gzip, or deflate with http/protobuf"
-    )
+    allowed = "none or gzip, or deflate with http/protobuf"
+    raise _unusable(value, variable="COMPRESSION", allowed=allowed)
 
 
 def _is_insecure(endpoint: str, value: str) -> bool:
@@ -194,9 +189,8 @@ def otlp_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
 
-def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
+def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the OTLP endpoint for traces that the environment names, or None."""
-    environ = os.environ if environ is None else environ
     special = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     return special or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
 
@@ -204,13 +198,12 @@ def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
 _KAFKA = PREFIX + "KAFKA_"
 
 
-def kafka_options(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def kafka_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the options of librdkafka that the variables ``RAG_EVAL_KAFKA_*`` name.
 
     The rest of a variable's name is that of the option, in capitals and with ``_`` for each dot.
     Variables without a value are left out.
     """
-    environ = os.environ if environ is None else environ
     found = {name.removeprefix(_KAFKA): v for name, v in environ.items() if name.startswith(_KAFKA)}
     return {name.lower().replace("_", "."): value for name, value in found.items() if value}
 
@@ -220,7 +213,6 @@ def doctor_is_on() -> bool:
     return os.environ.get(DOCTOR, "").strip() not in {"", "0"}
 
 
-def sdk_metrics_enabled(environ: Mapping[str, str] | None = None) -> bool:
+def sdk_metrics_enabled(environ: Mapping[str, str] = os.environ) -> bool:
     """Return True if the OpenTelemetry SDK reports metrics on itself."""
-    environ = os.environ if environ is None else environ
     return environ.get(SDK_METRICS, "").strip().lower() == "true"

@@ -207,13 +207,10 @@ class Measurement:
             msg = f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
             raise ConfigError(msg)
         self._versions(model)
-        for part, name, asked in (
-            ("judge", model, self.judge),
-            ("embedder", name_of(self.embedder), self.embedder),
-        ):
-            budget = budget_for(asked, self.budget)
-            if budget is not None:
-                budget.require_price(name, part)
+        if budget := budget_for(self.judge, self.budget):
+            budget.require_price(model, "judge")
+        if budget := budget_for(self.embedder, self.budget):
+            budget.require_price(name_of(self.embedder), "embedder")
 
     def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
         """Return ``sample`` as metrics see it, redacted and cut, and what was cut of each text.
@@ -249,14 +246,11 @@ class Measurement:
             ask.cancel()
             embed.cancel()
         await asyncio.wait(runs)
-        cost = self._pricing(ask.model)
+        models = (ask.model or self.judge.model, self.judge.model)
+        cost = partial(self.prices.cost_of, judge=models, embedder=name_of(self.embedder))
         asks = any(map(kinds_of, self.metrics))
         remarks = _remarks(sample, cut, is_shortened=ask.is_shortened) if asks else {}
-        outcomes = (
-            _remarked(_outcome(m, run), m, remarks=remarks)
-            for m, run in zip(self.metrics, runs, strict=True)
-        )
-        scores = self._priced(outcomes, ask, embed=embed, cost=cost)
+        scores = self._scores(runs, ask, embed=embed, remarks=remarks, cost=cost)
         usage = ask.usage + embed.usage
         return Evaluation(
             scores=tuple(scores),
@@ -269,29 +263,28 @@ class Measurement:
             label_metrics=self.labelling,
         )
 
-    def _priced(
+    def _scores(
         self,
-        scores: Iterable[Score],
+        runs: Iterable[asyncio.Task[Score]],
         ask: Ask,
         *,
         embed: Embed,
+        remarks: Mapping[str, Any],
         cost: Callable[[Usage], float | None],
     ) -> Iterator[Score]:
-        """Yield ``scores`` with their versions, requests and tokens, and with what these cost."""
+        """Yield the results of ``runs`` with their versions, requests, tokens and costs.
+
+        The details of metrics that ask a judge get ``remarks``.
+        """
         versions = self._versions(ask.model or self.judge.model)
         names = [metric.name for metric in self.metrics]
         asked, embedded = ask.ledger.shares(names), embed.ledger.shares(names)
-        for name, score, version in zip(names, scores, versions, strict=True):
-            usage = asked[name] + embedded[name]
-            yield replace(score, version=version, usage=usage, cost=cost(usage))
-
-    def _pricing(self, model: str | None) -> Callable[[Usage], float | None]:
-        """Return a function that returns what a usage costs if ``model`` has answered."""
-        return partial(
-            self.prices.cost_of,
-            judge=(model or self.judge.model, self.judge.model),
-            embedder=name_of(self.embedder),
-        )
+        for metric, run, version in zip(self.metrics, runs, versions, strict=True):
+            timeout = Score(name=metric.name, status="error", reason="timeout")
+            score = timeout if run.cancelled() else run.result()
+            detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
+            usage = asked[metric.name] + embedded[metric.name]
+            yield replace(score, detail=detail, version=version, usage=usage, cost=cost(usage))
 
     async def _run(self, metric: Metric, sample: Sample, ask: Ask, *, embed: Embed) -> Score:
         try:
@@ -401,18 +394,12 @@ def _release() -> str:
 
 def _remarks(sample: Sample, cut: Mapping[str, int], *, is_shortened: bool) -> dict[str, Any]:
     """Return entries for the details of scores: signs of hostile texts, and what was cut."""
-    signs = suspicions(_texts_of(sample))
+    texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
+    signs = suspicions([*texts, *sample.extra.values()])
     remarks: dict[str, Any] = {"injection": list(signs)} if signs else {}
     if cut or is_shortened:
         remarks["truncated"] = {**cut, **({"judge": "fewer contexts"} if is_shortened else {})}
     return remarks
-
-
-def _remarked(score: Score, metric: Metric, *, remarks: Mapping[str, Any]) -> Score:
-    """Return ``score`` with ``remarks`` in its details, if ``metric`` asks a judge."""
-    if not remarks or not kinds_of(metric):
-        return score
-    return replace(score, detail={**score.detail, **remarks})
 
 
 def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
@@ -476,11 +463,6 @@ def _parameters(metric: object) -> list[tuple[str, object]]:
     return [(name, getattr(metric, name)) for name in names]
 
 
-def _texts_of(sample: Sample) -> list[str]:
-    texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
-    return [*texts, *sample.extra.values()]
-
-
 def _checked(score: object) -> Score:
     """Return ``score``, which a metric returned; raise `TypeError` if it is not a `Score`."""
     if not isinstance(score, Score):
@@ -500,12 +482,6 @@ def _reason_of(error: Exception) -> Reason:
     """Return the reason for a failed score from ``error``, an exception of another library."""
     outcome = outcome_of(error)
     return "bad_request" if outcome == "not_found" else cast("Reason", outcome)
-
-
-def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:
-    if run.cancelled():
-        return Score(name=metric.name, status="error", reason="timeout")
-    return run.result()
 
 
 def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:

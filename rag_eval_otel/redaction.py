@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError, RedactionError
@@ -16,26 +15,6 @@ from rag_eval_otel.types import Sample
 
 Redaction: TypeAlias = Callable[[str], str]
 """A function that gets a text, and returns it without its private parts."""
-
-
-class _FailClosed:
-    """Turns an exception of the user's function into a `RedactionError` without its message."""
-
-    def __init__(self, function: Redaction) -> None:
-        self._name = getattr(function, "__qualname__", type(function).__name__)
-
-    def __enter__(self) -> None:
-        """Do nothing, because all work is done when the ``with`` block ends."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        if isinstance(error, Exception):  # its message may quote the text
-            msg = f"redact: the function {self._name} raised {cause_of(error)}"
-            raise RedactionError(msg) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +35,20 @@ class Redactor:
         """Return ``text`` without its private parts; raise `RedactionError` if that fails."""
         if self.function is None:
             return text
-        with _FailClosed(self.function):
+        with ExitStack() as stack:
+            stack.push(self._refuse)
             clean: object = self.function(text)
         if not isinstance(clean, str):
             msg = f"redact: a function must return a str, not {type(clean).__name__}"
             raise RedactionError(msg)
         return clean
+
+    def _refuse(self, _: type | None, error: BaseException | None, __: object) -> None:
+        """Turn an exception of the function into a `RedactionError` without its message."""
+        if isinstance(error, Exception):  # its message may quote the text
+            name = getattr(self.function, "__qualname__", type(self.function).__name__)
+            msg = f"redact: the function {name} raised {cause_of(error)}"
+            raise RedactionError(msg) from None
 
     def sample(self, sample: Sample) -> Sample:
         """Return ``sample`` with all texts redacted, except the rubric.

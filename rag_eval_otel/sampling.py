@@ -1,7 +1,4 @@
-"""Read the option ``sample_rate``, and decide with which probability a turn is evaluated.
-
-A *turn* is one question of a user and its answer.
-"""
+"""Read the option ``sample_rate``, and decide with which probability a turn is evaluated."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ ScoreStatus = Literal["ok", "undefined", "error"]
 """``ok``: the score has a number. ``undefined``: no number by definition. ``error``: it failed."""
 
 Label = Literal["pass", "fail"]
-"""Whether a judge is asked to give reasons beside its verdicts and ratings."""
 Form = Literal["short", "full"]
 """Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
 
@@ -101,8 +100,6 @@ HoldStatus = Literal[
     "error",
 ]
 """The values of ``rag.evaluation.status`` on the exported span of a question and its answer."""
-
-"""Whether contexts are read from the prompt of a chat model if a trace has no retrieval."""
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]
 """Where contexts were read in a trace: a retrieval, the result of a tool, or the prompt."""

@@ -24,7 +24,6 @@ class Backend:
     """The drift sink of a pipeline, and the telemetry it exports."""
 
     def __init__(self, **options: Any) -> None:
-        """Watch with ``options``."""
         self.reader = InMemoryMetricReader()
         self.logs = InMemoryLogRecordExporter()
         provider = LoggerProvider()
@@ -40,7 +39,6 @@ class Backend:
         self.turns = 0
 
     def made(self) -> DriftSink:
-        """Return the drift sink of a pipeline; a second one uses the same providers."""
         _, sink = build_sinks(
             self.config, provider=self.tracers, meters=self.meters, logs=self.logging
         )
@@ -48,7 +46,6 @@ class Backend:
         return sink
 
     def score(self, *values: float, version: str = "1") -> None:
-        """Emit a turn for each of ``values``."""
         for value in values:
             self.turns += 1
             score = Score(name="faithfulness", value=value, version=version)
@@ -56,17 +53,14 @@ class Backend:
             self.sink(Evaluation(scores=(score,), span=span))
 
     def events(self) -> list[Any]:
-        """Return the log records so far."""
         return [record.log_record for record in self.logs.get_finished_logs()]
 
     def points(self, name: str) -> list[Any]:
-        """Collect metrics, and return the points of one instrument."""
         data = self.reader.get_metrics_data()
         metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
         return [p for m in metrics if m.name == name for p in m.data.data_points]
 
     def evidence(self) -> dict[str, float]:
-        """Collect metrics, and return the evidence for each version of the metric."""
         points = self.points("rag.evaluation.drift.log10_evidence")
         mine = [p for p in points if p.attributes["gen_ai.evaluation.name"] == "faithfulness"]
         found = {str(p.attributes["rag.evaluation.version"]): p.value for p in mine}

@@ -141,7 +141,6 @@ class AnyJudge(FakeJudge):
     """
 
     def __init__(self, seed: int, *, failures: float = 0.0) -> None:
-        """Fail at that rate; ``seed`` decides everything."""
         super().__init__(self._any)
         self._seed = seed
         self._failures = failures

@@ -84,7 +84,6 @@ class MuteError(Exception):
     """An exception that cannot be shown."""
 
     def __str__(self) -> str:
-        """Fail."""
         raise RuntimeError(SECRET)
 
     __repr__ = __str__
@@ -94,7 +93,6 @@ class ClosedError(Exception):
     """An exception whose attributes cannot be read."""
 
     def __getattr__(self, name: str) -> Any:
-        """Fail."""
         raise RuntimeError(SECRET)
 
 
@@ -103,12 +101,10 @@ class TracelessError(Exception):
 
     @property
     def __traceback__(self) -> Any:  # type: ignore[override]
-        """Fail."""
         raise RuntimeError(SECRET)
 
     @__traceback__.setter
     def __traceback__(self, value: object) -> None:
-        """Fail."""
         raise RuntimeError(SECRET)
 
 
@@ -117,7 +113,6 @@ class Nameless(type):
 
     @property
     def __name__(cls) -> str:
-        """Fail."""
         raise RuntimeError(SECRET)
 
 
@@ -185,7 +180,6 @@ class OwnJudge:
         self.fault = fault
 
     async def reply(self, _: Sequence[object]) -> Any:
-        """Fail."""
         self.fault()
 
 

@@ -23,7 +23,7 @@ from rag_eval_otel.capture.span import Copier, PlainSpan
 from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text
 from rag_eval_otel.capture.text import Keys
 from rag_eval_otel.capture.values import plain
-from rag_eval_otel.limits import MAX_TEXT_CHARS
+from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Passage
 

@@ -17,7 +17,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import USUAL, Keys, exact, exportable, json_in
-from rag_eval_otel.limits import MAX_TEXT_CHARS
+from rag_eval_otel.config import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

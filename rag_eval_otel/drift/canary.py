@@ -124,8 +124,7 @@ class CanaryMonitor:
     def add(self, row: int, evaluation: Evaluation) -> None:
         """Compare the scores in ``evaluation`` with earlier scores of the sample number ``row``.
 
-        Failed scores are ignored. If the scores of a metric have changed, an alarm is passed to the
-        function ``report`` of this monitor.
+        Failed scores are ignored. An alarm is passed to ``report``.
         """
         for score in evaluation.scores:
             value = valid_score(score.value if score.normalized is None else score.normalized)
@@ -133,9 +132,8 @@ class CanaryMonitor:
                 continue
             alarm = self._update((score.name, score.version), value, row)
             if alarm is not None:
-                stream = Stream(
-                    service=self._service, name=f"canary.{score.name}", version=score.version
-                )
+                name = f"canary.{score.name}"
+                stream = Stream(service=self._service, name=name, version=score.version)
                 self._report(Drift(stream=stream, alarm=alarm, cause="judge"))
 
     def _update(self, key: tuple[str, str], score: float, row: int) -> Alarm | None:
@@ -166,9 +164,9 @@ class CanaryMonitor:
 class Canary:
     """Score ``samples``, a canary set, again and again, and pass the scores to ``monitor``.
 
-    In a round, ``measure`` scores each sample once, one after the other. If a round raises an
-    exception, ``edge`` handles the exception, and the next round still runs. After ``is_over()``
-    has returned True, no sample is scored. Raises `ConfigError` unless there are 1 to 64 samples.
+    In a round, ``measure`` scores each sample once, one after the other; ``edge`` handles an
+    exception of a round. After ``is_over()`` has returned True, no sample is scored. Raises
+    `ConfigError` unless there are 1 to 64 samples.
     """
 
     def __init__(
@@ -191,10 +189,9 @@ class Canary:
         self._sweeper: Sweeper | None = None
 
     def run_once(self) -> None:
-        """Score every sample of the canary set once, and return when all samples are scored.
+        """Score every sample once, and return when all are scored; not from within an event loop.
 
-        If ``is_over()`` returns True, end the schedule of `start` and score nothing. Do not call
-        this method from within an event loop.
+        If ``is_over()`` returns True, end the schedule of `start` and score nothing.
         """
         if self._is_over():
             self.stop()

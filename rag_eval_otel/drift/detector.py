@@ -1,30 +1,28 @@
 """Detect drift in one stream of scores with a bound on the rate of false alarms.
 
-`BettingDetector` tests the null hypothesis "the mean of the scores equals the mean of the
-baseline". It uses a test by betting. A *bet* is a number, called wealth, that each new score
-multiplies by a factor. While the null hypothesis is true, the expected factor is at most 1, so the
-number rarely gets large. A large number is evidence of a change.
+`BettingDetector` tests by betting the null hypothesis "the mean of the scores equals the mean of
+the baseline"; see `rag_eval_otel.drift.evidence`.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
-from rag_eval_otel.drift.baseline import (
+from rag_eval_otel.drift.evidence import (
     VIEWS,
     Baseline,
     Directions,
+    Evidence,
     View,
     learned_baseline,
     target_baseline,
     views_of,
 )
-from rag_eval_otel.drift.evidence import Evidence
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import LimitedLog
 
@@ -35,6 +33,7 @@ _ROUNDING = 1e-6
 _MIN_REFERENCE = 2
 _MIN_EVERY = 10
 _MIN_LEARN, _DEFAULT_LEARN = 50, 2000  # number of scores from which a baseline is learned
+_NORMAL = 2.8  # not 1.96, because the chosen onset makes the change look as large as possible
 
 Direction = Literal["down", "up", "spread"]
 """The change that an alarm reports.
@@ -48,21 +47,6 @@ _DIRECTION_OF_VIEW: Mapping[View, Direction] = {
     "spread": "spread",
     "rise": "up",
 }
-
-
-def direction_of(view: View, interval: tuple[float, float]) -> Direction:
-    """Return in which direction the scores have changed.
-
-    ``interval`` is a confidence interval for the change of the mean. If it includes 0, the result
-    is the direction of ``view``, the test that raised the alarm.
-    """
-    low, high = interval
-    if high < 0:
-        return "down"
-    return "up" if low > 0 else _DIRECTION_OF_VIEW[view]
-
-
-_NORMAL = 2.8  # not 1.96, because the chosen onset makes the change look as large as possible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,20 +75,6 @@ class Alarm:
     def change(self) -> float:
         """The change of the mean of the scores, ``after - before``."""
         return self.after - self.before
-
-
-def change_interval(
-    change: float, *, variance: float, effect: float, n: int, baseline_error: float
-) -> tuple[float, float]:
-    """Return a 95 % confidence interval for ``change``, the change of the mean of the scores.
-
-    ``change`` is the mean of the ``n`` scores since the change, minus the mean of the baseline.
-    ``variance`` is the variance of the ``n`` scores. ``effect`` is the number of these scores that
-    carry as much information as one independent score. ``baseline_error`` is the standard error of
-    the mean of the baseline.
-    """
-    half = _NORMAL * math.sqrt(variance * effect / max(n, 1) + baseline_error**2)
-    return change - half, change + half
 
 
 class BettingDetector:
@@ -140,7 +110,6 @@ class BettingDetector:
         "_baseline",
         "_direction",
         "_evidence",
-        "_ignored",
         "_learn",
         "_learning",
         "_log",
@@ -151,6 +120,7 @@ class BettingDetector:
         "count",
         "drift_detected",
         "every",
+        "ignored",
         "tail",
     )
 
@@ -166,11 +136,15 @@ class BettingDetector:
         cooldown: int = 500,
     ) -> None:
         check_target(target)
-        check_every(every)
-        check_count("learn", learn, least=2)
-        check_count("cooldown", cooldown)
-        check_direction(direction)
-        check_tail(tail)
+        is_rate = _is_number(every) and _MIN_EVERY <= every < math.inf
+        _require(is_rate, "every", every, "a number of scores for each false alarm, 10 or more")
+        for name, value, least in (("learn", learn, 2), ("cooldown", cooldown, 0)):
+            is_whole = _is_number(value) and least <= value < math.inf and value == int(value)
+            _require(is_whole, name, value, f"a whole number, {least} or more")
+        allowed = get_args(Directions)
+        _require(direction in allowed, "direction", direction, f"one of {', '.join(allowed)}")
+        is_score = valid_score(tail) is not None and tail < 1
+        _require(is_score, "tail", tail, "a score from 0 to below 1, as 0.5 is")
         self.every = float(every)
         self.tail = float(tail)
         self.cooldown = cooldown
@@ -183,7 +157,8 @@ class BettingDetector:
         self._target = target
         self._learn = learn
         self._direction: Directions = direction
-        self._ignored = 0
+        self.ignored = 0
+        """The number of values other than None that were ignored: no scores in [0, 1]."""
         self._log = LimitedLog()
         self.relearn(reference)
 
@@ -193,14 +168,6 @@ class BettingDetector:
     def baseline(self) -> Baseline | None:
         """The baseline with which new scores are compared, or None while the detector learns it."""
         return self._baseline
-
-    @property
-    def ignored(self) -> int:
-        """The number of values that were ignored because they are not scores in [0, 1].
-
-        The value None stands for a failed evaluation and is not counted.
-        """
-        return self._ignored
 
     def relearn(self, reference: Sequence[object] | None = None) -> None:
         """Discard the baseline and the evidence of a change, and start a new baseline.
@@ -214,7 +181,11 @@ class BettingDetector:
         self._learning = array("d")
         self._pause = 0
         if reference is not None:
-            self._learning.extend(valid_reference(reference))
+            self._learning.extend(x for x in map(valid_score, reference) if x is not None)
+            number = len(self._learning)
+            if number < _MIN_REFERENCE:
+                msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {number}"
+                raise ConfigError(msg)
             self._end_learning()
         elif self._target is not None:
             self._begin(target_baseline(self._target))
@@ -256,7 +227,7 @@ class BettingDetector:
         self.drift_detected = False
         value = valid_score(score)
         if value is None:
-            self._ignored = count_ignored(score, self._ignored, log=self._log)
+            self._ignore(score)
         else:
             self.count += 1
             if self._evidence is None or self._baseline is None:
@@ -268,6 +239,13 @@ class BettingDetector:
             else:
                 self._bet(value, self._baseline, self._evidence)
         return self.drift_detected
+
+    def _ignore(self, value: object) -> None:
+        if value is not None:  # None stands for a failed evaluation
+            self._log.write(
+                "ignored", "drift: ignored %.40r, which is not a score in [0, 1]", value
+            )
+            self.ignored += 1
 
     def _learn_from(self, score: float) -> None:
         self._learning.append(score)
@@ -293,22 +271,18 @@ class BettingDetector:
         level = baseline.level
         views = partial(views_of, tail=self.tail, centre=baseline.centre)
         run = evidence.run(view, count=self.count, baseline=baseline, views=views)
-        interval = change_interval(
-            run.mean - level.mean,
-            variance=run.variance,
-            effect=level.effect,
-            n=run.n,
-            baseline_error=level.error,
-        )
+        half = _NORMAL * math.sqrt(run.variance * level.effect / max(run.n, 1) + level.error**2)
+        low, high = run.mean - level.mean - half, run.mean - level.mean + half
+        direction = _DIRECTION_OF_VIEW[VIEWS[view]]  # unless the interval says more
         return Alarm(
             index=self.count - 1,
             onset=run.start,
             n=run.n,
-            direction=direction_of(VIEWS[view], interval),
+            direction="down" if high < 0 else "up" if low > 0 else direction,
             view=VIEWS[view],
             before=level.mean,
             after=run.mean,
-            interval=interval,
+            interval=(low, high),
             log10_evidence=self.log10_evidence,
             every=self.every,
         )
@@ -380,30 +354,6 @@ def valid_score(score: object) -> float | None:
     return min(1.0, max(0.0, float(score)))
 
 
-def valid_reference(scores: Iterable[object]) -> list[float]:
-    """Return the values in ``scores`` that are scores in [0, 1].
-
-    Raises `ConfigError` if there are fewer than two, because no baseline can be learned from them.
-    """
-    values = [value for value in map(valid_score, scores) if value is not None]
-    if len(values) < _MIN_REFERENCE:
-        msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {len(values)}"
-        raise ConfigError(msg)
-    return values
-
-
-def count_ignored(value: object, ignored: int, *, log: LimitedLog) -> int:
-    """Return the number of ignored values after ``value``, which is not a valid score.
-
-    ``ignored`` is the number before. A warning is written to ``log``. The value None stands for a
-    failed evaluation and is neither counted nor logged.
-    """
-    if value is None:
-        return ignored
-    log.write("ignored", "drift: ignored %.40r, which is not a score in [0, 1]", value)
-    return ignored + 1
-
-
 def default_learn(count: int) -> int:
     """Return how many of the ``count`` scores in a file are used to learn the baseline.
 
@@ -414,38 +364,15 @@ def default_learn(count: int) -> int:
 
 def check_target(target: float | None) -> None:
     """Raise `ConfigError` unless ``target`` is None or in (0, 1)."""
-    if target is not None and not (valid_score(target) is not None and 0 < target < 1):
-        msg = f"target must be a mean between 0 and 1, as 0.8 is, not {target!r}"
-        raise ConfigError(msg)
+    is_mean = target is None or (valid_score(target) is not None and 0 < target < 1)
+    _require(is_mean, "target", target, "a mean between 0 and 1, as 0.8 is")
 
 
-def check_tail(tail: float) -> None:
-    if valid_score(tail) is None or tail >= 1:
-        msg = f"tail must be a score from 0 to below 1, as 0.5 is, not {tail!r}"
-        raise ConfigError(msg)
-
-
-def check_every(every: float) -> None:
-    if not _is_number(every) or not _MIN_EVERY <= every < math.inf:
-        msg = f"every must be a number of scores for each false alarm, 10 or more, not {every!r}"
-        raise ConfigError(msg)
-
-
-def check_count(name: str, value: int, *, least: int = 0, most: float = math.inf) -> None:
-    """Raise `ConfigError` unless ``value`` is a whole number from ``least`` to ``most``."""
-    whole = _is_number(value) and least <= value < math.inf and value == int(value)
-    if not whole or value > most:
-        allowed = f"{least} or more" if most == math.inf else f"{least} to {most}"
-        msg = f"{name} must be a whole number, {allowed}, not {value!r}"
+def _require(is_allowed: bool, name: str, value: object, allowed: str) -> None:  # noqa: FBT001
+    if not is_allowed:
+        msg = f"{name} must be {allowed}, not {value!r}"
         raise ConfigError(msg)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def check_direction(direction: str) -> None:
-    allowed = get_args(Directions)
-    if direction not in allowed:
-        msg = f"direction must be one of {', '.join(allowed)}, not {direction!r}"
-        raise ConfigError(msg)

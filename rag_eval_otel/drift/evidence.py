@@ -1,11 +1,23 @@
-"""Measure the evidence that scores differ from a baseline, and estimate when the change began.
+"""Learn a baseline of scores, measure the evidence against it, and estimate when a change began.
 
-A *view* is a number in [0, 1] computed from a score, whose mean falls if the scores change
-(`rag_eval_otel.drift.baseline` lists the four views). A *bet* tests the null hypothesis "the mean
-of a view is at least ``m0``". A bet is a number, called *wealth*, which starts at 0. With each
-score, 1 is added to the wealth, and the sum is multiplied by a factor. While the null hypothesis is
-true, the expected factor is at most 1. If the mean of the view is lower, the wealth grows quickly.
-The *onset* of a change is the index of the first score after the change.
+The detector tests four numbers in [0, 1] for each score, called the *views* of the score. The mean
+of each view falls if the scores change in one way:
+
+- level: the score itself. Its mean falls if scores get lower.
+- tail: 1 if the score is above the bound ``tail``, else 0. Its mean falls if low scores get more
+  frequent.
+- spread: 1 minus the distance of the score from the centre, which is the mean of the baseline. Its
+  mean falls if scores get more extreme.
+- rise: 1 minus the score. Its mean falls if scores get higher.
+
+The *baseline* has the means with which new scores are compared. It is learned once and does not
+follow the scores. A *bet* tests the null hypothesis "the mean of a view is at least ``m0``". It is
+a number, called *wealth*, which starts at 0. With each score, 1 is added to the wealth, and the sum
+is multiplied by a factor. While the null hypothesis is true, the expected factor is at most 1. If
+the mean of the view is lower, the wealth grows quickly. The bets on one view suit changes of
+different sizes. ``every`` is the mean number of scores between false alarms. The *onset* of a
+change is the index of the first score after the change. The *design effect* is the number of
+dependent scores that carry as much information as one independent score, 1 or more.
 """
 
 from __future__ import annotations
@@ -13,23 +25,172 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from operator import mul
 from statistics import NormalDist
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from rag_eval_otel.drift.baseline import Baseline, Directions, Level, Views
+View = Literal["level", "tail", "spread", "rise"]
+VIEWS: tuple[View, ...] = ("level", "tail", "spread", "rise")
 
-ToViews: TypeAlias = Callable[[float], Views]
+Directions: TypeAlias = Literal["both", "down", "up"]
+"""The changes of scores that a detector looks for: falls, rises, or all changes."""
+
+Views: TypeAlias = tuple[float, float, float, float]
+"""The four views of one score, in the order level, tail, spread, rise (see the module)."""
+
+_BLOCKS = {10: 1.0, 25: 2.0, 50: 1.6, 100: 1.3, 200: 1.0}
+"""The numbers of consecutive scores in a block, each with a factor, to estimate the design effect.
+
+A short block misses a part of the dependence between scores that are up to 200 apart. The estimate
+is multiplied by the factor to correct for this. The factors are right if the autocorrelation of the
+scores halves every 25 scores.
+"""
+
+_SIGNIFICANT = 2.0  # a smaller excess, in standard errors, is taken for chance
+_MIN_BLOCKS = 5
+_ROUNDING = 1e-6
+
+
+def views_of(score: float, *, tail: float, centre: float) -> Views:
+    """Return the four views of ``score``, described in the module."""
+    return score, float(score > tail), 1.0 - abs(score - centre), 1.0 - score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The expected mean and variance of one view, and the design effect of its values.
+
+    ``n`` is the number of scores from which they were learned. It is None if ``mean`` is a target
+    that the user set, which has no estimation error.
+    """
+
+    mean: float
+    variance: float
+    n: int | None = None
+    effect: float = 1.0
+
+    @property
+    def error(self) -> float:
+        """The standard error of ``mean``; 0 if ``mean`` is a target."""
+        return math.sqrt(self.variance * self.effect / self.n) if self.n else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The expected means with which a detector compares new scores.
+
+    ``centre`` is the mean of the scores. ``levels`` has a `Level` for each view, or None for a view
+    with an unknown mean.
+    """
+
+    centre: float
+    levels: tuple[Level | None, ...]
+
+    @property
+    def level(self) -> Level:
+        """The expected mean and variance of the scores themselves."""
+        return next(level for level in self.levels if level is not None)
+
+    def with_target(self, target: float) -> Baseline:
+        """Return a copy of the baseline with ``target`` as the mean of the scores.
+
+        The frequency of low scores, the spread of the scores and their dependence stay as learned.
+        """
+        down, tail, spread, rise = self.levels
+        down = down and replace(down, mean=target, n=None)
+        rise = rise and replace(rise, mean=1 - target, n=None)
+        return replace(self, levels=(down, tail, spread, rise))
+
+    def to_state(self) -> dict[str, Any]:
+        levels = [
+            level and [level.mean, level.variance, level.n, level.effect] for level in self.levels
+        ]
+        return {"centre": self.centre, "levels": levels}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Baseline:
+        """Return the baseline that `to_state` saved as ``state``.
+
+        Raises KeyError, TypeError or ValueError if ``state`` is not a valid baseline.
+        """
+        levels = tuple(level and _level(*level) for level in state["levels"])
+        centre = float(state["centre"])
+        if not any(levels) or not math.isfinite(centre):
+            msg = "its baseline has no level, or a number that is not finite"
+            raise ValueError(msg)
+        return cls(centre=centre, levels=levels)
+
+
+def _level(mean: float, variance: float, n: int | None, effect: float) -> Level:
+    is_valid = n is None or n > 0
+    is_valid = is_valid and -_ROUNDING <= mean <= 1 + _ROUNDING and 0 <= variance < math.inf
+    if not (is_valid and 1 <= effect < math.inf):
+        msg = f"no view has the mean {mean}, the variance {variance}, {n} scores, effect {effect}"
+        raise ValueError(msg)
+    return Level(mean=float(mean), variance=float(variance), n=n, effect=float(effect))
+
+
+def target_baseline(target: float) -> Baseline:
+    """Return the baseline for scores whose mean should be ``target``.
+
+    A target says nothing about the frequency of low scores and about the spread of scores. The
+    detector therefore does not test whether these two have changed.
+    """
+    variance = target * (1 - target)  # the largest possible
+    level = Level(mean=target, variance=variance)
+    rise = Level(mean=1 - target, variance=variance)
+    return Baseline(centre=target, levels=(level, None, None, rise))
+
+
+def learned_baseline(scores: Sequence[float], *, tail: float) -> Baseline:
+    """Learn the baseline from two or more ``scores``; one at or below ``tail`` counts as low."""
+    centre = sum(scores) / len(scores)
+    rows = [views_of(score, tail=tail, centre=centre) for score in scores]
+    return Baseline(centre=centre, levels=tuple(map(_learned_level, zip(*rows, strict=True))))
+
+
+def _learned_level(values: Sequence[float]) -> Level:
+    n = len(values)
+    mean = sum(values) / n
+    # A quarter of one more score: equal values do not mean that no other value can occur.
+    variance = sum((value - mean) ** 2 for value in values) / n + 0.25 / n
+    return Level(mean=mean, variance=variance, n=n, effect=_design_effect(values))
+
+
+def _design_effect(values: Sequence[float]) -> float:
+    """Estimate the design effect of ``values`` from the means of blocks of consecutive values.
+
+    Such means vary more if the values depend on each other. The estimate for one block length is
+    the variance of the means times the block length, divided by the variance of the values. The
+    result is the largest estimate over several block lengths.
+    """
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / len(values)
+    if variance <= 0:
+        return 1.0
+    sums = [0.0, *accumulate(value - mean for value in values)]
+    return 1 + max(scale * _excess(sums, block, variance) for block, scale in _BLOCKS.items())
+
+
+def _excess(sums: Sequence[float], block: int, variance: float) -> float:
+    # The design effect minus 1, estimated from overlapping blocks; 0 if it may be due to chance.
+    # ``sums`` are the cumulative sums of the deviations of the values from their mean.
+    n = len(sums) - 1
+    if n < _MIN_BLOCKS * block:
+        return 0.0
+    total = sum((sums[i + block] - sums[i]) ** 2 for i in range(n - block + 1))
+    excess = total / (n - block + 1) / block / (1 - block / n) / variance - 1
+    by_chance = math.sqrt(4 * block / (3 * n))  # standard error for independent values
+    return excess if excess > _SIGNIFICANT * by_chance else 0.0
+
+
+# --- bets -----------------------------------------------------------------------------------------
 
 _BETS = (6, 4, 4, 4)
-"""The number of bets on each of the views level, tail, spread and rise.
-
-A bet is a test whether the mean of a view has fallen. The bets on one view are sensitive to changes
-of different sizes.
-"""
+"""The number of bets on each of the views level, tail, spread and rise."""
 
 _MIN_CHANGE, _MAX_CHANGE = 0.03, 0.4  # changes of the mean that the bets suit
 _MAX_STAKE = 0.95  # a single score takes at most this fraction of the wealth of a bet
@@ -37,42 +198,26 @@ _MIN_DISTANCE = 1e-3  # m0 is this far below the highest value, or one score cou
 _DOUBT, _DOUBT_OF = 0.05, 100_000
 """The accepted probability that the true mean of the baseline is below the tested mean ``m0``.
 
-The probability is .05. If ``every``, the number of scores between false alarms, is above 100,000,
-the probability decreases in proportion.
+The probability is .05. If ``every`` is above 100,000, it decreases in proportion.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bets:
-    """Coefficients of several tests whether the mean of a view has fallen.
+def _make_bets(level: Level, *, count: int, every: float) -> tuple[array[float], array[float]]:
+    """Return coefficients ``a`` and ``b`` of ``count`` bets on a view with the expected ``level``.
 
-    A view is a number ``y`` computed from each score. Each test, called a bet, has a number, called
-    its wealth. With each score, the wealth of bet k is multiplied by ``a[k] - b[k] * y``, which is
-    always above 0. A large wealth is evidence that the mean of ``y`` has fallen.
-    """
-
-    a: tuple[float, ...]
-    b: tuple[float, ...]
-
-
-def make_bets(level: Level, *, count: int, every: float) -> Bets:
-    """Return the coefficients of ``count`` tests whether the mean of a view is below its ``level``.
-
-    A view is a number ``y`` computed from each score. Each test, called a bet, has a wealth, a
-    number that is large if the mean of ``y`` has fallen. Each score multiplies the wealth by ``L =
-    (1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. The stake says how
-    strongly L depends on ``y``, and differs between the bets. ``m0`` is the expected mean in
-    ``level`` minus the possible error of this mean. The mean of L is at most 1 while the mean of
-    ``y`` is ``m0`` or more. The exponential function makes L smaller if scores depend on each
-    other. ``every`` is the mean number of scores between false alarms.
+    A value ``y`` of the view multiplies the wealth of bet k by ``a[k] - b[k] * y``, always above 0,
+    which is ``(1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. The stake
+    says how strongly the factor depends on ``y``, and differs between the bets. ``m0`` is the mean
+    of ``level`` minus its possible error. The mean of the factor is at most 1 while that of ``y``
+    is ``m0`` or more. The exponential function makes it smaller if scores depend on each other.
     """
     stakes = _stakes(level, count)
     bases = [_tested_mean(level, stake, stakes, every) for stake in stakes]
     stakes = [min(s, _MAX_STAKE / (1 - m0)) for s, m0 in zip(stakes, bases, strict=True)]
     discounts = [math.exp(-s * s * level.variance * (level.effect - 1) / 2) for s in stakes]
-    return Bets(
-        a=tuple(d * (1 + s * m0) for d, s, m0 in zip(discounts, stakes, bases, strict=True)),
-        b=tuple(d * s for d, s in zip(discounts, stakes, strict=True)),
+    return (
+        array("d", [d * (1 + s * m) for d, s, m in zip(discounts, stakes, bases, strict=True)]),
+        array("d", map(mul, discounts, stakes)),
     )
 
 
@@ -89,10 +234,7 @@ def _stakes(level: Level, count: int) -> list[float]:
 
 
 def _tested_mean(level: Level, stake: float, stakes: list[float], every: float) -> float:
-    """Return the mean that a bet tests, a little below the expected mean in ``level``.
-
-    The difference allows for the estimation error of the expected mean.
-    """
+    # The mean that a bet tests: the expected mean minus a margin for its estimation error.
     # Scores that are always equal to the mean must not raise an alarm.
     steady = 2 * sum(1 / each for each in stakes) / len(stakes) / every
     margin = max(steady, _mean_error(level, stake, every))
@@ -112,36 +254,33 @@ def _mean_error(level: Level, stake: float, every: float) -> float:
 
 # --- the onset of a change ------------------------------------------------------------------------
 
-RECENT = 256
+_RECENT = 256
 _STEPS = 255
 _MIN_SINCE_CHANGE = 12  # fewer scores are often equal by chance, and look like a large change
 _MIN_BEFORE_CHANGE = 8  # a change as old as the oldest scores in the buffer may be older than they
 
 
 class RecentScores:
-    """A ring buffer of the last 256 scores of a stream, rounded to one byte each.
-
-    The start of a change is estimated from these scores.
-    """
+    """A ring buffer of the last 256 scores of a stream, rounded to one byte each."""
 
     __slots__ = ("_count", "_ring")
 
-    def __init__(self, ring: bytes = bytes(RECENT), count: int = 0) -> None:
-        if len(ring) != RECENT or count < 0:
-            msg = f"a ring has {RECENT} bytes, not {len(ring)}"
+    def __init__(self, ring: bytes = bytes(_RECENT), count: int = 0) -> None:
+        if len(ring) != _RECENT or count < 0:
+            msg = f"a ring has {_RECENT} bytes, not {len(ring)}"
             raise ValueError(msg)
         self._ring = bytearray(ring)
         self._count = count
 
     def add(self, score: float) -> None:
         """Add ``score``, a number in [0, 1]."""
-        self._ring[self._count % RECENT] = int(score * _STEPS + 0.5)
+        self._ring[self._count % _RECENT] = int(score * _STEPS + 0.5)
         self._count += 1
 
     def scores(self) -> list[float]:
         """Return the last 256 scores, rounded to multiples of 1/255, from oldest to latest."""
-        at = self._count % RECENT
-        ring = self._ring[at:] + self._ring[:at] if self._count >= RECENT else self._ring[:at]
+        at = self._count % _RECENT
+        ring = self._ring[at:] + self._ring[:at] if self._count >= _RECENT else self._ring[:at]
         return [byte / _STEPS for byte in ring]
 
     def to_state(self) -> list[str | int]:
@@ -164,12 +303,8 @@ def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
     return (gain, found) if found <= len(values) - _MIN_BEFORE_CHANGE else (0.0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Statistics of the scores since the estimated start of a change.
-
-    ``start`` is the index of the first of these scores, and ``n`` is their number.
-    """
+class Run(NamedTuple):
+    """The scores since the estimated onset ``start``: their number ``n``, mean and variance."""
 
     start: int
     n: int
@@ -180,7 +315,7 @@ class Run:
 def _run_of(start: int, scores: Sequence[float]) -> Run:
     mean = sum(scores) / len(scores)
     variance = sum((score - mean) ** 2 for score in scores) / len(scores)
-    return Run(start=start, n=len(scores), mean=mean, variance=variance)
+    return Run(start, len(scores), mean, variance)
 
 
 # --- evidence -------------------------------------------------------------------------------------
@@ -190,40 +325,34 @@ _SHARES: Mapping[Directions, tuple[float, ...]] = {
     "down": (0.6, 0.4, 0.0, 0.0),
     "up": (0.0, 0.0, 0.0, 1.0),
 }
-"""The weights of the views level, tail, spread and rise in the evidence, for each ``direction``.
+"""The weights of the views in the evidence, for each ``direction``.
 
-A view is a number computed from each score. The weight of a view is the fraction of all false
-alarms that tests of this view may raise.
+The weight of a view is the fraction of all false alarms that bets on this view may raise.
 """
 _SHARES_OF_TARGET = (0.85, 0.0, 0.0, 0.15)  # "both" with a target, which has no tail and spread
 
 _ENDS = tuple(accumulate(_BETS, initial=0))
+_VIEW_OF_BET = tuple(view for view, count in enumerate(_BETS) for _ in range(count))
 _RESERVE = 1.5  # evidence against a learned baseline is divided by this: it may be wrong
-_DATING_BET = (
-    1  # the bet of each view that estimates the onset; its stake is small, for small changes
-)
-_RUN_SIZE = 4  # four numbers for each view: wealth, start, and the sums before the start
+_DATING_BET = 1  # the bet of each view that dates the onset: its small stake suits small changes
+_RUN_SIZE = 4  # numbers of a run of each view: wealth of the dating bet, start, sums before it
 _LEVEL, _TAIL = 0, 1
 
 
-_ViewBets: TypeAlias = tuple[int, float, int, int]
-"""The number of a view, the weight of each bet on the view, and the index range of these bets.
+class _ViewBets(NamedTuple):
+    """The bets on a view: its number, the weight of each bet, and the range of their indexes."""
 
-A view is a number computed from each score. A bet is a test whether the mean of the view has
-fallen. The indexes refer to the arrays in `Evidence`. This is a plain tuple,
-because it is unpacked for every score, and a named tuple would take longer.
-"""
+    view: int
+    share: float
+    first: int
+    last: int
 
 
 class Evidence:
-    """The evidence that scores differ from ``baseline``, measured by 18 tests (bets).
+    """The evidence that scores differ from ``baseline``, measured by 18 bets.
 
-    A view is a number ``y`` computed from each score, such as the score itself. There are four
-    views, and several bets test whether the mean of a view has fallen. Each bet has a wealth ``M``,
-    a number that starts at 0. Each score updates the wealth of bet k to ``(M_k + 1) * (a_k - b_k *
-    y)``. The evidence is the weighted sum, over the views, of the mean wealth of the bets on a
-    view. It is large if the scores have changed. ``every`` is the mean number of scores between
-    false alarms.
+    A score with the view ``y`` changes the wealth of bet k to ``(wealth + 1) * (a[k] - b[k] * y)``.
+    The evidence is the weighted sum, over the views, of the mean wealth of the bets on a view.
     """
 
     __slots__ = (
@@ -247,27 +376,23 @@ class Evidence:
         for view, _, first, last in self._plan:
             level = baseline.levels[view]
             if level is not None:
-                bets = make_bets(level, count=_BETS[view], every=every)
-                self._a[first:last], self._b[first:last] = array("d", bets.a), array("d", bets.b)
+                bets = _make_bets(level, count=_BETS[view], every=every)
+                self._a[first:last], self._b[first:last] = bets
         self.clear()
 
     def clear(self) -> None:
         self._m = array("d", bytes(8 * _ENDS[-1]))
-        self._runs = array(
-            "d", bytes(8 * _RUN_SIZE * len(_BETS))
-        )  # for each view: wealth of one bet, its start, and sums of scores before the start
+        self._runs = array("d", bytes(8 * _RUN_SIZE * len(_BETS)))
         self._total = self._squares = 0.0
         self._recent = RecentScores()
         self.value = 0.0
         """The evidence of a change; the detector raises an alarm when it reaches ``every``."""
 
     def add(self, views: Views, *, index: int) -> None:
-        """Add the score with number ``index`` to the evidence.
-
-        ``views`` are the four numbers computed from this score (see `views_of`).
-        """
+        """Add the score with number ``index``, which has these ``views``, to the evidence."""
         a, b, runs = self._a, self._b, self._runs
-        self._m = wealth = multiplied(self._m, a, b, views)
+        bets = zip(self._m, a, b, _VIEW_OF_BET, strict=True)
+        self._m = wealth = array("d", [(m + 1.0) * (p - q * views[v]) for m, p, q, v in bets])
         self.value = sum(map(mul, self._shares, wealth))
         for view, _, first, _ in self._plan:
             run = view * _RUN_SIZE
@@ -281,23 +406,21 @@ class Evidence:
         self._squares += level * level
 
     def leading_view(self) -> int:
-        """Return which change of the scores has the most evidence, as the index of a view.
+        """Return the index of the view with the most evidence of a change."""
+        plan, wealth = self._plan, self._m
+        return max(plan, key=lambda bets: bets.share * sum(wealth[bets.first : bets.last])).view
 
-        The index is 0 for lower scores (level), 1 for more low scores (tail), 2 for more extreme
-        scores (spread), and 3 for higher scores (rise).
-        """
-        return max(self._plan, key=lambda bets: bets[1] * sum(self._m[bets[2] : bets[3]]))[0]
-
-    def run(self, view: int, *, count: int, baseline: Baseline, views: ToViews) -> Run:
+    def run(
+        self, view: int, *, count: int, baseline: Baseline, views: Callable[[float], Views]
+    ) -> Run:
         """Estimate when the scores changed, and return statistics of the scores since then.
 
-        A view is a number computed from each score. ``view`` is the index of the view with the most
-        evidence of a change. ``views`` is a function that computes all four views of a score.
-        ``count`` is the number of scores so far. There are up to three candidates for the start of
-        the change. The first is the most likely fall of the view within the last 256 scores. The
-        other two are the scores since which the evidence of lower scores, and the evidence in the
-        view, has been growing. The function chooses the candidate with the clearest change of the
-        mean.
+        ``view`` is the index of the view with the most evidence, ``views`` a function that returns
+        the views of a score, and ``count`` the number of scores so far. There are up to three
+        candidates for the start of the change. The first is the most likely fall of the view within
+        the last 256 scores. The other two are the scores since which the evidence of lower scores,
+        and the evidence in the view, has been growing. The function chooses the candidate with the
+        clearest change of the mean.
         """
         dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change
         level = baseline.levels[dated] or baseline.level
@@ -314,7 +437,7 @@ class Evidence:
         n = max(1, count - int(start))
         mean = (self._total - total) / n
         variance = max(0.0, (self._squares - squares) / n - mean * mean)
-        return Run(start=int(start), n=n, mean=mean, variance=variance)
+        return Run(int(start), n, mean, variance)
 
     def since(self, *, count: int) -> int:
         """Return the index of the first score on which the present evidence of a change is based.
@@ -353,51 +476,13 @@ class Evidence:
         self._total, self._squares, self._recent = total, squares, recent
 
 
-def multiplied(m: array[float], a: array[float], b: array[float], views: Views) -> array[float]:
-    """Return the new wealth ``(m + 1) * (a - b * y)`` of each of the 18 bets.
-
-    A bet is a test whether the scores have changed. Its wealth is a number that is large if they
-    have. ``m`` has the wealth of each bet before the present score. ``a`` and ``b`` have two
-    coefficients of each bet. ``views`` has four numbers ``y`` computed from the score, and each bet
-    uses one of the four. The loop over the bets is unrolled, because it runs for every score and
-    would take twice as long otherwise.
-    """
-    y0, y1, y2, y3 = views
-    m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17 = m
-    a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17 = a
-    b0, b1, b2, b3, b4, b5, b6, b7, b8, b9, b10, b11, b12, b13, b14, b15, b16, b17 = b
-    return array(
-        "d",
-        (
-            (m0 + 1.0) * (a0 - b0 * y0),
-            (m1 + 1.0) * (a1 - b1 * y0),
-            (m2 + 1.0) * (a2 - b2 * y0),
-            (m3 + 1.0) * (a3 - b3 * y0),
-            (m4 + 1.0) * (a4 - b4 * y0),
-            (m5 + 1.0) * (a5 - b5 * y0),
-            (m6 + 1.0) * (a6 - b6 * y1),
-            (m7 + 1.0) * (a7 - b7 * y1),
-            (m8 + 1.0) * (a8 - b8 * y1),
-            (m9 + 1.0) * (a9 - b9 * y1),
-            (m10 + 1.0) * (a10 - b10 * y2),
-            (m11 + 1.0) * (a11 - b11 * y2),
-            (m12 + 1.0) * (a12 - b12 * y2),
-            (m13 + 1.0) * (a13 - b13 * y2),
-            (m14 + 1.0) * (a14 - b14 * y3),
-            (m15 + 1.0) * (a15 - b15 * y3),
-            (m16 + 1.0) * (a16 - b16 * y3),
-            (m17 + 1.0) * (a17 - b17 * y3),
-        ),
-    )
-
-
 @cache
 def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tuple[_ViewBets, ...]:
     target_only = direction == "both" and not all(known)
     wanted = _SHARES_OF_TARGET if target_only else _SHARES[direction]
     shares = [share if is_known else 0.0 for share, is_known in zip(wanted, known, strict=True)]
     return tuple(
-        (view, share / sum(shares) / _BETS[view] / reserve, _ENDS[view], _ENDS[view + 1])
+        _ViewBets(view, share / sum(shares) / _BETS[view] / reserve, _ENDS[view], _ENDS[view + 1])
         for view, share in enumerate(shares)
         if share
     )

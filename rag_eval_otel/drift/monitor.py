@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from rag_eval_otel.drift.baseline import Directions
 from rag_eval_otel.drift.detector import (
     FORMAT,
     Alarm,
@@ -24,6 +24,7 @@ from rag_eval_otel.drift.detector import (
     check_target,
     valid_score,
 )
+from rag_eval_otel.drift.evidence import Directions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import cause_of, log
 from rag_eval_otel.runtime.fork import call_in_child
@@ -34,12 +35,7 @@ _MAX_LENGTH = math.log1p(20_000)  # characters
 _MAX_STREAMS = 50 * 200  # 50 metrics of 200 services
 
 Cause = Literal["judge", "system", "unknown"]
-"""What caused a change of scores: the judge model, the system that answers, or "unknown".
-
-A canary set is a fixed set of samples that is scored regularly. If the scores of these samples
-change, the judge has changed. Otherwise the system that answers the questions has changed. Without
-a canary set, the cause is "unknown".
-"""
+"""What caused a change of scores: the judge, or the system that answers; see `drift.canary`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +143,6 @@ class DriftOptions:
         )
 
 
-def length_score(characters: int) -> float:
-    """Return a number in [0, 1] for the length of a text with this number of ``characters``.
-
-    It is the logarithm of the length, scaled so that 20,000 characters and more give 1.
-    """
-    return min(1.0, math.log1p(characters) / _MAX_LENGTH)
-
-
 def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
     """Yield each value in ``evaluation`` that is watched for drift, as (name, version, value).
 
@@ -162,7 +150,7 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
     name ``<metric>.scored``, 1 if it has a score and 0 if the evaluation failed. The value
     ``<metric>.scored`` has no version, so that a new judge that fails more often than the judge
     before is detected. Scores of texts with a sign of an attempt to steer the judge are left
-    out. The length of the answer follows if it is known.
+    out. The logarithm of the answer's length follows if it is known; 20,000 characters give 1.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
@@ -170,7 +158,7 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
             yield score.name, score.version, value
         yield f"{score.name}.scored", "", float(value is not None)
     if evaluation.answer_length is not None:
-        yield "answer_length", "", length_score(evaluation.answer_length)
+        yield "answer_length", "", min(1.0, math.log1p(evaluation.answer_length) / _MAX_LENGTH)
 
 
 class DriftMonitor:
@@ -210,19 +198,10 @@ class DriftMonitor:
         self._warnings = LimitedLog()
 
     def _create_lock(self) -> None:
-        """Create a new lock for the monitor.
-
-        This is also called in a forked child process, where the lock that was copied from the
-        parent process could stay locked for ever.
-        """
         self._lock = threading.RLock()
 
     def explain(self, cause: Callable[[Stream], Cause]) -> None:
-        """Set the function that says whether the judge or the system caused an alarm.
-
-        ``cause`` is called with the stream of each alarm. A canary set, which is a fixed set of
-        samples that is scored regularly, can tell these two causes apart.
-        """
+        """Set the function that returns the cause of an alarm from the stream of the alarm."""
         self._cause = cause
 
     def emit(self, evaluation: Evaluation) -> None:
@@ -238,9 +217,9 @@ class DriftMonitor:
                 updates.callback(self.update, stream, value, span=evaluation.span)
 
     def update(self, stream: Stream, value: float, *, span: SpanRef | None = None) -> None:
-        """Add ``value`` to the detector of ``stream``, and report an alarm if it raises one.
+        """Add ``value``, a number in [0, 1], to the detector of ``stream``; report an alarm.
 
-        ``value`` is a number in [0, 1]. ``span`` refers to the span of the evaluated turn.
+        ``span`` refers to the span of the evaluated turn.
         """
         with ExitStack() as reports:  # an exception of one report does not prevent the next
             for report in reversed(self._add(stream, value, span)):
@@ -290,10 +269,7 @@ class DriftMonitor:
         A detector raises an alarm when this number reaches log10 of its option ``every``.
         """
         with self._lock:
-            return [
-                (stream, monitor.detector.log10_evidence)
-                for stream, monitor in self._streams.items()
-            ]
+            return [(key, each.detector.log10_evidence) for key, each in self._streams.items()]
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -367,10 +343,9 @@ _MAX_TURNS = 5
 
 
 class _StreamMonitor:
-    """The detector of one stream of scores, and the turns with the lowest and the highest scores.
+    """The detector of one stream, and the turns with its lowest and its highest scores.
 
-    Only turns are kept that came since the
-    evidence of a change began to grow.
+    Only turns since the evidence of a change began to grow are kept.
     """
 
     __slots__ = ("_highest", "_lowest", "detector")
@@ -381,11 +356,7 @@ class _StreamMonitor:
         self._highest: list[_TurnScore] = []
 
     def update(self, value: float, *, span: SpanRef | None) -> Alarm | None:
-        """Add ``value`` to the detector, and return the alarm if ``value`` raises one.
-
-        ``span`` refers to the span of the evaluated turn, which is kept if its score is among the
-        lowest or highest.
-        """
+        """Add ``value`` of the turn with ``span`` to the detector; return the alarm it raises."""
         detector, score = self.detector, valid_score(value)
         if score is not None:
             index, since = detector.count, detector.since
@@ -394,11 +365,7 @@ class _StreamMonitor:
         return detector.alarm if detector.update(value) else None
 
     def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
-        """Return up to five turns with the lowest scores since the score with the index ``onset``.
-
-        If ``direction`` is "up", the turns with
-        the highest scores are returned instead.
-        """
+        """Return up to five turns since ``onset`` with the lowest scores; after a rise, highest."""
         sign, turns = (-1, self._highest) if direction == "up" else (1, self._lowest)
         return tuple(
             WorstTurn(score=sign * score, span=span) for score, at, span in turns if -at >= onset
@@ -409,9 +376,5 @@ def _with_turn(turns: list[_TurnScore], turn: _TurnScore, since: int) -> list[_T
     if turns and min(-at for _, at, _ in turns) < since:
         turns = [kept for kept in turns if -kept[1] >= since]
     if len(turns) < _MAX_TURNS or turn[:2] < turns[-1][:2]:
-        insort(turns, turn, key=_order)
+        insort(turns, turn, key=itemgetter(0, 1))
     return turns[:_MAX_TURNS]
-
-
-def _order(turn: _TurnScore) -> tuple[float, int]:
-    return turn[:2]

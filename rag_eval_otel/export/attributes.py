@@ -89,11 +89,11 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
 
 def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
     """Return the attributes of ``feedback`` for the span of its turn, without the comment."""
-    values: Mapping[str, AttributeValue] = {
-        semconv.LEAF_SCORE: feedback.score,
-        semconv.LEAF_LABEL: feedback.label or "",
+    name = feedback.name
+    return {
+        semconv.feedback_attribute(name, semconv.LEAF_SCORE): feedback.score,
+        semconv.feedback_attribute(name, semconv.LEAF_LABEL): feedback.label or "",
     }
-    return {semconv.feedback_attribute(feedback.name, leaf): v for leaf, v in values.items()}
 
 
 _REMARKS: Mapping[str, str] = {
@@ -115,15 +115,18 @@ def spent(usage: Usage, cost: float | None, *, currency: str) -> dict[str, Attri
 
 def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
     normalized = None if score.normalized is None else float(score.normalized)
-    yield semconv.metric_attribute(score.name, semconv.LEAF_SCORE), score.value
-    yield semconv.metric_attribute(score.name, semconv.LEAF_NORMALIZED_SCORE), normalized
-    yield semconv.metric_attribute(score.name, semconv.LEAF_LABEL), score.label
     threshold = None if score.threshold is None else float(score.threshold)
-    yield semconv.metric_attribute(score.name, semconv.LEAF_THRESHOLD), threshold
-    yield semconv.metric_attribute(score.name, semconv.LEAF_REASON), score.reason
-    yield semconv.metric_attribute(score.name, semconv.LEAF_VERSION), score.version or None
-    yield semconv.metric_attribute(score.name, semconv.LEAF_TOKENS), score.usage.tokens or None
-    yield semconv.metric_attribute(score.name, semconv.LEAF_COST), score.cost
+    for leaf, value in (
+        (semconv.LEAF_SCORE, score.value),
+        (semconv.LEAF_NORMALIZED_SCORE, normalized),
+        (semconv.LEAF_LABEL, score.label),
+        (semconv.LEAF_THRESHOLD, threshold),
+        (semconv.LEAF_REASON, score.reason),
+        (semconv.LEAF_VERSION, score.version or None),
+        (semconv.LEAF_TOKENS, score.usage.tokens or None),
+        (semconv.LEAF_COST, score.cost),
+    ):
+        yield semconv.metric_attribute(score.name, leaf), value
 
 
 def exportable_attributes(
@@ -133,26 +136,14 @@ def exportable_attributes(
     return {k: exportable(value) if isinstance(value, str) else value for k, value in attributes}
 
 
-def enrich(
-    span: ReadableSpan, added: Mapping[str, AttributeValue], *, events: Iterable[Event] = ()
-) -> ReadableSpan:
-    """Return a copy of the ended ``span`` with additional attributes and ``events``.
-
-    The copy has no limit on the number of attributes, because at the limit the SDK would drop the
-    oldest. The original is not changed, because other span processors may use it.
-    """
-    return copied(
-        span, attributes={**(span.attributes or {}), **added}, events=[*span.events, *events]
-    )
-
-
 def copied(
     span: ReadableSpan, *, attributes: Mapping[str, AttributeValue], events: Sequence[Event]
 ) -> ReadableSpan:
     """Return a copy of ``span`` in which ``attributes`` and ``events`` replace those of the span.
 
-    The copy keeps the counts of dropped attributes, events and links. A span that is not the SDK's
-    makes its copy itself, by a method ``with_content(attributes, events)``.
+    The copy has no limit on the number of attributes, because at the limit the SDK would drop the
+    oldest, and keeps the counts of dropped attributes, events and links. A span that is not the
+    SDK's makes its copy itself, by a method ``with_content(attributes, events)``.
     """
     make = getattr(span, "with_content", None)
     if make is not None:
@@ -233,9 +224,7 @@ class ContentFilter:
     def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
         """Return the OpenInference attributes of a span that no other instrumentation describes."""
         names = native.PARTS.keys() & attributes_of(span).keys()
-        if not names:
-            return {}
-        if convention_of(SdkSpan(span)) != "native":
+        if not names or convention_of(SdkSpan(span)) != "native":
             return {}
         is_turn = not names.isdisjoint({semconv.QUESTION, semconv.ANSWER})
         found = {
@@ -396,7 +385,8 @@ class SpanScores:
     def copy(self, span: ReadableSpan, ending: Ending) -> ReadableSpan:
         """Return a copy of the ended ``span`` with the attributes and events of ``ending``."""
         added = score_attributes(ending, explanations=self.explanations)
-        return enrich(span, added, events=self._events(ending))
+        attributes, events = {**(span.attributes or {}), **added}, self._events(ending)
+        return copied(span, attributes=attributes, events=[*span.events, *events])
 
     def write(self, span: Span, ending: Ending) -> None:
         """Add the attributes and events of ``ending`` to ``span``, which has not ended."""

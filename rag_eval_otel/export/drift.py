@@ -62,7 +62,9 @@ class DriftTelemetry:
         """
         if isinstance(report, NewBaseline):
             text = f"{report.stream.name} is another measurement: its baseline is learned anew"
-            self._log.emit(semconv.BASELINE_EVENT, _of_baseline(report), span=None, body=text)
+            previous = (f"{semconv.EVALUATION_VERSION}.previous", report.previous)
+            found = [*_of_stream(report.stream), previous]
+            self._log.emit(semconv.BASELINE_EVENT, found, span=None, body=text)
             return
         self._held[report.stream] = (report.alarm.log10_evidence, _COLLECTIONS)
         worst = report.worst[0].span if report.worst else None
@@ -94,25 +96,17 @@ class DriftTelemetry:
         held, left = self._held.pop(stream, (0.0, 0))
         if left > 1:
             self._held[stream] = (held, left - 1)
-        attributes: dict[str, AttributeValue] = exportable_attributes(
-            [
-                (semconv.GEN_AI_EVALUATION_NAME, stream.name),
-                (semconv.EVALUATION_VERSION, stream.version),
-            ]
-        )
-        return Observation(max(value, held), attributes)
+        return Observation(max(value, held), exportable_attributes(_of_stream(stream)))
 
 
-def _of_baseline(report: NewBaseline) -> Iterator[tuple[str, AttributeValue]]:
-    yield semconv.GEN_AI_EVALUATION_NAME, report.stream.name
-    yield semconv.EVALUATION_VERSION, report.stream.version
-    yield f"{semconv.EVALUATION_VERSION}.previous", report.previous
+def _of_stream(stream: Stream) -> Iterator[tuple[str, AttributeValue]]:
+    yield semconv.GEN_AI_EVALUATION_NAME, stream.name
+    yield semconv.EVALUATION_VERSION, stream.version
 
 
 def _of_drift(drift: Drift) -> Iterator[tuple[str, AttributeValue]]:
     alarm, prefix = drift.alarm, semconv.DRIFT_PREFIX
-    yield semconv.GEN_AI_EVALUATION_NAME, drift.stream.name
-    yield semconv.EVALUATION_VERSION, drift.stream.version
+    yield from _of_stream(drift.stream)
     yield semconv.DRIFT_DIRECTION, alarm.direction
     yield semconv.DRIFT_CAUSE, drift.cause
     yield f"{prefix}.before", alarm.before
@@ -144,9 +138,8 @@ class StateFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
-            log.warning(
-                "drift: %s cannot be read (%s); baselines are learned anew", self._path, error
-            )
+            told = "drift: %s cannot be read (%s); baselines are learned anew"
+            log.warning(told, self._path, error)
             return None
 
     def save(self, state: Any) -> None:
@@ -175,11 +168,7 @@ class DriftSink:
     ) -> None:
         self._options = options
         self._telemetry = telemetry
-        self.monitor = DriftMonitor(
-            self._report,
-            make=options.make_detector,
-            service=service,
-        )
+        self.monitor = DriftMonitor(self._report, make=options.make_detector, service=service)
         self._file = StateFile(options.state) if options.state is not None else None
         self._unsaved = 0
         if self._file is not None:

@@ -65,22 +65,10 @@ class Instrument(NamedTuple):
     join: Callable[[Iterable[float]], float] = sum
 
 
-def _counter(unit: str, description: str) -> Instrument:
-    return Instrument("counter", unit, description)
-
-
-def _scores(description: str) -> Instrument:
-    return Instrument("histogram", "1", description, bounds=semconv.SCORE_BOUNDS)
-
-
-def _durations(description: str) -> Instrument:
-    return Instrument("histogram", "s", description, bounds=_SECONDS)
-
-
-def _gauge(
-    unit: str, description: str, join: Callable[[Iterable[float]], float] = sum
-) -> Instrument:
-    return Instrument("gauge", unit, description, join=join)
+_counter = partial(Instrument, "counter")
+_scores = partial(Instrument, "histogram", "1", bounds=semconv.SCORE_BOUNDS)
+_durations = partial(Instrument, "histogram", "s", bounds=_SECONDS)
+_gauge = partial(Instrument, "gauge")
 
 
 INSTRUMENTS: Final[Mapping[str, Instrument]] = {
@@ -122,19 +110,19 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.ENDPOINT_NOT_SENT: _counter(
         "{request}", "Requests to judge and embedder that were not sent, by reason."
     ),
-    semconv.BUDGET_LEFT: _gauge("1", "Share of the limits of the budget that is left.", min),
+    semconv.BUDGET_LEFT: _gauge("1", "Share of the limits of the budget that is left.", join=min),
     semconv.HELD: _gauge("{span}", "Spans that wait for their scores."),
     semconv.HELD_BYTES: _gauge(
         "By", "About how much memory the spans that wait for their scores take."
     ),
     semconv.PENDING: _gauge("{turn}", "RAG turns that were found and have no outcome yet."),
     semconv.ENDPOINT_BREAKER: _gauge(
-        "{state}", "State of the circuit breaker: 0 closed, 1 open.", max
+        "{state}", "State of the circuit breaker: 0 closed, 1 open.", join=max
     ),
     semconv.ENDPOINT_LIMIT: _gauge("{request}", "Requests that may be under way at the same time."),
     semconv.ENDPOINT_IN_FLIGHT: _gauge("{request}", "Requests that are under way."),
     semconv.ENDPOINT_PAUSE: _gauge(
-        "s", "Time until the next request may be sent after a refusal (429).", max
+        "s", "Time until the next request may be sent after a refusal (429).", join=max
     ),
     semconv.SDK_QUEUE_SIZE: Instrument(
         "up_down_counter",
@@ -149,13 +137,15 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     ),
     semconv.DRIFT_ALARMS: _counter("{alarm}", "Alarms: the scores have drifted."),
     semconv.DRIFT_EVIDENCE: _gauge(
-        "1", "Evidence of drift, log10; an alarm is at log10 of the scores for one.", max
+        "1", "Evidence of drift, log10; an alarm is at log10 of the scores for one.", join=max
     ),
     semconv.BACKEND_SCORES: _counter("{score}", "Scores for backends, by what became of them."),
     semconv.BACKEND_QUEUED: _gauge("{score}", "Scores that wait to be sent to a backend."),
-    semconv.KAFKA_LAG: _gauge("{message}", "Messages of a partition that are not committed.", max),
+    semconv.KAFKA_LAG: _gauge(
+        "{message}", "Messages of a partition that are not committed.", join=max
+    ),
     semconv.KAFKA_IN_FLIGHT: _gauge(
-        "{message}", "Messages of a partition that were received and are not committed.", max
+        "{message}", "Messages of a partition that were received and are not committed.", join=max
     ),
     semconv.WORKER_WAITING: Instrument(
         "up_down_counter", "By", "Bytes of spans and log records that wait for their export."
@@ -189,15 +179,11 @@ class Meters:
         record(value, attributes, context=context)
 
     def _make(self, name: str) -> Callable[..., None]:
-        row = INSTRUMENTS[name]
-        if row.kind == "counter":
-            counter = self._meter.create_counter(name, unit=row.unit, description=row.description)
-            return counter.add
+        kind, unit, description, bounds, _ = INSTRUMENTS[name]
+        if kind == "counter":
+            return self._meter.create_counter(name, unit, description).add
         return self._meter.create_histogram(
-            name,
-            unit=row.unit,
-            description=row.description,
-            explicit_bucket_boundaries_advisory=row.bounds,
+            name, unit, description, explicit_bucket_boundaries_advisory=bounds
         ).record
 
 
@@ -291,14 +277,7 @@ def add_gauge_source(
 # --- turns ----------------------------------------------------------------------------------------
 
 Counted = Literal["captured", "turn", "source", "released", "failure", "feedback"]
-"""What a `Tally` counts.
-
-``captured``: turns that were found, with the name ``turn``. ``turn``: turns by outcome and reason.
-``source``: spans by the instrumentation that wrote them, and turns of LangChain runs as
-``callback``. ``released``: spans that waited for scores, by the status with which they were
-exported. ``failure``: failures of this library by the part that failed, such as ``sink``.
-``feedback``: feedback of people by what became of it.
-"""
+"""What a `Tally` counts, each by the names that `Stats` lists."""
 
 
 class Tally:
@@ -329,11 +308,11 @@ class Tally:
         """Return all counts at this moment, with the numbers of spans that wait now."""
         with self._lock:
             counts = {kind: self.of(kind) for kind in get_args(Counted)}
-        captured = sum(counts["captured"].values())
+        captured, turns = sum(counts["captured"].values()), counts["turn"]
         return Stats(
             captured=captured,
-            turns=counts["turn"],
-            pending=captured - sum(counts["turn"].values()),
+            turns=turns,
+            pending=captured - sum(turns.values()),
             released=counts["released"],
             sources=counts["source"],
             failures=counts["failure"],
@@ -424,12 +403,11 @@ class InstrumentSink:
         self._meters = Meters(meter_provider)
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Record the scores and the duration of ``evaluation``, and its requests and tokens."""
         self.record(evaluation)
         self.turn(*outcome_of(evaluation))
 
     def record(self, evaluation: Evaluation) -> None:
-        """Record what `emit` records, without the outcome of a turn, as for a row of a dataset."""
+        """Record ``evaluation`` without the outcome of a turn, as for a row of a dataset."""
         context = span_context(evaluation.span)
         source = self._judge_and_service(evaluation)
         self._record_scores(evaluation)
@@ -569,10 +547,7 @@ class InstrumentSink:
 
 
 def _limited(name: str, known: set[str]) -> str:
-    """Add ``name`` to ``known`` and return it; return ``other`` if there are too many names.
-
-    A long name is cut.
-    """
+    """Add ``name``, cut, to ``known`` and return it; return ``other`` for too many names."""
     name = name[:NAME_LENGTH]
     if name not in known and len(known) >= _MOST_NAMES:
         return "other"

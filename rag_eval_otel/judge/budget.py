@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rag_eval_otel.config import Limit
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
-from rag_eval_otel.limits import Limit
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog, require

@@ -29,7 +29,7 @@ from rag_eval_otel.capture.span import ROUTES, Bystander, SpanView, about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.trace import Held
 from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import TURNS, Config, Limit
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation, is_final
 from rag_eval_otel.export.metrics import Agreement, DropReason, InstrumentSink
@@ -37,7 +37,6 @@ from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow,
 from rag_eval_otel.judge.limits import title_of
 from rag_eval_otel.judge.models import build_judge, build_live_embedder, is_offline
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
-from rag_eval_otel.limits import TURNS, Limit
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.live.store import Clock
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds

@@ -1,14 +1,26 @@
 """The metrics: each metric computes a score of one sample (question, contexts, answer).
 
-`metric` makes a metric by name, with options. The classes here are those with options of their own.
+`metric` makes a metric by name, with options; `METRICS` are the built-in ones, and `METRIC_SETS`
+named sets of them. The classes here are those with options of their own.
 """
 
 from __future__ import annotations
 
-from rag_eval_otel.metrics.base import Metric
-from rag_eval_otel.metrics.context import StatementContextRelevance
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics.base import Metric, RatedMetric, TaskMetric
+from rag_eval_otel.metrics.context import CONTEXT, StatementContextRelevance
 from rag_eval_otel.metrics.correctness import (
+    CORRECT,
     AnswerCorrectness,
+    AnswerExactMatch,
     Correctness,
     CrossEncoderSimilarity,
     SemanticSimilarity,
@@ -21,23 +33,17 @@ from rag_eval_otel.metrics.custom import (
     MetricFunction,
     Rubric,
 )
-from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
-from rag_eval_otel.metrics.registry import (
-    METRIC_SETS,
-    METRICS,
-    metric,
-    metric_names,
-    require_measured,
-    resolve_metrics,
-    with_thresholds,
-)
+from rag_eval_otel.metrics.groundedness import GROUNDED, Faithfulness, StatementFaithfulness
+from rag_eval_otel.metrics.ranking import RANKING, RankingMetric
 from rag_eval_otel.metrics.relevancy import (
+    RELEVANCY,
     AnswerRelevancy,
     DecompositionRelevancy,
     IntentRelevancy,
     MultiMethodRelevancy,
     ReverseRelevancy,
 )
+from rag_eval_otel.registry import Registry
 
 __all__ = [
     "METRICS",
@@ -65,5 +71,199 @@ __all__ = [
     "metric_names",
     "require_measured",
     "resolve_metrics",
+    "scale_of",
     "with_thresholds",
 ]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_RESERVED = frozenset(
+    {
+        *("status", "label", "judge", "duration", "reason", "version", "threshold"),
+        *("cost", "currency", "tokens", "truncated"),
+        *("contexts", "drift", "injection", "offline", "sampling"),
+        *("annotator", "overall"),
+    }
+)
+"""Names that no metric can have: on a span, they name attributes of the whole evaluation.
+
+A metric ``cost`` would write ``rag.evaluation.cost.score``, but ``rag.evaluation.cost`` is a number
+already. Backends that store attributes as nested objects can have only one of the two.
+"""
+
+_ROWS: tuple[TaskMetric | RatedMetric | RankingMetric, ...] = (
+    *(*RELEVANCY, *GROUNDED, *CONTEXT, *RANKING, *CORRECT),
+)
+_CLASSES: tuple[Callable[..., Metric], ...] = (
+    *(AnswerCorrectness, AnswerExactMatch, Correctness, SemanticSimilarity),
+    *(AnswerRelevancy, DecompositionRelevancy, IntentRelevancy),
+    *(MultiMethodRelevancy, ReverseRelevancy, Faithfulness, StatementFaithfulness),
+    *(Guideline, InstanceRubric, Rubric, StatementContextRelevance),
+)
+_FACTORIES: Mapping[str, Callable[..., Metric]] = {
+    **{row.name: partial(replace, row) for row in _ROWS},
+    **{make().name: make for make in _CLASSES},
+}
+METRICS: Mapping[str, Callable[..., Metric]] = dict(sorted(_FACTORIES.items()))
+"""The built-in metrics by name. Calling a value with options makes the metric."""
+
+_DUAL: Mapping[str, Mapping[str, Any]] = {
+    "context_relevance": {"judges": 2},
+    "faithfulness": {"form": "full"},
+    "response_groundedness": {"judges": 2},
+}
+"""The options of metrics with which they are what their sources define."""
+
+
+_ONLINE = (
+    *("answer_relevancy", "faithfulness", "context_utilization"),
+    *("statement_context_relevance", "multi_method_relevancy"),
+)
+_DEFAULT = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
+_REFERENCE = (*_ONLINE, "context_precision", "context_recall", "answer_correctness")
+_RETRIEVAL = (
+    *("hit_rate", "mrr", "retrieval_precision", "retrieval_recall", "average_precision", "ndcg"),
+)
+
+
+def _made(*names: str) -> tuple[Metric, ...]:
+    return tuple(METRICS[name]() for name in names)
+
+
+def _dual() -> tuple[Metric, ...]:
+    return (AnswerRelevancy(), *(METRICS[name](**options) for name, options in _DUAL.items()))
+
+
+def _full() -> tuple[Metric, ...]:
+    return tuple(METRICS[name](**options, name=f"{name}_full") for name, options in _DUAL.items())
+
+
+METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
+    "default": partial(_made, *_DEFAULT),
+    "dual": _dual,
+    "full": _full,
+    "online": partial(_made, *_ONLINE),
+    "reference": partial(_made, *_REFERENCE),
+    "retrieval": partial(_made, *_RETRIEVAL),
+}
+"""Named sets of metrics. With shared requests, they take 2, 4, 3, 3, 4 and 0 judge requests a turn.
+
+``dual`` has the metrics of ``default`` as their sources define them, with two judges and with
+claims that the judge finds. ``full`` has three of these metrics under names that end in ``_full``,
+so that they can be measured beside the short ones.
+"""
+
+_PACKAGES = Registry(kind="metric", built_in={}, also=(*METRICS, *METRIC_SETS))
+"""The metrics of other packages. They are called without arguments, or with options."""
+
+
+def metric(name: str, /, **options: Any) -> Metric:
+    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``.
+
+    Raises `ConfigError` for an unknown name, and for options that the metric does not have.
+    """
+    if name not in METRICS:
+        return _checked(_PACKAGES.make(name, **options))
+    try:
+        return METRICS[name](**options)
+    except TypeError as error:
+        msg = f"the metric {name!r} cannot be made: {error}"
+        raise ConfigError(msg) from error
+
+
+def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
+    """Return the metrics that ``wanted`` names or contains.
+
+    ``wanted`` has names of metrics, names of sets, metrics, or functions of a sample. Raises
+    `ConfigError` for an unknown name, for an object that is not a metric, for two metrics with the
+    same name, and if ``wanted`` is empty.
+    """
+    metrics: list[Metric] = []
+    for item in [wanted] if isinstance(wanted, str) else wanted:
+        if isinstance(item, str):
+            metrics += METRIC_SETS[item]() if item in METRIC_SETS else (metric(item),)
+        else:
+            metrics.append(_checked(item))
+    names = [metric.name for metric in metrics]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = f"metrics named twice: {', '.join(twice)}; give each a name of its own (name=...)"
+        raise ConfigError(msg)
+    if not metrics:
+        msg = "no metrics; name at least one, or 'default'"
+        raise ConfigError(msg)
+    return tuple(metrics)
+
+
+def with_thresholds(
+    metrics: Iterable[Metric], thresholds: Mapping[str, float]
+) -> tuple[Metric, ...]:
+    """Return ``metrics``, changed to the ``thresholds`` (a mapping from names of metrics).
+
+    Raises `ConfigError` for a threshold of a metric that is not in ``metrics``, and for a threshold
+    outside the metric's range.
+    """
+    by_name = {metric.name: metric for metric in metrics}
+    for name, threshold in thresholds.items():
+        require_measured(name, by_name, option="a threshold")
+        by_name[name] = _with_threshold(by_name[name], threshold)
+    return tuple(by_name.values())
+
+
+def require_measured(name: str, measured: Collection[str], *, option: str) -> None:
+    """Raise `ConfigError` unless ``name`` is one of ``measured``, the names of measured metrics.
+
+    ``option`` is what the user set for the metric, such as "a threshold", for the error message.
+    """
+    if name not in measured:
+        near = get_close_matches(name, measured, n=1)
+        meant = f"; did you mean {near[0]}?" if near else "."
+        listed = ", ".join(sorted(measured))
+        msg = f"there is {option} of {name!r}, which is not measured{meant} Measured are: {listed}"
+        raise ConfigError(msg)
+
+
+def _with_threshold(metric: Metric, threshold: float) -> Metric:
+    options: Any = metric
+    if "threshold" not in getattr(options, "__dataclass_fields__", {}):
+        msg = f"the metric {metric.name!r} has no threshold that could be set"
+        raise ConfigError(msg)
+    low, high = scale_of(metric)
+    if not low <= threshold <= high:
+        msg = f"the threshold of {metric.name} must be from {low:g} to {high:g}, not {threshold:g}"
+        raise ConfigError(msg)
+    changed: Metric = replace(options, threshold=threshold)
+    return changed
+
+
+def scale_of(metric: Metric) -> tuple[float, float]:
+    """Return the lowest and the highest score of ``metric``; infinite if it states no scale."""
+    low, high = getattr(metric, "scale", (-math.inf, math.inf))
+    return float(low), float(high)
+
+
+def metric_names() -> tuple[str, ...]:
+    """Return the names of all metrics: built-in metrics first, then metrics of other packages."""
+    return tuple(dict.fromkeys((*METRICS, *_PACKAGES.names())))
+
+
+def _checked(wanted: Metric | MetricFunction) -> Metric:
+    """Return ``wanted`` as a metric; a function becomes a `FunctionMetric`.
+
+    Raises `ConfigError` for a class, an object that lacks a part of a metric, and a name that
+    cannot be used.
+    """
+    candidate: Any = wanted
+    if callable(wanted) and not isinstance(wanted, type) and not hasattr(wanted, "measure"):
+        candidate = FunctionMetric(function=wanted)
+    if isinstance(candidate, type):
+        msg = f"{candidate.__name__} is a class; pass a metric made of it: {candidate.__name__}()"
+        raise ConfigError(msg)
+    missing = [part for part in ("name", "needs", "measure") if not hasattr(candidate, part)]
+    if missing:
+        msg = f"{candidate!r} is no metric: it has no {', '.join(missing)} (see `Metric`)"
+        raise ConfigError(msg)
+    if not _NAME.fullmatch(candidate.name) or candidate.name in _RESERVED:
+        msg = f"a metric can't be named {candidate.name!r}; use a-z, 0-9 and _, and none of "
+        raise ConfigError(msg + ", ".join(sorted(_RESERVED)))
+    checked: Metric = candidate
+    return checked

@@ -12,7 +12,15 @@ from functools import cache
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import Graded, Judged, JudgedStatement, Reply
+from rag_eval_otel.judge.replies import (
+    Graded,
+    Judged,
+    JudgedStatement,
+    Reply,
+    Sentence,
+    Similarity,
+    Verdict,
+)
 from rag_eval_otel.judge.tasks import AskLike, Kind, Rated, Task, check_examples
 from rag_eval_otel.types import EmbedFn, Label, Reason, Sample, Score
 from rag_eval_otel.untrusted import says_nothing
@@ -21,6 +29,7 @@ Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
 
 R = TypeVar("R", bound=Reply)
+E = TypeVar("E", Verdict, Sentence, Similarity)
 
 MISSING: Mapping[str, Reason] = {
     "question": "missing_question",
@@ -52,16 +61,6 @@ class Metric(Protocol):
 
         ``ask`` puts a question to the judge, and ``embed`` returns the vectors of texts.
         """
-
-
-class Indexed(Protocol):
-    """An entry of a judge's reply about one of several texts; ``index`` is the text's number."""
-
-    @property
-    def index(self) -> int: ...
-
-
-E = TypeVar("E", bound=Indexed)
 
 
 def kinds_of(metric: Metric) -> tuple[Kind[Any], ...]:
@@ -97,8 +96,30 @@ class BaseMetric:
         """The kinds of question that the metric puts to the judge; empty if it asks no judge."""
         return ()
 
+    @property
+    def blank(self) -> Mapping[str, float | None]:
+        """The fields that may not be blank, in order, each with the score of a sample without it.
+
+        None stands for an undefined score.
+        """
+        return {}
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields that a sample must have."""
+        return frozenset(self.blank)
+
+    @property
+    def requests(self) -> str:
+        """The number of judge requests, for the documentation."""
+        return "1"
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """The lowest and the highest score."""
+        return 0.0, 1.0
+
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an option without its allowed value, or an unfit example."""
         kind: Any = type(self)
         for name, choices in _choices(kind).items():
             value = getattr(self, name)
@@ -107,11 +128,16 @@ class BaseMetric:
                 raise ConfigError(msg)
         check_examples(self.name, self.examples, self.asks)
 
-    def blank_score(self, sample: Sample, **blank: float | None) -> Score | None:
-        """Return the score of a sample that lacks a field named in ``blank``, or None if none is.
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return the score of ``sample``, or the score for a blank field."""
+        return self.blank_score(sample, self.blank) or await self.compute(sample, ask, embed)
 
-        ``blank`` maps the name of a field to the score of a sample without this field, or to None
-        if the score is then undefined. The fields are checked in the order of ``blank``.
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return the score of ``sample``, which has all fields of `blank`."""
+        raise NotImplementedError
+
+    def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
+        """Return the score of a sample that lacks a field of ``blank`` (see `blank`), or None.
 
         If the metric asks a judge, an answer without content (":", "Thought process:") gets the
         score of a missing answer, for the reason ``noncommittal``, or ``no_claims`` if there is no
@@ -195,10 +221,8 @@ class TaskMetric(BaseMetric):
 
     - ``about``: the description of the metric for users.
     - ``kind``: the question to the judge.
-    - ``blank``: maps the fields that may not be blank to the score of a sample without the field,
-      or to None if the score is then undefined; in the order in which they are checked.
+    - ``blank``: as for `BaseMetric`.
     - ``formula``: computes the score from the metric and the judge's reply.
-    - ``needs``: the fields that a sample must have; by default the keys of ``blank``.
     - ``definition``: the built-in name, which stays if the metric gets another ``name``.
     """
 
@@ -206,23 +230,18 @@ class TaskMetric(BaseMetric):
     kind: Kind[Any] = field(compare=False, repr=False)
     blank: Mapping[str, float | None] = field(compare=False, repr=False)
     formula: Callable[[BaseMetric, Any], Score] = field(compare=False, repr=False)
-    needs: frozenset[str] = field(default=frozenset(), compare=False)
     requests: str = field(default="1", compare=False, repr=False)
-    scale: tuple[float, float] = field(default=(0.0, 1.0), compare=False, repr=False)
     definition: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "definition", self.definition or self.name)
-        object.__setattr__(self, "needs", self.needs or frozenset(self.blank))
         BaseMetric.__post_init__(self)
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
         return (self.kind,)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, **self.blank):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         return self.formula(self, await ask(task_about(sample, self.kind, self.examples)))
 
 
@@ -236,7 +255,8 @@ class RatedMetric(BaseMetric):
 
     - ``kinds``: the questions to the two judges. ``top``: their highest rating, which scores 1.
     - ``swaps``: in the second question, answer and reference are exchanged.
-    - ``about``, ``blank``, ``needs``, ``definition``: as for `TaskMetric`.
+    - ``needs``: the fields that a sample must have; by default the keys of ``blank``.
+    - ``about``, ``blank``, ``definition``: as for `TaskMetric`.
     """
 
     judges: Literal[1, 2] = 1
@@ -247,7 +267,6 @@ class RatedMetric(BaseMetric):
     top: int = field(compare=False, repr=False)
     swaps: bool = field(default=False, compare=False, repr=False)
     needs: frozenset[str] = field(default=frozenset(), compare=False)
-    scale: tuple[float, float] = field(default=(0.0, 1.0), compare=False, repr=False)
     definition: str = ""
 
     def __post_init__(self) -> None:
@@ -257,16 +276,13 @@ class RatedMetric(BaseMetric):
 
     @property
     def requests(self) -> str:
-        """The number of judge requests."""
         return str(self.judges)
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
         return self.kinds[: self.judges]
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, **self.blank):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         swapped = {"answer": sample.reference or "", "reference": sample.answer}
         tasks = [
             task_about(

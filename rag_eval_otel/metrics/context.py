@@ -6,9 +6,9 @@ the answer or the reference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge.replies import JudgedStatements, Useful
@@ -34,6 +34,7 @@ from rag_eval_otel.metrics.base import (
 )
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
+_BLANK: Final[Mapping[str, float | None]] = {"question": None, "contexts": 0.0}
 _MARKS = 4  # highest sum of points of `context_relevancy_rubric`
 
 
@@ -45,9 +46,7 @@ class ContextRankingMetric(TaskMetric):
     its ``detail`` has the other verdicts.
     """
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, **self.blank):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         tasks = [
             task_about(sample, self.kind, self.examples, context=context)
             for context in sample.context_texts
@@ -204,10 +203,9 @@ class StatementContextRelevance(BaseMetric):
 
         score = statements that help / statements
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no context, the score is 0 (``no_context``), and the judge is not asked. If the judge finds
-    no statement (``rule="proportion"``), the score is undefined (``no_claims``). If the judge names
-    a context that does not exist, the score is undefined (``judge_incomplete``).
+    Special cases: If the judge finds no statement (``rule="proportion"``), the score is undefined
+    (``no_claims``). If the judge names a context that does not exist, the score is undefined
+    (``judge_incomplete``).
 
     Source: ``ContextRelevanceEvaluator`` of haystack-ai 3.4.1. The code of Haystack computes
     ``binary``; its documentation describes ``proportion``. Unlike in Haystack, blank sentences do
@@ -218,9 +216,7 @@ class StatementContextRelevance(BaseMetric):
     form: Form = "short"
     name: str = "statement_context_relevance"
 
-    needs = frozenset({"question", "contexts"})
-    requests = "1"
-    scale = (0.0, 1.0)
+    blank = _BLANK
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
@@ -228,9 +224,7 @@ class StatementContextRelevance(BaseMetric):
             return (CONTEXT_STATEMENTS,)
         return (RELEVANT_CONTEXTS if self.form == "short" else RELEVANT_STATEMENTS,)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, contexts=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if self.rule == "proportion":
             return await self._proportion(sample, ask)
         return await (self._by_number if self.form == "short" else self._by_copy)(sample, ask)

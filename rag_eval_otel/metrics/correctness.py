@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -64,6 +64,7 @@ _MODES: Mapping[str, Callable[[Vectors, Vectors], float | None]] = {
     "euclidean": _negative_distance,
 }
 _NEEDS = frozenset({"answer", "reference"})
+_BLANK: Final[Mapping[str, float | None]] = {"reference": None, "answer": None}
 _ALL = frozenset({"question", "answer", "reference"})
 _MAX_BETA = 1e6  # nearly recall alone
 _PAIR = 2
@@ -81,10 +82,8 @@ class SemanticSimilarity(BaseMetric):
     with the threshold. The metric needs answer and reference. It takes no judge request and 1
     embedding request.
 
-    Special cases: If there is no reference, the score is undefined (``missing_reference``). If
-    there is no answer, the score is undefined (``empty_answer``). If the mode is ``cosine`` and
-    a vector is zero, the score is undefined (``zero_vector``). ``rule="threshold"`` without a
-    threshold raises `ConfigError`.
+    Special cases: If the mode is ``cosine`` and a vector is zero, the score is undefined
+    (``zero_vector``). ``rule="threshold"`` without a threshold raises `ConfigError`.
 
     Source: ``SemanticSimilarity`` of ragas 0.4.3, whose ``threshold`` is ``rule="threshold"`` here,
     and ``SemanticSimilarityEvaluator`` of LlamaIndex 0.14. Unlike in these libraries, a threshold
@@ -98,12 +97,11 @@ class SemanticSimilarity(BaseMetric):
     cut: float | None = field(init=False, default=None, repr=False)
     """A copy of ``threshold`` if ``rule="threshold"``, else None, for the version of the score."""
 
-    needs = _NEEDS
+    blank = _BLANK
     requests = "0"
     scale = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an unknown mode or rule, and for a missing threshold."""
         BaseMetric.__post_init__(self)
         if self.rule == "threshold":
             if self.threshold is None:
@@ -111,9 +109,7 @@ class SemanticSimilarity(BaseMetric):
                 raise ConfigError(msg)
             object.__setattr__(self, "cut", self.threshold)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, reference=None, answer=None):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         reference = sample.reference or ""
         rows = await embed([sample.answer, reference])
         similarity = _MODES[self.mode](rows[0], rows[1])
@@ -151,13 +147,11 @@ class CrossEncoderSimilarity(BaseMetric):
     activation: Literal["identity", "sigmoid"] = "identity"
     name: str = "cross_encoder_similarity"
 
-    needs = _NEEDS
+    blank = _BLANK
     requests = "0"
     scale = (-math.inf, math.inf)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, reference=None, answer=None):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         reference = sample.reference or ""
         value = float(self.score(sample.answer, reference))
         if self.activation == "sigmoid":
@@ -180,7 +174,6 @@ class AnswerExactMatch(BaseMetric):
 
     needs = _NEEDS
     requests = "0"
-    scale = (0.0, 1.0)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if not sample.reference:
@@ -204,11 +197,10 @@ class AnswerCorrectness(BaseMetric):
     1, the range is [-w2, 1]. The metric needs question, answer and reference. It takes 1 judge
     request (none if ``w1`` is 0) and 1 embedding request (none if ``w2`` is 0).
 
-    Special cases: If there is no reference, the score is undefined (``missing_reference``). If
-    there is no answer, the score is 0 (``empty_answer``). If neither text makes a claim, the score
-    is undefined (``no_claims``). If only one of the texts makes a claim, F is 0. If a vector is
-    zero, the score is undefined (``zero_vector``). A ``beta`` that is not above 0, and weights that
-    are negative or both 0, raise `ConfigError`.
+    Special cases: If neither text makes a claim, the score is undefined (``no_claims``). If only
+    one of the texts makes a claim, F is 0. If a vector is zero, the score is undefined
+    (``zero_vector``). A ``beta`` that is not above 0, and weights that are negative or both 0,
+    raise `ConfigError`.
 
     Source: ``AnswerCorrectness`` of ragas 0.4.3. Unlike in ragas, the judge is asked once, not
     three times, so that the counts agree with the claims. An answer and a reference without claims
@@ -219,13 +211,12 @@ class AnswerCorrectness(BaseMetric):
     weights: tuple[float, float] = (0.75, 0.25)
     name: str = "answer_correctness"
 
+    blank = {"reference": None, "answer": 0.0}  # noqa: RUF012  # nobody changes it
     needs = _ALL
     asks = (COMPARED_STATEMENTS,)
-    requests = "1"
     scale = (-0.25, 1.0)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a ``beta``, weights or examples that cannot be used."""
         if not 0 < self.beta <= _MAX_BETA:
             msg = f"beta must be a number above 0, at most {_MAX_BETA:g}, not {self.beta!r}"
             raise ConfigError(msg)
@@ -235,9 +226,7 @@ class AnswerCorrectness(BaseMetric):
             raise ConfigError(msg)
         BaseMetric.__post_init__(self)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        if score := self.blank_score(sample, reference=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         factual, detail = await self._factual(sample, ask)
         if factual is None:
             return self.undefined("no_claims")
@@ -288,9 +277,8 @@ class Correctness(BaseMetric):
     that the judge gives these grades. The metric needs question and answer; the judge also sees the
     reference if there is one. It takes 1 judge request.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 1, the lowest grade (``empty_answer``). If the server returns no
-    probabilities, the plain grade counts (``no_logprobs``).
+    Special cases: If the server returns no probabilities, the plain grade counts
+    (``no_logprobs``).
 
     Source: ``CorrectnessEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
     with a number that matches a schema, and the number must be on the scale; LlamaIndex reads the
@@ -301,13 +289,12 @@ class Correctness(BaseMetric):
     threshold: float | None = 4.0
     name: str = "correctness"
 
-    needs = frozenset({"question", "answer"})
+    blank = {"question": None, "answer": _SCALE[0]}  # noqa: RUF012
     asks = (CORRECTNESS,)
-    requests = "1"
     scale = _SCALE
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, answer=_SCALE[0]):
+        if score := self.blank_score(sample, self.blank):
             return score if score.value is None else replace(score, normalized=0.0)
         fields = ("question", "answer", "reference")
         texts = {name: shown_text(sample, name) for name in fields}

@@ -73,10 +73,7 @@ class LLMMetric(BaseMetric):
     value: str = "score"
     bounds: tuple[float, float] = (0.0, 1.0)
 
-    requests = "1"
-
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for names, types, bounds or examples that cannot be used."""
         if not self.instructions.strip() or not self.inputs or isinstance(self.inputs, str):
             msg = f"{self.name} needs instructions to the judge and inputs, as in ('answer',)"
             raise ConfigError(msg)
@@ -281,8 +278,6 @@ class Rubric(BaseMetric):
     threshold: float | None = None
     name: str = "rubric"
 
-    requests = "1"
-
     @property
     def scale(self) -> tuple[float, float]:
         """The lowest and the highest level."""
@@ -290,7 +285,6 @@ class Rubric(BaseMetric):
         return min(levels), max(levels)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for levels, inputs or examples that cannot be used."""
         _check_inputs(self.inputs)
         BaseMetric.__post_init__(self)
 
@@ -330,11 +324,9 @@ class InstanceRubric(BaseMetric):
 
     needs = frozenset({"rubric"})
     asks = (_rubric_kind(()),)
-    requests = "1"
     scale = (-math.inf, math.inf)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for inputs that cannot be used, and for examples that do not fit."""
         _check_inputs(self.inputs)
         BaseMetric.__post_init__(self)
 
@@ -375,8 +367,7 @@ class Guideline(BaseMetric):
     The metric needs question and answer. It takes 1 judge request. ``explanation`` is the judge's
     feedback.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is undefined (``empty_answer``). Blank guidelines raise `ConfigError`.
+    Special cases: Blank guidelines raise `ConfigError`.
 
     Source: ``GuidelineEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, a reply that does not
     parse makes the score undefined (there: an exception).
@@ -388,21 +379,16 @@ class Guideline(BaseMetric):
     )
     name: str = "guideline"
 
-    needs = frozenset({"question", "answer"})
+    blank = {"question": None, "answer": None}  # noqa: RUF012  # nobody changes it
     asks = (GUIDELINE,)
-    requests = "1"
-    scale = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for blank guidelines, and for examples that do not fit."""
         if not self.guidelines.strip():
             msg = "guidelines must say what is asked of the answer"
             raise ConfigError(msg)
         BaseMetric.__post_init__(self)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, answer=None):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         task = task_about(sample, GUIDELINE, self.examples, guidelines=self.guidelines)
         decision = await ask(task)
         return self.score_of(float(decision.passing), explanation=decision.reason)

@@ -7,9 +7,9 @@ answer as a whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel.judge.replies import Decision, Judged, Verdict
 from rag_eval_otel.judge.tasks import (
@@ -33,6 +33,7 @@ from rag_eval_otel.metrics.base import (
 )
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
+_BLANK: Final[Mapping[str, float | None]] = {"answer": None}
 _NO_CLAIM = 2  # the verdict on a sentence that claims nothing
 _MOST_SENTENCES = 40  # that a judge is shown; if there are more, neighbours are joined
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>|]+|\(?\d{1,2}[.)])\s+")
@@ -119,10 +120,10 @@ class Faithfulness(BaseMetric):
     The full form takes 2 judge requests, one after the other, and about ten times as many reply
     tokens.
 
-    Special cases: If there is no answer, the score is undefined (``empty_answer``). If the answer
-    makes no claim, such as a refusal, the score is undefined (``no_claims``). If there is no
-    context, the score is 0 (``no_context``), and the judge is not asked to decide. If the judge
-    leaves out a claim, the score is undefined (``judge_incomplete``). The question may be empty.
+    Special cases: If the answer makes no claim, such as a refusal, the score is undefined
+    (``no_claims``). If there is no context, the score is 0 (``no_context``), and the judge is not
+    asked to decide. If the judge leaves out a claim, the score is undefined (``judge_incomplete``).
+    The question may be empty.
 
     Source: ``Faithfulness`` of ragas 0.4.3. Unlike in ragas, each verdict names the number of its
     claim. The score is divided by the number of claims, not by the number of verdicts in the reply.
@@ -131,17 +132,14 @@ class Faithfulness(BaseMetric):
     form: Form = "short"
     name: str = "faithfulness"
 
+    blank = _BLANK
     needs = frozenset({"question", "answer", "contexts"})
-    requests = "1"
-    scale = (0.0, 1.0)
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
         return (SUPPORTED,) if self.form == "short" else (STATEMENTS, VERDICTS)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, answer=None):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         return await (self._by_sentence if self.form == "short" else self._by_claim)(sample, ask)
 
     async def _by_sentence(self, sample: Sample, ask: AskLike) -> Score:
@@ -227,7 +225,7 @@ class StatementFaithfulness(Faithfulness):
         return (SUPPORTED,) if self.form == "short" else (JUDGED_STATEMENTS,)
 
     async def _by_claim(self, sample: Sample, ask: AskLike) -> Score:
-        if score := self.blank_score(sample, contexts=0.0):
+        if score := self.blank_score(sample, {"contexts": 0.0}):
             return score
         reply = await ask(task_about(sample, JUDGED_STATEMENTS, self.examples))
         judged = claims_in(reply.statements)

@@ -63,7 +63,6 @@ class RankingMetric(BaseMetric):
     scale = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a ``k`` below 1."""
         object.__setattr__(self, "definition", self.definition or self.name)
         if self.k is not None and self.k < 1:
             msg = f"k must be at least 1, or None for all, not {self.k}"

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from rag_eval_otel.judge.tasks import (
 )
 from rag_eval_otel.metrics.base import (
     BaseMetric,
-    Examples,
     Metric,
     TaskMetric,
     in_order,
@@ -42,7 +41,7 @@ from rag_eval_otel.metrics.base import (
 )
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
-_NEEDS = frozenset({"question", "answer"})
+_BLANK: Final[Mapping[str, float | None]] = {"question": None, "answer": 0.0}
 _MAX_SUB_QUESTIONS = 8
 _BANDS = (
     (0.8, "The answer directly addresses the question."),
@@ -62,7 +61,7 @@ RELEVANCY = (
     TaskMetric(
         name="answer_relevancy_rubric",
         kind=ANSWER_RELEVANCY_RUBRIC,
-        blank={"question": None, "answer": 0.0},
+        blank=_BLANK,
         formula=lambda metric, points: metric.score_of(
             (points.subject + points.focus) / 2,
             explanation=points.reason,
@@ -80,7 +79,7 @@ exceed 2. The score has a pass or fail label.""",
     TaskMetric(
         name="direct_relevancy",
         kind=DIRECT_RELEVANCY,
-        blank={"question": None, "answer": 0.0},
+        blank=_BLANK,
         formula=lambda metric, reply: metric.score_of(reply.rating, explanation=reply.reason),
         about="""\
 How well the answer addresses the question, as a number from 0 to 1 that the judge gives.
@@ -93,7 +92,28 @@ is asked again if it replies with prose or with a number out of range (there: .5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRelevancy(BaseMetric):
+class _QuestionMetric(BaseMetric):
+    """A metric that generates ``strictness`` questions to which the answer would be a reply."""
+
+    strictness: int = 3
+
+    blank = _BLANK
+
+    def __post_init__(self) -> None:
+        if self.strictness < 1:
+            msg = f"strictness must be at least 1, not {self.strictness}"
+            raise ConfigError(msg)
+        BaseMetric.__post_init__(self)
+
+    async def _draw(self, sample: Sample, ask: AskLike) -> list[ReverseQuestion]:
+        """Return the judge's replies that are valid; raise the first error if none is."""
+        shown, draws = {"answer": sample.answer}, range(self.strictness)
+        tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
+        return await valid_replies(tasks, ask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRelevancy(_QuestionMetric):
     """How similar the question is to questions that the judge generates from the answer (ragas).
 
     The judge sees only the answer. It generates ``strictness`` questions ``g_i`` to which the
@@ -105,13 +125,12 @@ class AnswerRelevancy(BaseMetric):
     The range is [-1, 1]; negative cosines are rare and are not clipped. The metric takes as many
     judge requests as ``strictness`` says (1 if tasks share requests), and 1 embedding request.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). If every reply of the judge says that the
-    answer is evasive, the score is 0 (``noncommittal``). If the judge generates only blank
-    questions, the score is undefined (``no_questions``). If no similarity can be computed because
-    vectors are zero, the score is undefined (``zero_vector``). Replies that do not parse, blank
-    questions and zero vectors are left out of the mean, and the score has the remark ``partial``. A
-    ``strictness`` below 1 raises `ConfigError`.
+    Special cases: If every reply of the judge says that the answer is evasive, the score is 0
+    (``noncommittal``). If the judge generates only blank questions, the score is undefined
+    (``no_questions``). If no similarity can be computed because vectors are zero, the score is
+    undefined (``zero_vector``). Replies that do not parse, blank questions and zero vectors are
+    left out of the mean, and the score has the remark ``partial``. A ``strictness`` below 1 raises
+    `ConfigError`.
 
     Source: ``AnswerRelevancy`` of ragas 0.4.3. Unlike in ragas, a blank question is left out of the
     mean, but its evasive flag counts. An empty answer is not sent to the judge, and a failure never
@@ -119,22 +138,14 @@ class AnswerRelevancy(BaseMetric):
     other.
     """
 
-    strictness: int = 3
     name: str = "answer_relevancy"
 
-    needs = _NEEDS
     asks = (REVERSE_QUESTION,)
     requests = "3 (fused 1)"
     scale = (-1.0, 1.0)
 
-    def __post_init__(self) -> None:
-        _check_strictness(self.strictness)
-        BaseMetric.__post_init__(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
-        draws = await _draw_questions(sample.answer, self.strictness, ask, self.examples)
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        draws = await self._draw(sample, ask)
         questions = [draw.question for draw in draws if draw.question.strip()]
         detail = {
             "questions": questions,
@@ -156,26 +167,8 @@ class AnswerRelevancy(BaseMetric):
         )
 
 
-def _check_strictness(strictness: int) -> None:
-    if strictness < 1:
-        msg = f"strictness must be at least 1, not {strictness}"
-        raise ConfigError(msg)
-
-
-async def _draw_questions(
-    answer: str, count: int, ask: AskLike, examples: Examples
-) -> list[ReverseQuestion]:
-    """Ask the judge ``count`` times for a question to which ``answer`` would be a reply.
-
-    Returns the judge's replies that are valid. If no reply is valid, raises the first error.
-    """
-    shown = {"answer": answer}
-    tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=examples) for i in range(count)]
-    return await valid_replies(tasks, ask)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReverseRelevancy(BaseMetric):
+class ReverseRelevancy(_QuestionMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
     The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`. Then the
@@ -183,33 +176,23 @@ class ReverseRelevancy(BaseMetric):
     describes the ratings 0, .25, .5, .75 and 1. The score is the mean of the ratings. The metric
     takes ``strictness`` + 1 judge requests (2 if tasks share requests).
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). If the judge generates only blank questions,
-    the score is undefined (``no_questions``). If the judge generates fewer questions than
-    ``strictness``, the score has the remark ``partial``. If the judge leaves out a similarity, the
-    score is undefined (``judge_incomplete``). A ``strictness`` below 1 raises `ConfigError`.
+    Special cases: If the judge generates only blank questions, the score is undefined
+    (``no_questions``). If the judge generates fewer questions than ``strictness``, the score has
+    the remark ``partial``. If the judge leaves out a similarity, the score is undefined
+    (``judge_incomplete``). A ``strictness`` below 1 raises `ConfigError`.
 
     Source: the article that describes multi-method relevancy, method "reverse". Unlike there, the
     score is undefined if the judge generates no question (there: 0), and a similarity that does not
     parse is an error (there: .5).
     """
 
-    strictness: int = 3
     name: str = "reverse_relevancy"
 
-    needs = _NEEDS
     asks = (REVERSE_QUESTION, SIMILARITIES)
     requests = "4 (fused 2)"
-    scale = (0.0, 1.0)
 
-    def __post_init__(self) -> None:
-        _check_strictness(self.strictness)
-        BaseMetric.__post_init__(self)
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
-        draws = await _draw_questions(sample.answer, self.strictness, ask, self.examples)
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        draws = await self._draw(sample, ask)
         questions = [draw.question for draw in draws if draw.question.strip()]
         if not questions:
             return self.undefined("no_questions")
@@ -238,10 +221,9 @@ class DecompositionRelevancy(BaseMetric):
 
     The metric takes 2 judge requests, one after the other.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). If the judge finds no sub-question, the score
-    is undefined (``no_questions``). If the judge leaves out a sub-question in its second reply, the
-    score is undefined (``judge_incomplete``).
+    Special cases: If the judge finds no sub-question, the score is undefined (``no_questions``). If
+    the judge leaves out a sub-question in its second reply, the score is undefined
+    (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "decomposition". There, each
     line of the judge's text is a sub-question, also a line of introduction; here the judge replies
@@ -251,14 +233,11 @@ class DecompositionRelevancy(BaseMetric):
 
     name: str = "decomposition_relevancy"
 
-    needs = _NEEDS
+    blank = _BLANK
     asks = (SUB_QUESTIONS, ADDRESSED)
     requests = "2"
-    scale = (0.0, 1.0)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         split = await ask(task_about(sample, SUB_QUESTIONS, self.examples))
         parts = [part for part in split.sub_questions if part.strip()][:_MAX_SUB_QUESTIONS]
         if not parts:
@@ -287,9 +266,7 @@ class IntentRelevancy(BaseMetric):
     The judge sees only the question and states the intent. Then the judge rates from 0 to 1 how far
     the answer fulfils the intent. The metric takes 2 judge requests, one after the other.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). If the intent is blank, the score is undefined
-    (``judge_incomplete``).
+    Special cases: If the intent is blank, the score is undefined (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "intent". Unlike there, the
     judge is asked again if it replies with prose or with a number out of range (there: .5).
@@ -297,14 +274,11 @@ class IntentRelevancy(BaseMetric):
 
     name: str = "intent_relevancy"
 
-    needs = _NEEDS
+    blank = _BLANK
     asks = (INTENT, INTENT_FULFILMENT)
     requests = "2"
-    scale = (0.0, 1.0)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         intent = (await ask(task_about(sample, INTENT, self.examples))).intent
         if not intent.strip():
             return self.undefined("judge_incomplete")
@@ -338,12 +312,10 @@ class MultiMethodRelevancy(BaseMetric):
     "addressed/sub-questions". The ``explanation`` is one of four sentences, by the height of the
     score.
 
-    Special cases: If there is no question, the score is undefined (``missing_question``). If there
-    is no answer, the score is 0 (``empty_answer``). Parts without a value are left out, and the
-    score has the remark ``partial``. If the parts without a value have more than half of the
-    weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has the
-    error of the first part. Weights that are negative, all 0 or for unknown parts raise
-    `ConfigError`.
+    Special cases: Parts without a value are left out, and the score has the remark ``partial``. If
+    the parts without a value have more than half of the weight, the score is undefined
+    (``judge_incomplete``). If all parts failed, the score has the error of the first part. Weights
+    that are negative, all 0 or for unknown parts raise `ConfigError`.
 
     Source: the article that describes multi-method relevancy. Unlike there, a part that failed has
     no value (there: .5), and the weights of the other parts are normalised.
@@ -353,13 +325,11 @@ class MultiMethodRelevancy(BaseMetric):
     weights: Mapping[str, float] = field(default_factory=lambda: dict(_PARTS), hash=False)
     name: str = "multi_method_relevancy"
 
-    needs = _NEEDS
+    blank = _BLANK
     asks = tuple(kind for kinds in _KINDS.values() for kind in kinds)
     requests = "9 (fused 3)"
-    scale = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for weights that cannot be used, and for examples that do not fit."""
         weights = self.weights.values()
         if not set(self.weights) <= set(_PARTS) or not all(0 <= w < math.inf for w in weights):
             msg = f"weights must map some of {', '.join(_PARTS)} to numbers from 0"
@@ -369,9 +339,7 @@ class MultiMethodRelevancy(BaseMetric):
             raise ConfigError(msg)
         BaseMetric.__post_init__(self)
 
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        if score := self.blank_score(sample, question=None, answer=0.0):
-            return score
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         parts = self._parts()
         outcomes = await asyncio.gather(
             *(part.measure(sample, ask, embed) for part in parts.values()), return_exceptions=True

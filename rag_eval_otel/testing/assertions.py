@@ -17,7 +17,7 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import get_tracer_provider
 
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, thresholds_of
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import aevaluate, run_now
 from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge
@@ -26,7 +26,6 @@ from rag_eval_otel.live.recorded import passages_of
 from rag_eval_otel.metrics import FunctionMetric, MetricFunction
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.runtime.providers import attachment_of
-from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import Evaluation, Sample, Score
 
 _PAIR = 2  # an answer and its contexts

@@ -20,9 +20,8 @@ from rag_eval_otel.capture.otlp import ExportedSpan, TracePart, parts_of, spans_
 from rag_eval_otel.capture.otlp_files import LONGEST, VALUES, Message, values_in
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
 from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import MAX_TEXT_CHARS, Config
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.limits import MAX_TEXT_CHARS
 from rag_eval_otel.tools.rows import iso
 from rag_eval_otel.types import Passage, Sample
 

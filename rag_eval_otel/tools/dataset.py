@@ -22,6 +22,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
+from rag_eval_otel.config import Limit, thresholds_of
 from rag_eval_otel.errors import ConfigError, FailedRowError, RedactionError
 from rag_eval_otel.evaluation import (
     Measurement,
@@ -32,12 +33,10 @@ from rag_eval_otel.evaluation import (
 )
 from rag_eval_otel.judge.budget import Budget as RunBudget
 from rag_eval_otel.judge.prompting import clipped
-from rag_eval_otel.limits import Limit
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.runtime.guard import require, silence
-from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.tools.cache import ScoreCache, open_cache
 from rag_eval_otel.tools.compare import Comparison, Versions, compare_rows
 from rag_eval_otel.tools.gate import ANY_RANGE, Gate, GateCheck, GateResult

@@ -20,8 +20,13 @@ from rag_eval_otel.capture.otlp import as_attributes
 from rag_eval_otel.capture.otlp_files import Message
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.export.backends import langfuse
 from rag_eval_otel.export.backends.annotation import OVERALL, backend_error
+from rag_eval_otel.export.backends.clients import (
+    LANGFUSE_ADDRESSES,
+    LANGFUSE_KEYS,
+    langfuse_client,
+    langfuse_errors,
+)
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.collect import Collected
 
@@ -236,7 +241,7 @@ _OBSERVATIONS: Final = 100  # in a request; their texts may be long
 _SCORES: Final = 100  # in a request, the most that Langfuse allows
 _CUT: Final = 200  # characters after which Langfuse cuts values of metadata that are not asked for
 _ASKED: Final = 6_000  # the most characters of names of metadata in the address of a request
-_LANGFUSE: Final = (langfuse.ADDRESS, langfuse.PUBLIC_KEY, langfuse.SECRET_KEY)
+_LANGFUSE: Final = (LANGFUSE_ADDRESSES[0], *LANGFUSE_KEYS)
 _MESSAGES: Final = ("gen_ai.input.messages", "gen_ai.output.messages")
 _NOT_KEPT: Final = frozenset({"openinference.instrumentation.llama_index"})
 _MODEL_CALL: Final = {"openinference.span.kind": "LLM"}
@@ -265,7 +270,7 @@ def langfuse_messages(
     package ``langfuse``.
     """
     require("langfuse.api", "langfuse")
-    client, errors = langfuse.api_client(), langfuse.errors()
+    client, errors = langfuse_client(), langfuse_errors()
     labels: dict[tuple[str, str], str] = {}
     asked = {"attributes", "resourceAttributes", "scope"}
     cursor: str | None = None

@@ -20,14 +20,13 @@ from acme import lose_a_score
 from drifts import drifted
 from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, limits_of
 from rag_eval_otel.drift import DriftMonitor
 from rag_eval_otel.environment import variable
 from rag_eval_otel.export.drift import DriftTelemetry
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint
-from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.scorer import Spending
 from rag_eval_otel.live.store import HoldLimits, Store
 from rag_eval_otel.metrics import METRICS

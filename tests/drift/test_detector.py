@@ -13,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval_otel.drift import BettingDetector, detector
-from rag_eval_otel.drift.detector import count_ignored
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.guard import LimitedLog
-from rag_eval_otel.testing import ManualClock
 
 GOOD, BAD = (0.08, 0.24, 0.68), (0.24, 0.40, 0.36)
 
@@ -174,20 +171,6 @@ def test_invalid_values_are_counted_and_ignored(values: list[Any]) -> None:
     assert found.count == len(scored)
     assert found.ignored == len(values) - len(scored) - values.count(None)
     assert math.isfinite(found.log10_evidence)
-
-
-def test_invalid_values_are_logged_again_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """The next warning says how many were left out."""
-    clock, ignored = ManualClock(), 0
-    log = LimitedLog(clock=clock)
-    for _ in range(2):
-        for value in (7.0, 8.0, 9.0):
-            ignored = count_ignored(value, ignored, log=log)
-        clock.advance(60)
-    first, second = (record.getMessage() for record in caplog.records)
-    assert ignored == 6
-    assert "ignored 7.0" in first
-    assert second.endswith("(2 more such messages were left out)")
 
 
 def test_the_first_invalid_value_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -43,7 +43,6 @@ class Reports(list[Any]):
 
     @property
     def drifts(self) -> list[Drift]:
-        """The alarms."""
         return [one for one in self if isinstance(one, Drift)]
 
 

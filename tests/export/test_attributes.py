@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from rag_eval_otel.export.attributes import MAX_EXPLANATION, enrich, score_attributes
+from rag_eval_otel.export.attributes import MAX_EXPLANATION, copied, score_attributes
 from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
@@ -115,7 +115,8 @@ def test_an_enriched_copy_keeps_all_fields(limit: int, count: int) -> None:
     """Dropped counts are kept, and the original span is unchanged."""
     span = ended(limit, count)
     before = dict(span.attributes or {})
-    copy = enrich(span, {"rag.evaluation.status": "scored"})
+    added = {**before, "rag.evaluation.status": "scored"}
+    copy = copied(span, attributes=added, events=span.events)
     assert dict(copy.attributes or {}) == {**before, "rag.evaluation.status": "scored"}
     assert copy.dropped_attributes == span.dropped_attributes == max(0, count - limit)
     assert dict(span.attributes or {}) == before

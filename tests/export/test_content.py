@@ -303,11 +303,9 @@ class Noting(SpanProcessor):
     """A processor that keeps the spans it gets."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self.spans: list[ReadableSpan] = []
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Note it."""
         self.spans.append(span)
 
 
@@ -349,7 +347,6 @@ class Broken:
     bare = staticmethod(STRIP.bare)
 
     def shown(self, _: ReadableSpan) -> ReadableSpan:
-        """Fail."""
         raise RuntimeError
 
 

@@ -36,18 +36,6 @@ def test_an_alarm_is_an_event_and_counted() -> None:
     assert isinstance(told[0], Drift)
 
 
-def test_the_gauge_keeps_the_evidence_of_an_alarm_for_two_collections() -> None:
-    """Without a cool-down the evidence itself restarts at zero."""
-    backend = Backend(cooldown=0)
-    backend.score(*[1.0] * 100)
-    while not backend.events():
-        backend.score(0.0)
-    name = "rag.evaluation.drift.log10_evidence"
-    values = [backend.points(name)[0].value for _ in range(3)]
-    assert values[0] == values[1] >= 2
-    assert values[2] == 0
-
-
 @pytest.mark.slow
 def test_the_gauge_merges_all_pipelines_of_a_provider() -> None:
     """A pipeline that no longer exists has no values."""

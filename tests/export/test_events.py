@@ -23,15 +23,12 @@ class Noted:
     """A logger provider and logger that keeps the attributes of events."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.attributes: list[Mapping[str, Any]] = []
 
     def get_logger(self, *_: object, **__: object) -> Noted:
-        """Return the only logger."""
         return self
 
     def emit(self, *, attributes: Mapping[str, Any], **_: object) -> None:
-        """Note an event."""
         self.attributes.append(attributes)
 
 

@@ -15,10 +15,10 @@ from live import App, attached
 from openai_server import HttpReply, ScriptedOpenAI
 from pipeline import OnesEmbedder
 from rag_eval_otel import Sample, aevaluate
+from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.judge.budget import NANO, Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.limits import limits_of
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock

@@ -27,7 +27,6 @@ class GoldenJudge:
     """Answers by prompt, as the judge of one row of a case does."""
 
     def __init__(self, case: Case, row: Row | None = None) -> None:
-        """Read the ``judge`` block of ``row``, by default of the only one."""
         row = row or rows_of(case)[0]
         script = SCRIPTS.get(case["metric"], _nothing)
         failed = row.judge.get("error") or row.judge.get("transport_error")
@@ -36,7 +35,6 @@ class GoldenJudge:
         self._replies: Replies = {prompt: iter(replies) for prompt, replies in found.items()}
 
     def __call__(self, prompt: str) -> object:
-        """Return the next reply to ``prompt``."""
         if self._down:
             return JudgeTransportError("scripted")
         return next(self._replies.get(prompt, iter(())), None)

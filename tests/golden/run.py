@@ -38,7 +38,6 @@ class Outcome:
     refused: str = ""
 
     def __str__(self) -> str:
-        """Say it in a line."""
         if self.refused:
             return self.refused
         if len(self.scores) == 1:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel.config import Limit
 from rag_eval_otel.embed import Batches, Embed, OpenAIEmbedder
 from rag_eval_otel.errors import (
     JudgeError,
@@ -18,7 +19,6 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import deadline, time_limit
 from rag_eval_otel.judge.usage import attempt
-from rag_eval_otel.limits import Limit
 from rag_eval_otel.types import Usage, Vectors
 from virtual_time import run_virtually
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import redis
 
+from rag_eval_otel.config import Limit, limits_of
 from rag_eval_otel.errors import (
     BudgetSpentError,
     ConfigError,
@@ -27,7 +28,6 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.budget import Budget, RedisCounts, SlidingWindow
 from rag_eval_otel.judge.usage import Ledger, Meter, attempt, measuring, shares, will_attempt
-from rag_eval_otel.limits import Limit, limits_of
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Usage

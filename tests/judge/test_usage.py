@@ -12,13 +12,13 @@ import pytest
 
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import Sample, aevaluate
+from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.judge.models import ProtectedJudge
 from rag_eval_otel.judge.openai import OpenAIJudge, usage_of
-from rag_eval_otel.limits import limits_of
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.prices import Price, Prices, _list_price, load_prices
 from rag_eval_otel.testing import FakeJudge

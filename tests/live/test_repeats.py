@@ -13,9 +13,9 @@ import pytest
 from live import attached
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Config, Sample
+from rag_eval_otel.config import limits_of
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.scorer import SharedEvaluations, Spending, build_measurement
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.sampling import Sampling

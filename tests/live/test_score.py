@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from pipeline import SOURCES, Source, good_judge, running, turns_counted
+from rag_eval_otel.config import TURNS, Limit
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
-from rag_eval_otel.limits import TURNS, Limit
 from rag_eval_otel.live.scorer import Admission
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeJudge, ManualClock

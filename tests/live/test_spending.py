@@ -10,10 +10,10 @@ import pytest
 from live import attached
 from openai_server import ScriptedOpenAI
 from rag_eval_otel import Config, Sample
+from rag_eval_otel.config import limits_of
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.scorer import Spending, build_budget, build_measurement
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.metrics.groundedness import Faithfulness

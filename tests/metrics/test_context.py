@@ -73,29 +73,6 @@ def test_no_judge_is_no_number(
 
 
 @pytest.mark.parametrize(
-    ("make", "texts", "reason"),
-    [
-        (RELEVANCE, {"question": ""}, "missing_question"),
-        (RELEVANCE, {"question": " ", "contexts": []}, "missing_question"),
-        (RELEVANCE, {"contexts": []}, "no_context"),
-        (RELEVANCE, {"contexts": ["", " \n"]}, "no_context"),
-        (GROUNDEDNESS, {"answer": ""}, "empty_answer"),
-        (GROUNDEDNESS, {"answer": "\n", "contexts": []}, "empty_answer"),
-        (GROUNDEDNESS, {"contexts": []}, "no_context"),
-        (GROUNDEDNESS, {"contexts": ["", " \n"]}, "no_context"),
-    ],
-)
-def test_blank_is_zero_without_a_request(
-    make: Callable[[], Metric], texts: dict[str, Any], reason: str
-) -> None:
-    """Nothing retrieved, asked or answered is 0, and says why."""
-    judge = rated(2, 2)
-    score = scored(make(), judge, **texts)
-    assert (score.value, score.reason, score.label) == (0.0, reason, "fail")
-    assert judge.requests == []
-
-
-@pytest.mark.parametrize(
     ("make", "texts"),
     [
         (RELEVANCE, {"question": "One. Two?", "contexts": ["One."]}),

@@ -135,7 +135,7 @@ def test_the_order_of_contexts_does_not_count(name: str, seed: int, data: st.Dat
 def test_what_is_missing_is_named(name: str, texts: dict[str, Any]) -> None:
     """Without a text it needs, a metric gives 0 or nothing, says why, and asks no judge in vain."""
     (field,) = texts
-    metric = METRICS[name]()
+    metric: Any = METRICS[name]()
     judge = FakeJudge(script())
     score = score_of(metric, judge, **texts)
     reasons = {
@@ -158,6 +158,7 @@ def test_what_is_missing_is_named(name: str, texts: dict[str, Any]) -> None:
     }
     if field in metric.needs and not optional:
         assert score.reason == reasons[field]
+        assert field not in metric.blank or score.value == metric.blank[field]
         assert score.value in {None, 0.0, 1.0 if name == "correctness" else 0.0}
         assert judge.requests == []
 

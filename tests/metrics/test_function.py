@@ -269,15 +269,12 @@ class Revised:
     """An object that is called, with a revision."""
 
     def __init__(self, revision: object) -> None:
-        """Keep the revision."""
         self.revision = revision
 
     def __call__(self, _: Sample) -> float:
-        """Return a number."""
         return 1.0
 
     def method(self, _: Sample) -> float:
-        """Return a number."""
         return 1.0
 
 
@@ -288,7 +285,6 @@ class Weighted:
     weight: float
 
     def __call__(self, _: Sample) -> float:
-        """Return the weight."""
         return self.weight
 
 

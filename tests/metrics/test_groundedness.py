@@ -127,15 +127,6 @@ def test_without_context_nothing_is_backed(contexts: list[str]) -> None:
     assert score.detail == {"statements": CLAIMS, "verdicts": [0, 0, 0]}
 
 
-@pytest.mark.parametrize("metric", [Faithfulness(form="full"), StatementFaithfulness(form="full")])
-@pytest.mark.parametrize("answer", ["", " \n"])
-def test_no_answer_is_undefined(metric: Metric, answer: str) -> None:
-    """An empty answer claims nothing, and nobody is asked."""
-    evaluation, asked = evaluated(metric, judge_of([]), answer=answer)
-    score = evaluation.scores[0]
-    assert (score.status, score.reason, asked) == ("undefined", "empty_answer", [])
-
-
 @pytest.mark.parametrize(
     ("rounds", "status", "reason"),
     [

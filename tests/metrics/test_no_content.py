@@ -27,7 +27,6 @@ class Watched:
         self._judge = LexicalJudge()
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Note ``tasks`` and answer them."""
         self.asked.extend(tasks)
         return await self._judge.reply(tasks)
 

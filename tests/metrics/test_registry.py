@@ -32,7 +32,6 @@ class Own:
     asks: ClassVar[tuple[()]] = ()
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return a number."""
         return Score(name=self.name, value=1.0)
 
 

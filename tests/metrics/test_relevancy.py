@@ -105,25 +105,6 @@ def test_no_value(draws: list[object], status: str, reason: str) -> None:
     assert (score.value, score.status, score.reason) == (None, status, reason)
 
 
-@pytest.mark.parametrize(
-    ("texts", "value", "reason"),
-    [
-        ({"question": ""}, None, "missing_question"),
-        ({"question": " \n"}, None, "missing_question"),
-        ({"question": "", "answer": ""}, None, "missing_question"),
-        ({"answer": ""}, 0.0, "empty_answer"),
-        ({"answer": "\t"}, 0.0, "empty_answer"),
-    ],
-)
-def test_nobody_is_asked_about_nothing(
-    texts: dict[str, str], value: float | None, reason: str
-) -> None:
-    """A blank question or answer is settled without a request."""
-    evaluation = evaluated(draw("same"), **texts)
-    assert (evaluation.scores[0].value, evaluation.scores[0].reason) == (value, reason)
-    assert evaluation.usage.judge_requests == evaluation.usage.embedding_requests == 0
-
-
 def test_strictness_is_at_least_one() -> None:
     """No drawing at all cannot be asked for."""
     with pytest.raises(ValueError, match="strictness must be at least 1, not 0"):

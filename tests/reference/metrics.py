@@ -22,9 +22,9 @@ from rag_eval_otel.metrics import (
     groundedness,
     ranking,
     relevancy,
+    scale_of,
 )
 from rag_eval_otel.metrics.base import MISSING, Metric
-from rag_eval_otel.metrics.registry import scale_of
 from reference.counts import count
 
 HERE = Path(__file__).parent
@@ -120,8 +120,9 @@ def described(metric: Any) -> str:
     """Return the description of a metric as Markdown."""
     text = inspect.cleandoc(getattr(metric, "about", None) or metric.__doc__ or "")
     plain = text.replace("``", "`")
-    blank = "".join(f" {_blank(*item)}" for item in getattr(metric, "blank", {}).items())
-    return "\n\n".join([_FENCED.sub(_fence, f"{plain}\n").strip(), blank.strip()]).strip()
+    blanks = {} if isinstance(metric, type) else metric.blank
+    blank = " ".join(_blank(*item) for item in blanks.items())
+    return "\n\n".join([_FENCED.sub(_fence, f"{plain}\n").strip(), blank]).strip()
 
 
 def _blank(field: str, value: float | None) -> str:

@@ -3,7 +3,7 @@
 import pytest
 from opentelemetry.sdk.trace import Event
 
-from rag_eval_otel.export.attributes import ContentFilter, copied, enrich
+from rag_eval_otel.export.attributes import ContentFilter, copied
 from rag_eval_otel.worker.wire import (
     ReadableWireSpan,
     Receipt,
@@ -161,10 +161,11 @@ class TestReadable:
         expected.events.add(name="score", time_unix_nano=9).attributes.add(
             key="value"
         ).value.int_value = 1
-        enriched = enrich(
-            ReadableWireSpan(one),
-            {"rag.evaluation.status": "scored", "score": 1.0},
-            events=[Event("score", {"value": 1}, 9)],
+        read = ReadableWireSpan(one)
+        enriched = copied(
+            read,
+            attributes={**(read.attributes or {}), "rag.evaluation.status": "scored", "score": 1.0},
+            events=[*read.events, Event("score", {"value": 1}, 9)],
         )
         assert isinstance(enriched, ReadableWireSpan)
         enriched.written()

@@ -19,8 +19,8 @@ from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import PlainSpan, SpanView, metadata_in, word
 from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text
 from rag_eval_otel.capture.text import USUAL, Keys
+from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.limits import MAX_TEXT_CHARS
 from rag_eval_otel.log import log
 from rag_eval_otel.registry import Registry
 

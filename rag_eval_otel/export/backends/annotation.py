@@ -84,11 +84,10 @@ class Annotation:
 
         Beside a number, the name of the label is ``<name>.label``.
         """
-        parts: list[tuple[str, float | str | None]] = [(self.name, self.value)]
-        parts += [(f"{self.name}.label" if self.value is not None else self.name, self.label)]
+        label = self.name if self.value is None else f"{self.name}.label"
         return tuple(
             Part(id=self._id_of(name), name=name, value=value)
-            for name, value in parts
+            for name, value in ((self.name, self.value), (label, self.label))
             if value is not None
         )
 
@@ -106,10 +105,7 @@ class Annotation:
 
 
 def annotations_of(
-    evaluation: Evaluation,
-    *,
-    asking: frozenset[str],
-    explanations: bool = False,
+    evaluation: Evaluation, *, asking: frozenset[str], explanations: bool = False
 ) -> Iterator[Annotation]:
     """Yield an annotation for each score in ``evaluation`` that is a number, and the overall label.
 
@@ -121,16 +117,13 @@ def annotations_of(
         return
     is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
     offline = evaluation if is_offline else evaluation.offline
-    found = (
-        [] if offline is None else [(f"{semconv.OFFLINE}.", one, offline) for one in offline.scores]
-    )
-    found += [] if is_offline else [("", one, evaluation) for one in evaluation.scores]
-    for prefix, score, by in found:
-        if score.value is not None:
-            made = _of_score(score, by, span=span, asking=asking)
-            told = score.explanation if explanations and not prefix else None
-            told = exportable(told[:MAX_EXPLANATION]) if told else None
-            yield replace(made, name=f"{prefix}{made.name}", explanation=told)
+    for prefix, by in ((f"{semconv.OFFLINE}.", offline), ("", None if is_offline else evaluation)):
+        for score in () if by is None else by.scores:
+            if by is not None and score.value is not None:
+                made = _of_score(score, by, span=span, asking=asking)
+                told = score.explanation if explanations and not prefix else None
+                told = exportable(told[:MAX_EXPLANATION]) if told else None
+                yield replace(made, name=f"{prefix}{made.name}", explanation=told)
     if evaluation.label is not None:
         yield Annotation(
             name=OVERALL,

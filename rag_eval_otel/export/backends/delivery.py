@@ -35,7 +35,7 @@ from rag_eval_otel.export.backends.annotation import (
     annotation_of,
     annotations_of,
 )
-from rag_eval_otel.export.backends.langfuse import PUBLIC_KEY, SECRET_KEY
+from rag_eval_otel.export.backends.clients import LANGFUSE_KEYS
 from rag_eval_otel.export.metrics import Meters, add_gauge_source
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.fork import call_in_child
@@ -141,7 +141,8 @@ class Delivery:
         self._changed = threading.Condition(threading.RLock())
         self._waiting: list[_Entry] = []  # a heap
         self._sending: tuple[_Entry, ...] = ()
-        self._bytes = 0
+        self.size = 0
+        """About how many bytes the waiting annotations take in memory."""
         self._next = 0
         self._flushes = 0
         self._failures = 0
@@ -156,26 +157,20 @@ class Delivery:
         return len(self._waiting) + len(self._sending)
 
     @property
-    def size(self) -> int:
-        """About how many bytes the waiting annotations take in memory."""
-        return self._bytes
-
-    @property
     def is_half_full(self) -> bool:
         """Whether more than half of the items or bytes of the queue are taken."""
-        return 2 * len(self) > self._limits.items or 2 * self._bytes > self._limits.bytes
+        return 2 * len(self) > self._limits.items or 2 * self.size > self._limits.bytes
 
     def put(self, annotations: Iterable[Annotation]) -> None:
         """Queue ``annotations``; never wait. What has no room is dropped."""
         lost: Counter[Outcome] = Counter()
+        limits = self._limits
         with self._changed:
             for annotation in annotations:
+                size = self.size + annotation.size
                 if self._is_closed:
                     lost["shutdown"] += 1
-                elif (
-                    len(self) < self._limits.items
-                    and self._bytes + annotation.size <= self._limits.bytes
-                ):
+                elif len(self) < limits.items and size <= limits.bytes:
                     self._push(annotation)
                 else:
                     lost["overload"] += 1
@@ -214,7 +209,7 @@ class Delivery:
         with self._changed:
             self._is_closed = True
             left = (*self._waiting, *self._sending)
-            self._waiting, self._sending, self._bytes = [], (), 0
+            self._waiting, self._sending, self.size = [], (), 0
             self._changed.notify_all()
         missed = sum(entry.missed_since is not None for entry in left)
         lost = Counter[Outcome]({"not_found": missed, "shutdown": len(left) - missed})
@@ -289,7 +284,7 @@ class Delivery:
             if self._is_closed:  # `close` has counted the batch
                 return
             self._sending = ()
-            self._bytes -= sum(entry.annotation.size for entry in batch)
+            self.size -= sum(entry.annotation.size for entry in batch)
             if result is None:
                 ended["internal"] += len(batch)
             else:
@@ -300,12 +295,8 @@ class Delivery:
         self._last_error = next((str(error) for error in refused.values()), "")
         self._tell(ended, self._last_error or "docs/backends.md")
         if not ended and any(error.is_temporary for error in refused.values()):
-            self._log.write(
-                "again",
-                "%s did not take scores (%s); they are sent again; logged at most once a minute",
-                self.name,
-                self._last_error[:_QUOTED],
-            )
+            text = "%s did not take scores (%s); they are sent again; logged at most once a minute"
+            self._log.write("again", text, self.name, self._last_error[:_QUOTED])
 
     def _set_pace(self, errors: Iterable[BackendError]) -> None:
         """Pause after a failure of the backend, and shrink batches if it may be due to one."""
@@ -348,16 +339,14 @@ class Delivery:
             ended["expired"] += 1
             return
         entry.due = due
-        self._bytes += entry.annotation.size
+        self.size += entry.annotation.size
         heapq.heappush(self._waiting, entry)
 
     def _push(self, annotation: Annotation) -> None:
-        now = self._clock()
-        linger = self._limits.linger if not self._flushes else 0.0
-        entry = _Entry(now + linger, self._next, annotation, now)
-        heapq.heappush(self._waiting, entry)
+        now, linger = self._clock(), 0.0 if self._flushes else self._limits.linger
+        heapq.heappush(self._waiting, _Entry(now + linger, self._next, annotation, now))
         self._next += 1
-        self._bytes += annotation.size
+        self.size += annotation.size
 
     def _pause(self, failures: int) -> float:
         """Return the pause after so many failures: it doubles, and a half of it is random."""
@@ -371,33 +360,22 @@ class Delivery:
 
     def _tell(self, ended: Counter[Outcome], told: str) -> None:
         """Report annotations that have ended, and log why some were dropped."""
-        for outcome, number in ended.items():
-            if not number:
-                continue
+        text = "%s: %d scores were dropped (%s): %s; logged at most once a minute"
+        for outcome, number in (+ended).items():
             self._report(outcome, number)
             if outcome != "delivered":
-                self._log.write(
-                    outcome,
-                    "%s: %d scores were dropped (%s): %s; logged at most once a minute",
-                    self.name,
-                    number,
-                    outcome,
-                    told[:_QUOTED],
-                )
+                self._log.write(outcome, text, self.name, number, outcome, told[:_QUOTED])
 
 
 # --- the sink -------------------------------------------------------------------------------------
 
-_HERE = "rag_eval_otel.export.backends"
+_CLIENTS = "rag_eval_otel.export.backends.clients"
 
 BACKENDS = Registry(
     kind="backend",
     built_in={
-        "phoenix": f"{_HERE}.phoenix:Phoenix",
-        "mlflow": f"{_HERE}.mlflow:MLflow",
-        "langsmith": f"{_HERE}.langsmith:LangSmith",
-        "langfuse": f"{_HERE}.langfuse:Langfuse",
-        "opik": f"{_HERE}.opik:Opik",
+        name.lower(): f"{_CLIENTS}:{name}"
+        for name in ("Phoenix", "MLflow", "LangSmith", "Langfuse", "Opik")
     },
 )
 """Finds the class of a backend. Its instances are clients (see `annotation.Client`)."""
@@ -407,7 +385,7 @@ _NEEDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "phoenix": ("arize-phoenix-client", ()),
     "mlflow": ("mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
     "langsmith": ("langsmith", ()),
-    "langfuse": ("langfuse", (PUBLIC_KEY, SECRET_KEY)),
+    "langfuse": ("langfuse", LANGFUSE_KEYS),
     "opik": ("opik", ()),
 }
 """The package of a backend's client, and the variables without which the client cannot work."""
@@ -469,10 +447,11 @@ class BackendSink:
         """Send what waits; return False if not all backends took all of it in ``timeout`` s."""
         deadline = time.monotonic() + timeout
         begun = [(one, one.begin_flush()) for one in self.deliveries]
-        done = True
-        for one, limit in begun:
-            done = one.end_flush(limit, timeout=max(0.0, deadline - time.monotonic())) and done
-        return done
+        done = [
+            one.end_flush(limit, timeout=max(0.0, deadline - time.monotonic()))
+            for one, limit in begun
+        ]
+        return all(done)
 
     def close(self) -> None:
         for delivery in self.deliveries:
@@ -495,13 +474,9 @@ class BackendSink:
 
     def _count(self, name: str, outcome: Outcome, number: int) -> None:
         self.ended[name, outcome] += number
-        is_delivered = outcome == "delivered"
-        found = {semconv.BACKEND: name, semconv.OUTCOME: "delivered" if is_delivered else "dropped"}
-        self._meters.record(
-            semconv.BACKEND_SCORES,
-            number,
-            found if is_delivered else {**found, semconv.REASON: outcome},
-        )
+        told = {semconv.OUTCOME: "dropped", semconv.REASON: outcome}
+        told = {semconv.OUTCOME: outcome} if outcome == "delivered" else told
+        self._meters.record(semconv.BACKEND_SCORES, number, {semconv.BACKEND: name, **told})
 
     def _observe_queues(self) -> list[Observation]:
         return [Observation(len(one), {semconv.BACKEND: one.name}) for one in self.deliveries]

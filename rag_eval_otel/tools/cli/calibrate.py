@@ -12,12 +12,11 @@ from textwrap import shorten
 from typing import Any
 
 from rag_eval_otel.arguments import count_up_to
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, written_thresholds
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.prices import load_prices
-from rag_eval_otel.thresholds import written_thresholds
 from rag_eval_otel.tools.calibrate import (
     PERIODS,
     Calibration,

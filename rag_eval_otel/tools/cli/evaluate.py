@@ -15,17 +15,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rag_eval_otel.arguments import add_scoring_options, count_up_to, names, scoring_config
+from rag_eval_otel.arguments import add_scoring_options, count_up_to, scoring_config
 from rag_eval_otel.capture.otlp_files import read_messages
-from rag_eval_otel.config import Config
-from rag_eval_otel.environment import sdk_disabled
+from rag_eval_otel.config import Config, thresholds_of
+from rag_eval_otel.environment import names_in, sdk_disabled
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
-from rag_eval_otel.metrics import metric_names, resolve_metrics, with_thresholds
-from rag_eval_otel.metrics.registry import scale_of
+from rag_eval_otel.metrics import metric_names, resolve_metrics, scale_of, with_thresholds
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect
 from rag_eval_otel.tools.dataset import Budget, Run
@@ -74,7 +72,7 @@ _OPTIONS: Options = {
             "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object"
             " (default: RAG_EVAL_BACKENDS, if each row has a span)"
         ),
-        {"type": names},
+        {"type": names_in},
     ),
     "--cache FILE": (
         "cache of scores (default: OUTPUT.cache, deleted when all rows are scored)",
@@ -348,7 +346,7 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
     _require_conditions(options)
     # A metric without a drop gets the drop 0.
     drops = [
-        item if "=" in item else f"{item}=0" for text in options.no_worse for item in names(text)
+        item if "=" in item else f"{item}=0" for text in options.no_worse for item in names_in(text)
     ]
     gate = Gate(
         means=thresholds_of(",".join(options.fail_under), where="--fail-under"),
@@ -373,7 +371,7 @@ def _require_conditions(options: argparse.Namespace) -> None:
     A condition is empty if it is a variable that is not set. Then the gate would always pass.
     """
     for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
-        if not all(map(names, given)):
+        if not all(map(names_in, given)):
             msg = f"{option} is empty: name a metric, as in {option} faithfulness=0.8"
             raise ConfigError(msg)
     if (options.baseline is None) != (not options.no_worse):

@@ -24,11 +24,14 @@ from rag_eval_otel.export.backends.annotation import (
     Parallel,
     backend_error,
 )
-from rag_eval_otel.export.backends.langfuse import Langfuse
-from rag_eval_otel.export.backends.langsmith import LangSmith
-from rag_eval_otel.export.backends.mlflow import MLflow
-from rag_eval_otel.export.backends.opik import Opik, end_of_id
-from rag_eval_otel.export.backends.phoenix import Phoenix
+from rag_eval_otel.export.backends.clients import (
+    Langfuse,
+    LangSmith,
+    MLflow,
+    Opik,
+    Phoenix,
+    end_of_opik_id,
+)
 
 SCORE = Annotation(
     name="faithfulness",
@@ -462,7 +465,7 @@ def test_opik_gets_feedback_scores(fake: Fake) -> None:
     assert one.reason == "because\nLLM gpt; threshold: 0.5"
     assert (two.value, two.category_name) == (0.0, "fail")
     assert len(client.searches) == 2
-    assert end_of_id(1) in "".join(client.searches)
+    assert end_of_opik_id(1) in "".join(client.searches)
 
 
 def test_opik_does_not_know_the_span_yet(fake: Fake) -> None:

@@ -89,7 +89,6 @@ class Unthreaded(Delivery):
         """Start no thread."""
 
     def run(self, seconds: float = 10_000.0) -> list[float]:
-        """Send what is due within ``seconds``; return the pauses."""
         end, pauses = self.now + seconds, list[float]()
         while True:
             left = self.send_due()
