@@ -24,7 +24,6 @@ class Backend:
     """The drift sink of a pipeline, and the telemetry it exports."""
 
     def __init__(self, **options: Any) -> None:
-        """Watch with ``options``."""
         self.reader = InMemoryMetricReader()
         self.logs = InMemoryLogRecordExporter()
         provider = LoggerProvider()

@@ -13,7 +13,6 @@ from rag_eval_otel.testing import FakeJudge
 
 
 def measurement(endpoint: Endpoint) -> Measurement:
-    """Return a measurement with a judge that is asked by way of ``endpoint``."""
     judge = ProtectedJudge(FakeJudge(lambda _: {}), endpoint)
     return Measurement(metrics=(), judge=judge, embedder=HashingEmbedder())
 
@@ -27,7 +26,6 @@ class Left:
 
 
 def report(endpoint: Endpoint, *outcomes: Outcome, not_sent: str | None = None) -> None:
-    """Tell the observers of ``endpoint`` of attempts, and of a request that was not sent."""
     for outcome in outcomes:
         for observe in endpoint.observers:
             observe(AttemptResult(endpoint=endpoint.name, outcome=outcome, seconds=0.4))

@@ -81,27 +81,22 @@ class App:
 
     @staticmethod
     def below(parent: Span | None) -> Context:
-        """Return the context in which spans are below ``parent``, or are roots."""
         return Context() if parent is None else set_span_in_context(parent)
 
     def plain(self, name: str, parent: Span | None = None) -> Span:
-        """Start a span of the application, no step of RAG, below ``parent``."""
         tracer = self.provider.get_tracer("app")
         return tracer.start_span(name, context=self.below(parent))
 
     def step(self, kind: str, parent: Span | None = None, **attributes: Any) -> Span:
-        """Start a step of RAG of ``kind`` (CHAIN, RETRIEVER, LLM ...) below ``parent``."""
         attributes = {KIND: kind, **attributes}
         return self.tracer.start_span(
             kind.lower(), context=self.below(parent), attributes=attributes
         )
 
     def chain(self, number: int = 1, parent: Span | None = None) -> Span:
-        """Start the span that stands for turn ``number``."""
         return self.step("CHAIN", parent, **answered(number))
 
     def retrieve(self, number: int, parent: Span | None) -> Span:
-        """Record the retrieval of turn ``number``, from start to end."""
         span = self.step("RETRIEVER", parent, **retrieved(number))
         span.end()
         return span
@@ -113,7 +108,6 @@ class App:
         return span
 
     def turn(self, number: int = 1, parent: Span | None = None) -> Span:
-        """Record a turn, from start to end; return the span that stands for it."""
         chain = self.chain(number, parent)
         self.retrieve(number, chain)
         self.generate(number, chain)
@@ -129,13 +123,11 @@ class App:
         return [span.name for span in self.exported()]
 
     def status_of(self, span: Span) -> Any:
-        """Return the status with which ``span`` left, once; None if it has no scores."""
         own = span.get_span_context().span_id
         (found,) = [one for one in self.exported() if one.context.span_id == own]
         return (found.attributes or {}).get(STATUS)
 
     def statuses(self) -> Counter[Any]:
-        """Count the spans that have left by status."""
         return Counter((span.attributes or {}).get(STATUS) for span in self.exported())
 
     def counted(self) -> dict[tuple[Any, Any], int]:
@@ -144,11 +136,9 @@ class App:
         return {_key(point.attributes): int(point.value) for point in points}
 
     def counted_by(self, name: str, attribute: str) -> dict[Any, int]:
-        """Return the counter ``name`` by the values of ``attribute``."""
         return {point.attributes[attribute]: int(point.value) for point in self.points(name)}
 
     def points(self, name: str) -> list[Any]:
-        """Return the data points of the metric ``name``."""
         data = self.reader.get_metrics_data()
         metrics = (
             metric
@@ -160,7 +150,6 @@ class App:
         return [point for metric in metrics for point in metric.data.data_points]
 
     def scored_spans(self) -> Counter[int]:
-        """Count the evaluation events by the id of their span."""
         records = (data.log_record for data in self.events.get_finished_logs())
         found = [one for one in records if one.event_name == "gen_ai.evaluation.result"]
         names = {(one.attributes or {})["gen_ai.evaluation.name"] for one in found}
@@ -198,7 +187,6 @@ def answered(number: int) -> dict[str, Any]:
 
 
 def retrieved(number: int) -> dict[str, Any]:
-    """Return the attributes of a retriever."""
     texts = told(number)
     documents = {f"retrieval.documents.{i}.document.content": t for i, t in enumerate(texts)}
     return {"input.value": asked(number), **documents}

@@ -240,7 +240,6 @@ class ScriptedOpenAI:
 
     @property
     def base_url(self) -> str:
-        """The URL that clients of the OpenAI API take as `base_url`."""
         return self._server.url + _BASE
 
     @property

@@ -137,7 +137,6 @@ Received: TypeAlias = "ReceivedSpan | ReceivedLog | ReceivedMetric"
 
 
 def read_spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
-    """Yield the spans in an OTLP export request."""
     for group in request.resource_spans:
         resource = _attributes(group.resource.attributes)
         for part in group.scope_spans:
@@ -146,7 +145,6 @@ def read_spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
 
 
 def read_logs(request: ExportLogsServiceRequest) -> Iterator[ReceivedLog]:
-    """Yield the log records in an OTLP export request."""
     for group in request.resource_logs:
         resource = _attributes(group.resource.attributes)
         for part in group.scope_logs:
@@ -369,7 +367,6 @@ class OtlpReceiver:
 
     @property
     def grpc_endpoint(self) -> str:
-        """The endpoint for gRPC exporters, without TLS."""
         return f"http://127.0.0.1:{self._grpc_port}"
 
     @property
@@ -378,11 +375,9 @@ class OtlpReceiver:
         return self._http.url
 
     def spans(self) -> list[ReceivedSpan]:
-        """Return the received spans, in the order of arrival."""
         return self._of_type(ReceivedSpan)
 
     def logs(self) -> list[ReceivedLog]:
-        """Return the received log records, in the order of arrival."""
         return self._of_type(ReceivedLog)
 
     def metrics(self) -> list[ReceivedMetric]:

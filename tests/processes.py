@@ -76,11 +76,9 @@ class Stage:
             return process.returncode, out, err
 
     def spans(self, name: str = "turn") -> list[ReceivedSpan]:
-        """Return the spans called ``name`` that have arrived."""
         return [span for span in self.receiver.spans() if span.name == name]
 
     def statuses(self) -> Counter[Any]:
-        """Count the spans of turns that have arrived, by their status."""
         return Counter(span.attributes.get(_STATUS) for span in self.spans())
 
 

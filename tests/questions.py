@@ -14,7 +14,6 @@ from rag_eval_otel.judge.tasks import Task
 
 
 def reverse_question(answer: str, *, draw: int) -> Task[ReverseQuestion]:
-    """Ask for a question that the answer answers."""
     return kinds.REVERSE_QUESTION.task({"answer": answer}, draw=draw)
 
 
@@ -24,7 +23,6 @@ def statements(question: str, answer: str) -> Task[Statements]:
 
 
 def verdicts(contexts: Sequence[str], claims: Sequence[str], *, draw: int = 0) -> Task[Verdicts]:
-    """Ask for a verdict on each claim."""
     return kinds.VERDICTS.task({"contexts": contexts, "statements": claims}, draw=draw)
 
 
@@ -37,7 +35,6 @@ def judged_statements(
 
 
 def context_relevance(question: str, contexts: Sequence[str], *, voice: int) -> Task[Rating]:
-    """Ask one of the two judges of context relevance."""
     kind = kinds.CONTEXT_RELEVANCE[voice - 1]
     return kind.task({"question": question, "contexts": contexts})
 

@@ -40,7 +40,6 @@ class InlineEvaluator(BackgroundEvaluator):
     """Does one job at a time, in the thread that submits it. No job may wait for anything."""
 
     def submit(self, job: Job) -> bool:
-        """Do ``job``."""
         with self._lock:
             if not job.begin():
                 return True
@@ -57,14 +56,12 @@ class NotingInstruments(InstrumentSink):
     """Notes the reasons of skipped turns, and internal errors."""
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__(MeterProvider())
         self.reasons: list[SkipReason] = []
         self.errors: list[str] = []
         self.outcomes: Counter[tuple[str, str | None]] = Counter()
 
     def turn(self, outcome: Any, reason: Any = None) -> None:
-        """Note the outcome of a turn."""
         self.outcomes[outcome, reason] += 1
         if outcome == "skipped":
             self.reasons.append(reason)
@@ -80,7 +77,6 @@ class NotingMeasurement(Measurement):
     samples: list[Sample]
 
     async def of_prepared(self, sample: Sample, _cut: Mapping[str, int]) -> Evaluation:
-        """Note ``sample``."""
         self.samples.append(sample)
         return Evaluation(scores=())
 
@@ -128,7 +124,6 @@ class Capture:
         return self.exporter.get_finished_spans()
 
     def span(self, name: str) -> ReadableSpan:
-        """Return the exported span called ``name``."""
         (found,) = [span for span in self.spans if span.name == name]
         return found
 
@@ -160,12 +155,10 @@ class NotingIntake:
     on_call: Callable[[str], None]
 
     def finished(self, tree: RunTree) -> None:
-        """Hand ``tree`` on."""
         self.on_call("finished")
         self.inner.finished(tree)
 
     def evicted(self, tree: RunTree) -> None:
-        """Hand ``tree`` on."""
         self.on_call("evicted")
         self.inner.evicted(tree)
 
@@ -300,7 +293,6 @@ def begin_turn(captured: Capture, number: int = 1) -> tuple[Run, Run, Run]:
 
 
 def run_turn(captured: Capture, number: int = 1) -> tuple[Run, Run, Run]:
-    """Run a whole turn."""
     write, search, root = begin_turn(captured, number)
     finish(captured, write, root)
     return write, search, root

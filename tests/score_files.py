@@ -28,7 +28,6 @@ def jsonl(path: Path, rows: Iterable[Any]) -> Path:
 
 
 def page_of(path: Path, *options: str) -> str:
-    """Return the page that the command writes on the file at ``path``."""
     output = path.with_name("page.html")
     assert main(["report", str(path), "-o", str(output), *options]) == 0
     return output.read_text(encoding="utf-8")
@@ -89,14 +88,12 @@ def event(index: int, *, service: str = "shop", **found: Any) -> dict[str, Any]:
 
 
 def otlp_json(message: Any) -> Any:
-    """Return ``message`` as OTLP JSON: enumerations are numbers, and ids hexadecimal."""
     text = json.dumps(MessageToDict(message, use_integers_for_enums=True))
     ids = re.compile(r'"((?:trace|span|parentSpan)Id)": "([^"]*)"')
     return json.loads(ids.sub(lambda m: f'"{m[1]}": "{b64decode(m[2]).hex()}"', text))
 
 
 def exported(app: App) -> list[Any]:
-    """Return the export requests of ``app``."""
     metrics = app.reader.get_metrics_data()
     assert metrics is not None
     return [

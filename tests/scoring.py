@@ -82,7 +82,6 @@ GOOD: Mapping[str, Answer] = {
 
 
 def levels_shown(task: Task[Any]) -> list[float]:
-    """Return the levels of the rubric that ``task`` shows."""
     return [float(line.partition(":")[0]) for line in task.text("rubric").splitlines()]
 
 
@@ -120,7 +119,6 @@ def evaluated(
 
 
 def score_of(metric: Metric, judge: FakeJudge | None = None, **options: Any) -> Score:
-    """Return the only score of `evaluated`."""
     return evaluated(metric, judge, **options).scores[0]
 
 
@@ -141,7 +139,6 @@ class AnyJudge(FakeJudge):
     """
 
     def __init__(self, seed: int, *, failures: float = 0.0) -> None:
-        """Fail at that rate; ``seed`` decides everything."""
         super().__init__(self._any)
         self._seed = seed
         self._failures = failures

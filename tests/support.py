@@ -72,7 +72,6 @@ def text_asked(body: Mapping[str, Any]) -> str:
 
 
 def drawings_asked(body: Mapping[str, Any]) -> int:
-    """Return how many drawings of one question a chat request asks for."""
     told = re.search(r"^Do this (\d+) times", text_asked(body), flags=re.MULTILINE)
     return int(told[1]) if told else 1
 

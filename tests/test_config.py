@@ -70,7 +70,6 @@ GRPC, HTTP = ("otlp_proto_grpc",), ("otlp_proto_http",)
 
 
 def variable(option: str) -> str:
-    """Return the name of the variable of an option."""
     return f"RAG_EVAL_{option.upper()}"
 
 

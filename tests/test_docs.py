@@ -66,7 +66,6 @@ def test_links_to_headings_lead_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub and MkDocs make of the headings of ``page``."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -143,7 +142,6 @@ SIGNALS = ("TRACES", "METRICS", "LOGS")
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Run the complete examples of all pages in one process, and return what each printed."""
     codes = {name: found["code"] for name, found in PLAIN.items()}
     folder = tmp_path_factory.mktemp("examples")
     printed: dict[str, str] = json.loads(run(folder, "-c", RUN_ALL, stdin=json.dumps(codes)))

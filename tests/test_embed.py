@@ -81,7 +81,6 @@ def test_a_vector_points_where_it_points(row: list[float]) -> None:
 
 
 def hashed(*texts: str, dimensions: int = 1024) -> Vectors:
-    """Embed texts offline."""
     return asyncio.run(HashingEmbedder(dimensions).embed(texts))
 
 
@@ -141,11 +140,9 @@ class AsyncEmbeddings(WordEmbeddings):
     """Embeddings that have no synchronous form."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Refuse."""
         raise NotImplementedError
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed several texts."""
         return [self.embed_query(text) for text in texts]
 
 
@@ -206,7 +203,6 @@ def test_openai_is_sent_text_that_is_no_unicode() -> None:
 
 
 def row(index: object, embedding: object) -> dict[str, object]:
-    """Return one item of an embeddings reply."""
     return {"object": "embedding", "index": index, "embedding": embedding}
 
 
@@ -307,11 +303,9 @@ class Shaped:
     """Returns whatever it is given, for any texts."""
 
     def __init__(self, rows: Any) -> None:
-        """Return ``rows``."""
         self.rows = rows
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the rows."""
         return self.rows
 
 
@@ -326,12 +320,10 @@ class Stalled:
     """Never answers; says when it was asked, and whether it was given up."""
 
     def __init__(self) -> None:
-        """Wait to be asked."""
         self.asked = asyncio.Event()
         self.given_up = False
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Wait for ever."""
         self.asked.set()
         try:
             await asyncio.Event().wait()

@@ -49,7 +49,6 @@ class Own:
     asks: ClassVar[tuple[()]] = ()
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the outcome, or raise it."""
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.outcome  # type: ignore[no-any-return]
@@ -135,7 +134,6 @@ class Renamed(FakeJudge):
     """Answers under another name than it is asked by."""
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Answer as the fake does, as another model."""
         replies = await super().reply(group)
         return Replies(parts=replies.parts, model="gpt-x-2026", usage=replies.usage)
 
@@ -211,15 +209,12 @@ class Failing:
     model = "failing"
 
     def __init__(self, error: Exception) -> None:
-        """Raise ``error``."""
         self.error = error
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Raise the error."""
         raise self.error
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Raise the error."""
         raise self.error
 
 
@@ -264,7 +259,6 @@ class Halting:
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Answer, or wait for ever."""
         if any(task.prompt == self.prompt for task in group):
             self.asked.set()
             try:

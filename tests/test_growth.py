@@ -86,7 +86,6 @@ SCORING: Mapping[str, growth.Read] = {  # of the texts that are scored
 
 @pytest.fixture(scope="module")
 def expressions() -> list[tuple[str, int, list[str]]]:
-    """Return the regular expressions of the package, with the methods that it calls."""
     program = Path(growth.__file__)
     run = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
     return [(pattern, flags, methods) for pattern, flags, methods in json.loads(run.stdout)]

@@ -66,7 +66,6 @@ TEST_MODULES = sorted((ROOT / "tests").rglob("*.py"))
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """Return the parsed source of ``path``."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
@@ -82,7 +81,6 @@ def place(path: Path) -> str:
 
 
 def dotted_name(path: Path) -> str:
-    """Return the name by which the module at ``path`` is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -102,7 +100,6 @@ def imported_names(tree: ast.AST, package: str = "") -> Iterator[str]:
 
 
 def imports(tree: ast.AST, library: str) -> bool:
-    """Tell whether ``library``, or anything in it, is imported in ``tree``."""
     return any(f"{name}.".startswith(f"{library}.") for name in imported_names(tree))
 
 
@@ -125,20 +122,17 @@ def dotted(node: ast.AST) -> str:
 
 
 def touches(tree: ast.AST, names: set[str]) -> bool:
-    """Tell whether any of the dotted ``names`` is used or imported in ``tree``."""
     used = (dotted(node) for node in nodes_of(tree) if isinstance(node, ast.Attribute))
     return not names.isdisjoint([*used, *imported_names(tree)])
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
-    """Yield every function and method."""
     for node in nodes_of(tree):
         if isinstance(node, Function):
             yield node
 
 
 def has_docstring(function: Function) -> bool:
-    """Tell whether the first statement of ``function`` is a docstring."""
     return ast.get_docstring(function, clean=False) is not None
 
 
@@ -186,7 +180,6 @@ def broad_excepts(node: ast.AST, function: str = "<module>") -> Iterator[str]:
 
 @cache
 def without_type_checking(tree: ast.Module) -> ast.Module:
-    """Return ``tree`` without the statements under a module-level ``if TYPE_CHECKING:``."""
     body = [
         node
         for node in tree.body
@@ -202,7 +195,6 @@ def import_graph() -> dict[str, set[str]]:
 
 
 def imported_modules(name: str, path: Path, known: set[str]) -> set[str]:
-    """Return which of the ``known`` modules the module at ``path`` imports when it runs."""
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
     found = set(imported_names(without_type_checking(tree_of(path)), package))
     found |= {one.rpartition(".")[0] for one in found if one not in known}
@@ -210,7 +202,6 @@ def imported_modules(name: str, path: Path, known: set[str]) -> set[str]:
 
 
 def modules_where(condition: Callable[[ast.Module], bool]) -> set[str]:
-    """Return the modules of the package whose tree fulfils ``condition``."""
     return {place(path) for path in MODULES if condition(tree_of(path))}
 
 

@@ -84,7 +84,6 @@ class MuteError(Exception):
     """An exception that cannot be shown."""
 
     def __str__(self) -> str:
-        """Fail."""
         raise RuntimeError(SECRET)
 
     __repr__ = __str__
@@ -94,7 +93,6 @@ class ClosedError(Exception):
     """An exception whose attributes cannot be read."""
 
     def __getattr__(self, name: str) -> Any:
-        """Fail."""
         raise RuntimeError(SECRET)
 
 
@@ -103,12 +101,10 @@ class TracelessError(Exception):
 
     @property
     def __traceback__(self) -> Any:  # type: ignore[override]
-        """Fail."""
         raise RuntimeError(SECRET)
 
     @__traceback__.setter
     def __traceback__(self, value: object) -> None:
-        """Fail."""
         raise RuntimeError(SECRET)
 
 
@@ -117,7 +113,6 @@ class Nameless(type):
 
     @property
     def __name__(cls) -> str:
-        """Fail."""
         raise RuntimeError(SECRET)
 
 
@@ -130,19 +125,16 @@ class MuteJudgeError(MuteError, JudgeError):
 
 
 def thrown(error: BaseException) -> None:
-    """Raise ``error``."""
     raise error
 
 
 def deep(calls: int = 700) -> None:
-    """Raise an exception below many calls."""
     if not calls:
         raise ValueError(SECRET)
     deep(calls - 1)
 
 
 def endless() -> None:
-    """Call itself until Python stops it."""
     endless()
 
 
@@ -153,7 +145,6 @@ def executed() -> None:
 
 
 def grouped() -> None:
-    """Raise a group of exceptions, where Python has them."""
     if sys.version_info < (3, 11):
         raise ValueError(SECRET)
     raise ExceptionGroup(SECRET, [ValueError(SECRET), MuteError()])  # noqa: F821
@@ -185,13 +176,10 @@ class OwnJudge:
         self.fault = fault
 
     async def reply(self, _: Sequence[object]) -> Any:
-        """Fail."""
         self.fault()
 
 
 def failing(fault: Callable[[], object]) -> Callable[[Sample], float]:
-    """Return a metric that fails."""
-
     def metric(_: Sample) -> float:
         fault()
         return 1.0

@@ -114,11 +114,9 @@ class NotingEmbedder:
     """Gives every text the same direction, and notes it."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self.texts: list[str] = []
 
     async def embed(self, texts: Sequence[str]) -> Any:
-        """Return ones."""
         self.texts += texts
         return np.ones((len(texts), 3))
 
@@ -127,11 +125,9 @@ class NotingSink:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self.told: list[Evaluation] = []
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Keep it."""
         self.told.append(evaluation)
 
 
@@ -186,7 +182,6 @@ def test_datasets_are_redacted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def broken(text: str) -> str:
-    """Fail, with the text in the message."""
     raise KeyError(text)
 
 

@@ -41,7 +41,6 @@ def scored(**options: Any) -> Evaluation:
 
 
 def write(folder: Path, text: str) -> Path:
-    """Write a file of thresholds."""
     path = folder / "thresholds.toml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -194,7 +193,6 @@ def test_scores_from_a_cache_are_labelled_anew(tmp_path: Path) -> None:
 
 
 def number(_: Sample) -> float:
-    """Return a number."""
     return 0.6
 
 
@@ -204,7 +202,6 @@ class Own:
     name, threshold, needs, asks = "own", 0.9, frozenset[str](), ()
 
     async def measure(self, *_: object) -> Score:
-        """Label by another rule."""
         return Score(name="own", value=0.6, label="pass")
 
 

@@ -164,7 +164,6 @@ def _shapes(samples: Sequence[str], rng: random.Random) -> Iterator[Shape]:
 
 
 def reader(expression: re.Pattern[str], method: str) -> Read:
-    """Return a function that reads a whole text by ``method`` of ``expression``."""
     if method in {"fullmatch", "match", "search"}:
         return getattr(expression, method)  # type: ignore[no-any-return]
     return lambda text: sum(1 for _ in expression.finditer(text))

@@ -28,7 +28,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop with a virtual clock, which starts at 0."""
 
     def __init__(self) -> None:
-        """Start at time 0."""
         selector = _Selector()
         super().__init__(selector)
         selector.loop = self

@@ -51,7 +51,6 @@ def span(
     number: int = 1,
     parent: int | None = None,
 ) -> ExportedSpan:
-    """Build a span; its ``number`` is its id and its time."""
     return ExportedSpan(
         name=name,
         scope=scope,

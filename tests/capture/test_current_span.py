@@ -19,11 +19,9 @@ class Proxy(trace.NonRecordingSpan):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """Look like what it stands for."""
         return type(self.__wrapped__)
 
     def get_span_context(self) -> trace.SpanContext:
-        """Return what it stands for says."""
         context: trace.SpanContext = self.__wrapped__.get_span_context()
         return context
 

@@ -13,28 +13,23 @@ PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
 
 
 def found(*steps: Step) -> list[object]:
-    """Return answers of samples, and reasons."""
     results = [one.result for one in outcomes_of_steps(steps)]
     return [one.answer if isinstance(one, Sample) else one for one in results]
 
 
 def root(*, asked: str | None = ASKED, told: str | None = TOLD) -> Step:
-    """Build the chain around a turn."""
     return chain("app", at=(0, 100), asked=asked, told=told)
 
 
 def search(name: str = "r", under: str = "app", start: int = 5, page: str = PAGE) -> Step:
-    """Build a retrieval of one page."""
     return retriever(name, under, at=(start, start + 3), query=ASKED, found=[page])
 
 
 def write(name: str = "l", start: int = 50, *, page: str = PAGE, said: str = TOLD) -> Step:
-    """Build the call that answers."""
     return llm(name, "app", at=(start, start + 20), shown=[page, ASKED], said=said)
 
 
 def calls(one: Step) -> Step:
-    """Let a call ask for a tool."""
     return replace(one, output=None, calls_tools=True)
 
 

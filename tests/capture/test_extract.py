@@ -25,7 +25,6 @@ PAGES = ("History: founded in 1987.", "Founder: Ada Lindqvist.", "Returns: withi
 
 
 def root(**options: object) -> Step:
-    """Return the chain of a plain turn."""
     return chain("app", **{"asked": ASKED, "told": ANSWER, **options})  # type: ignore[arg-type]
 
 
@@ -40,7 +39,6 @@ def write(*shown: str, said: str | None = ANSWER, at: tuple[int, int | None] = (
 
 
 def contexts(*steps: Step) -> tuple[str, ...]:
-    """Return the contexts of the only sample in ``steps``."""
     return tuple(passage.text for passage in sample(*steps).contexts)
 
 
@@ -466,7 +464,6 @@ def test_without_a_question_there_is_no_sample() -> None:
 
 
 def texts(steps: list[Step], *names: str) -> set[str | None]:
-    """Return the texts in these fields of ``steps``."""
     return {getattr(step, name) for step in steps for name in names}
 
 

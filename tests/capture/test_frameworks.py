@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(not PATHS, reason="the shared traces are not her
 
 @cache
 def replayed(path: Path) -> str:
-    """Replay a trace once."""
     recording = load(path)
     return verdict(recording, replay(recording.calls))
 

@@ -25,7 +25,6 @@ class ChatRole(str, Enum):
 
 
 def span(name: str, kind: str = "CHAIN", *, asked: Any, told: Any, **more: Any) -> View:
-    """Return the span of a component."""
     return View(
         name=name,
         scope="openinference.instrumentation.haystack",
@@ -39,7 +38,6 @@ def span(name: str, kind: str = "CHAIN", *, asked: Any, told: Any, **more: Any) 
 
 
 def message(role: str, part: str) -> str:
-    """Return the repr of a message."""
     return f"ChatMessage(_role=<ChatRole.{role.upper()}: {role!r}>, _content=[{part}], _meta={{}})"
 
 

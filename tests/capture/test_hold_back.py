@@ -26,7 +26,6 @@ class Shape:
     ends: list[int]
 
     def below(self, number: int) -> set[int]:
-        """Return what is below a span."""
         own = {n for n, parent in enumerate(self.parents) if parent == number}
         return own.union(*map(self.below, own))
 
@@ -62,7 +61,6 @@ def turns(draw: st.DrawFn) -> Shape:
 
 
 def start(app: App, shape: Shape) -> list[Span]:
-    """Start the spans of ``shape``, in order."""
     attributes: dict[str, dict[str, Any]] = {
         "CHAIN": answered(1),
         "AGENT": answered(1),
@@ -81,7 +79,6 @@ def start(app: App, shape: Shape) -> list[Span]:
 
 
 def left(app: App) -> Counter[int]:
-    """Count how often each span has left."""
     return Counter(span.context.span_id for span in app.exported())
 
 

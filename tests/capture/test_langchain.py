@@ -40,7 +40,6 @@ MESSAGES = ((SystemMessage(PAGE), HumanMessage(QUESTION)),)
 
 
 def said(text: str = ANSWER, **options: Any) -> LLMResult:
-    """Return what a chat model's call ends with."""
     message = AIMessage(text, **options)
     return LLMResult(generations=[[ChatGeneration(message=message)]])
 
@@ -49,45 +48,36 @@ class Events:
     """The events of one turn, sent by hand to a handler."""
 
     def __init__(self, captured: Capture) -> None:
-        """Send to the handler of ``captured``."""
         self.captured = captured
         self.handler = captured.handler
         self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
 
     def start(self, inputs: object = QUESTION) -> None:
-        """Start the chain."""
         self.handler.on_chain_start(None, inputs, run_id=self.root)
 
     def retrieve(self, documents: Any = DOCUMENTS, query: Any = QUESTION) -> None:
-        """Retrieve."""
         self.look_up(query)
         self.find(documents)
 
     def look_up(self, query: Any = QUESTION) -> None:
-        """Start a retrieval."""
         ids = {"run_id": self.search, "parent_run_id": self.root}
         self.handler.on_retriever_start(None, query, **ids)
 
     def find(self, documents: Any) -> None:
-        """End it."""
         self.handler.on_retriever_end(documents, run_id=self.search, parent_run_id=self.root)
 
     def ask(self, messages: Any = MESSAGES) -> None:
-        """Ask the model."""
         ids = {"run_id": self.call, "parent_run_id": self.root}
         self.handler.on_chat_model_start(None, messages, **ids)
 
     def answer(self, response: Any = None) -> None:
-        """Let the model answer."""
         ids = {"run_id": self.call, "parent_run_id": self.root}
         self.handler.on_llm_end(response or said(), **ids)
 
     def end(self, outputs: object = ANSWER, **event: Any) -> None:
-        """End the chain."""
         self.handler.on_chain_end(outputs, run_id=self.root, **event)
 
     def turn(self) -> Capture:
-        """Send a whole turn."""
         self.start()
         self.retrieve()
         self.ask()
@@ -96,12 +86,10 @@ class Events:
         return self.captured
 
     def run(self, run_id: UUID) -> Run:
-        """Return a run in the making."""
         return self.captured.recorder.runs[run_id.int]
 
 
 def step_of(run: Run) -> Step:
-    """Return what is read out of ``run``."""
     return next(step for step in run.tree.steps(USUAL) if step.id == run.id)
 
 
@@ -260,7 +248,6 @@ class Spiteful:
     """A value that lets nobody look at it."""
 
     def __getattribute__(self, name: str) -> Any:
-        """Refuse, except what every object has to tell."""
         if name == "__class__":
             return Spiteful
         raise RuntimeError(name)
@@ -398,7 +385,6 @@ def test_errors_of_each_kind(kind: str) -> None:
 
 @contextmanager
 def suppressed_in_plain_words() -> Iterator[None]:
-    """Ask for silence as older instrumentations do."""
     context = otel_context.set_value("suppress_instrumentation", value=True)
     token = otel_context.attach(context)
     try:
@@ -476,7 +462,6 @@ def test_a_chain_that_retrieves_around_a_rag_chain() -> None:
 
 
 def echo() -> Any:
-    """Return a chain whose every answer repeats its question."""
     reply = ScriptedChat(reply=lambda messages: AIMessage(f"You asked: {messages[-1].content}"))
     return rag(KeywordRetriever(), reply)
 

@@ -26,7 +26,6 @@ SCORED = ("scored", None)
 
 
 def id_of(span: Any) -> int:
-    """Return the id of ``span``."""
     found: int = span.get_span_context().span_id
     return found
 
@@ -277,12 +276,10 @@ class Ids(IdGenerator):
         self._spans, self._next, self._trace = spans, 0, 0
 
     def generate_trace_id(self) -> int:
-        """Count."""
         self._trace += 1
         return self._trace
 
     def generate_span_id(self) -> int:
-        """Take the next."""
         self._next += 1
         return self._spans[(self._next - 1) % len(self._spans)]
 
@@ -323,7 +320,6 @@ def test_a_span_that_is_its_own_parent() -> None:
 
 
 def set_parent(span: Any, parent: Any) -> None:
-    """Make ``parent`` the parent of ``span``, whatever that means."""
     assert isinstance(span, Span)
     span._parent = parent.get_span_context()  # noqa: SLF001
 

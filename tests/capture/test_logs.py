@@ -23,13 +23,11 @@ SCORED = ("scored", None)
 
 @pytest.fixture
 def app() -> Iterator[App]:
-    """Attach the pipeline."""
     with attached() as running:
         yield running
 
 
 def shown(number: int) -> str:
-    """Return the prompt of turn ``number``."""
     return "\n\n".join([*told(number), asked(number)])
 
 
@@ -41,7 +39,6 @@ def call(app: App, parent: Span) -> Span:
 
 
 def write(app: App, span: Span, event: str, **record: Any) -> None:
-    """Write a log record within ``span``."""
     logger = app.logger_provider.get_logger(OPENAI)
     logger.emit(event_name=event, context=set_span_in_context(span), **record)
 

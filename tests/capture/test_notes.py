@@ -30,42 +30,35 @@ class Sent:
     """The events of a turn, of which a test sends some in its own way."""
 
     def __init__(self) -> None:
-        """Send to the handler of a new capture layer."""
         self.captured = capture()
         self.handler = self.captured.handler
         self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
 
     def start(self, inputs: Any = QUESTION) -> None:
-        """Start the chain."""
         self.handler.on_chain_start(None, inputs, run_id=self.root)
 
     def found(self, documents: Any = None, query: Any = QUESTION) -> None:
-        """Retrieve."""
         documents = [Document(PAGE)] if documents is None else documents
         ids: dict[str, UUID] = {"run_id": self.search, "parent_run_id": self.root}
         self.handler.on_retriever_start(None, query, **ids)
         self.handler.on_retriever_end(documents, **ids)
 
     def asked(self, messages: Any = None) -> None:
-        """Ask the model."""
         messages = messages or [SystemMessage(PAGE), HumanMessage(QUESTION)]
         ids: dict[str, UUID] = {"run_id": self.call, "parent_run_id": self.root}
         self.handler.on_chat_model_start(None, [messages], **ids)
 
     def answered(self, message: AIMessage | None = None) -> None:
-        """Let the model answer."""
         ids: dict[str, UUID] = {"run_id": self.call, "parent_run_id": self.root}
         generation = ChatGeneration(message=message or AIMessage(ANSWER))
         self.handler.on_llm_end(LLMResult(generations=[[generation]]), **ids)
 
     def end(self, outputs: Any = ANSWER) -> Capture:
-        """End the chain."""
         self.handler.on_chain_end(outputs, run_id=self.root)
         return self.captured
 
 
 def turn(*, inputs: Any = QUESTION, outputs: Any = ANSWER, **found: Any) -> Capture:
-    """Send a whole turn."""
     sent = Sent()
     sent.start(inputs)
     sent.found(**found)
@@ -195,14 +188,12 @@ class Spiteful:
     """A value that lets nobody look at it."""
 
     def __getattribute__(self, name: str) -> Any:
-        """Refuse, except what every object has to tell."""
         if name == "__class__":
             return Spiteful
         raise RuntimeError(name)
 
 
 def circular() -> dict[str, Any]:
-    """Return a dict that holds itself."""
     found: dict[str, Any] = {"question": QUESTION, "list": []}
     found["me"] = found
     found["list"].append(found["list"])
@@ -210,7 +201,6 @@ def circular() -> dict[str, Any]:
 
 
 def deep() -> dict[str, Any]:
-    """Return lists in lists, deeper than Python can recurse."""
     nested: list[Any] = []
     for _ in range(100_000):
         nested = [nested]

@@ -42,7 +42,6 @@ class Word(str):
     __slots__ = ()
 
     def __str__(self) -> str:
-        """Say something else."""
         return "<word>"
 
 
@@ -55,7 +54,6 @@ def circle() -> dict[str, Any]:
 
 
 def ring() -> list[Any]:
-    """Return a list that holds itself."""
     found: list[Any] = []
     found.append(found)
     return found

@@ -28,18 +28,15 @@ SAMPLED = PATHS[::6]
 
 @cache
 def recording(path: Path) -> Recording:
-    """Read a recording once."""
     return load(path)
 
 
 @cache
 def replayed(path: Path) -> tuple[Outcome, ...]:
-    """Replay a recording once, in its recorded order."""
     return tuple(replay(recording(path).calls))
 
 
 def told(found: tuple[Outcome, ...] | list[Outcome]) -> Counter[object]:
-    """Return what was found, without an order."""
     return Counter(
         (one.result.question, one.result.contexts, one.result.answer)
         if isinstance(one.result, Sample)

@@ -19,7 +19,6 @@ DOCUMENTS = (Passage(text=PAGE), Passage(text=OTHER))
 
 
 def only(*steps: Step, contexts_from_prompt: bool = False) -> tuple[Turn, Sample]:
-    """Return the only turn in ``steps``, and its sample."""
     found = find_turns(steps, loss="possible", contexts_from_prompt=contexts_from_prompt)
     (turn,) = found
     sample = extract(turn)
@@ -28,12 +27,10 @@ def only(*steps: Step, contexts_from_prompt: bool = False) -> tuple[Turn, Sample
 
 
 def app(told: str | None = TOLD) -> Step:
-    """Return the chain or agent around a turn."""
     return chain("app", at=(0, 100), asked=ASKED, told=told)
 
 
 def write(*shown: str, said: str = TOLD, under: str | None = "app") -> Step:
-    """Return the call that answers."""
     return llm("write", under, at=(50, 60), shown=[*shown, ASKED], said=said)
 
 

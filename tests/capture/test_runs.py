@@ -459,7 +459,6 @@ class Stream:
         self.close = close
 
     def __del__(self) -> None:
-        """Tell."""
         self.close()
 
 

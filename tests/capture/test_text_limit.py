@@ -76,7 +76,6 @@ def by_spans(question: str, page: str, answer: str, **more: Any) -> list[Step]:
 
 
 def result_of(steps: list[Step]) -> Sample | SkipReason:
-    """Return what the only turn in ``steps`` is."""
     (turn,) = find_turns(steps, loss="possible")
     return extract(turn)
 

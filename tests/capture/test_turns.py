@@ -18,12 +18,10 @@ from steps import chain, forests, llm, retriever, tool
 
 
 def names(steps: tuple[Step, ...]) -> str:
-    """Return the names of ``steps``, spaced."""
     return " ".join(step.name for step in steps)
 
 
 def only(*steps: Step) -> Turn:
-    """Return the one turn in ``steps``."""
     (turn,) = find_turns(steps)
     return turn
 
@@ -345,13 +343,11 @@ class CountedId(str):
     looked_up: ClassVar[int] = 0
 
     def __hash__(self) -> int:
-        """Count, and hash as a string does."""
         CountedId.looked_up += 1
         return super().__hash__()
 
 
 def lookups(turns: int) -> int:
-    """Return how many lookups it takes to find so many ``turns`` below one root."""
     steps = [
         chain("app"),
         *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n)),

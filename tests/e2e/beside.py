@@ -71,7 +71,6 @@ class Seen:
 
 @contextmanager
 def instrumented(provider: TracerProvider, *instrumentors: Any) -> Iterator[None]:
-    """Enable ``instrumentors`` and those of both HTTP clients for ``provider``."""
     http = [traced_http.HTTPXClientInstrumentor()]
     if hasattr(traced_http, "HTTPX2ClientInstrumentor"):
         http.append(traced_http.HTTPX2ClientInstrumentor())

@@ -73,7 +73,6 @@ class HandbookEngine:
     """A query engine over an index of the handbook."""
 
     def __init__(self) -> None:
-        """Index the pages."""
         nodes = [TextNode(id_=str(page.id), text=page.page_content) for page in company.documents()]
         self._index = VectorStoreIndex(nodes, embed_model=Words())
 

@@ -65,7 +65,6 @@ def module(respond: Any) -> Callable[[str], str]:
         """The module of DSPy's tutorial."""
 
         def __init__(self) -> None:
-            """Have the other module."""
             super().__init__()
             self.respond = respond
 

@@ -32,14 +32,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(scope="module")
 def providers() -> Iterator[Providers]:
-    """A server with all providers' protocols."""
     with serving() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """The application's only event loop."""
     made = asyncio.new_event_loop()
     yield made
     made.run_until_complete(made.shutdown_asyncgens())

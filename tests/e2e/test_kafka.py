@@ -50,7 +50,6 @@ pytestmark = pytest.mark.timeout(900 + 3 * OUTAGE + 10 * REBALANCES)
 
 @contextmanager
 def two_workers(found: Stage, *options: str, **more: str) -> Iterator[list[Worker]]:
-    """Run two workers that share the partitions."""
     with ExitStack() as stack:
         workers = [
             stack.enter_context(found.worker(name, *QUICK, *options, **more)) for name in "ab"
@@ -63,7 +62,6 @@ def two_workers(found: Stage, *options: str, **more: str) -> Iterator[list[Worke
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Run a broker for the tests of this module."""
     with serving(tmp_path_factory.mktemp("broker")) as found:
         yield found
 

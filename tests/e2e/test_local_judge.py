@@ -76,7 +76,6 @@ def save_model(folder: Path, labels: Sequence[str], *, kind: str = "classifier")
 
 @pytest.fixture(scope="module")
 def nli(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An NLI model."""
     return save_model(tmp_path_factory.mktemp("nli"), NLI)
 
 

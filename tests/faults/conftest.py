@@ -43,8 +43,6 @@ def _row(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
-    """Return a function that records a figure: ``measured("failed requests", 5)``."""
-
     def record(name: str, value: object) -> None:
         request.node.user_properties.append(("measured", json.dumps([name, str(value)])))
 

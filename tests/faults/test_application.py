@@ -96,11 +96,9 @@ class Failing(SpanProcessor):
     """A span processor whose flush returns ``result``, or raises it."""
 
     def __init__(self, result: object) -> None:
-        """Keep the result."""
         self.result = result
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return or raise the result."""
         if isinstance(self.result, Exception):
             raise self.result
         return self.result  # type: ignore[return-value]
@@ -227,12 +225,10 @@ class Chameleon:
     model = "chameleon"
 
     def __init__(self) -> None:
-        """Begin at the first name."""
         self._judge = FakeJudge(lambda _: {"rating": 2})
         self._names = 0
 
     async def reply(self, tasks: Any) -> Replies:
-        """Answer as model number so and so."""
         self._names += 1
         replies = await self._judge.reply(tasks)
         return Replies(parts=replies.parts, model=f"m-{self._names}", usage=replies.usage)

@@ -59,7 +59,6 @@ def in_threads(server: ScriptedOpenAI, budget: Budget, each: int, retries: int =
 
 
 def passed(_: dict[str, Any]) -> object:
-    """Return the judge's reply to the guideline."""
     return {"guideline": True}
 
 
@@ -137,14 +136,12 @@ def test_fault_38_a_budget_of_money_holds_with_64_threads(
 
 
 def turns_of(app: App, count: int) -> None:
-    """Make ``count`` turns one after the other, each evaluated before the next."""
     for number in range(count):
         app.turn(number)
         app.handle.flush()
 
 
 def live(server: ScriptedOpenAI, **options: Any) -> Any:
-    """Attach a pipeline with a judge behind ``server``."""
     judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0)
     return attached(judge=judge, embedder=OnesEmbedder(), metrics=[METRIC], drift=False, **options)
 

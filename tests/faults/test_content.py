@@ -48,7 +48,6 @@ def make_turn(app: App, *, context: str, answer: str) -> None:
 
 
 def broken(text: str) -> str:
-    """Fail, with the text in the message."""
     raise KeyError(text)
 
 

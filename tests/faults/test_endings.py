@@ -31,7 +31,6 @@ KILLED = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)"
 
 
 def measure(measured: Measured, name: str, script: str, *, turns: int, **variables: str) -> int:
-    """Run ``script``, which makes ``turns`` turns; assert that all are scored and exported once."""
     with stage(latency=0.1) as found:
         status, _, errors = found.run(TURNS + script, **variables)
         statuses, children = found.statuses(), len(found.spans("child"))
@@ -257,7 +256,6 @@ class HungExporter(InMemorySpanExporter):
         self.go_on = threading.Event()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Wait, then keep the spans."""
         self.go_on.wait(PATIENCE)
         return super().export(spans)
 

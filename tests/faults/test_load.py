@@ -51,25 +51,21 @@ class SteppingJudge:
     model = "stepping"
 
     def __init__(self) -> None:
-        """Answer about none yet."""
         self.asked: list[str] = []
         self._gates: list[Future[None]] = []
         self._judge = good_judge()
         self._is_open = False
 
     def step(self) -> None:
-        """Let the requests about the last question be answered."""
         self._gates[-1].set_result(None)
 
     def open(self) -> None:
-        """Let all requests be answered."""
         self._is_open = True
         for gate in self._gates:
             if not gate.done():
                 gate.set_result(None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Wait for a step, and answer."""
         question = tasks[0].text("question")
         if question not in self.asked:
             self._gates.append(Future())
@@ -188,11 +184,9 @@ class CountingEmbedder(OnesEmbedder):
     """Counts its requests."""
 
     def __init__(self) -> None:
-        """Start at none."""
         self.requests = 0
 
     async def embed(self, texts: Sequence[str]) -> Any:
-        """Count, and return ones."""
         self.requests += 1
         await asyncio.sleep(0.01)
         return await super().embed(texts)
@@ -235,7 +229,6 @@ class Blocking:
     asks = ()
 
     def __init__(self) -> None:
-        """Block later."""
         self.entered, self.go_on = 0, threading.Event()
 
     def _block(self) -> None:
@@ -243,17 +236,14 @@ class Blocking:
         assert self.go_on.wait(PATIENCE)
 
     async def measure(self, _sample: Sample, _ask: Any, _embed: Any) -> Score:
-        """Block as a metric."""
         self._block()
         return Score(name=self.name, value=1.0)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Block as a judge."""
         self._block()
         return await good_judge().reply(tasks)
 
     def __call__(self, _: Evaluation) -> None:
-        """Block as a sink."""
         self._block()
 
 

@@ -51,18 +51,15 @@ def raising(sample: Sample) -> float:
 
 
 async def hanging(_: Sample) -> float:
-    """Never return."""
     await asyncio.Event().wait()
     return 1.0
 
 
 def text(_: Sample) -> Any:
-    """Return a string in place of a number."""
     return "0.5"
 
 
 def coroutine(_: Sample) -> Any:
-    """Return another coroutine in place of a number."""
     return hanging
 
 
@@ -129,7 +126,6 @@ def test_fault_28_nested_chains_in_64_threads(
 
 
 def turn_below(app: App, context: Context) -> None:
-    """Record a turn whose first span starts in ``context``."""
     request = app.provider.get_tracer("web").start_span("request", context=context)
     app.turn(1, request)
     request.end()

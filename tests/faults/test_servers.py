@@ -43,7 +43,6 @@ def free_port() -> int:
 
 
 def until(is_done: Callable[[], bool]) -> None:
-    """Wait until ``is_done()``."""
     deadline = time.monotonic() + PATIENCE
     while not is_done():
         assert time.monotonic() < deadline
@@ -63,7 +62,6 @@ def answers(port: int) -> bool:
 
 
 def ask(port: int, times: int) -> None:
-    """Make ``times`` requests."""
     for _ in range(times):
         until(lambda: answers(port))
 

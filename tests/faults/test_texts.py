@@ -72,7 +72,6 @@ def test_no_text_stops_the_threads_of_the_application(way: str) -> None:
 
 
 def spans_of(number: int, name: str) -> list[Span]:
-    """Return the spans of a turn with the text called ``name``, in the trace ``number``."""
     made = []
     for i, (kind, values) in enumerate(attributes_of(TEXTS[name]), start=1):
         is_root = kind == "chain"

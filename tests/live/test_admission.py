@@ -26,11 +26,9 @@ class Collected:
     """A sink that keeps the evaluations."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.evaluations: list[Evaluation] = []
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Keep."""
         self.evaluations.append(evaluation)
 
 
@@ -40,7 +38,6 @@ def named_judge() -> FakeJudge:
 
 
 def offline_evaluation(label: Label | None) -> Evaluation:
-    """Return an offline evaluation with this label."""
     scores = () if label is None else (Score(name="f", value=0.5, label=label),)
     return Evaluation(scores=scores, judge="lexical")
 
@@ -92,7 +89,6 @@ def test_the_uniform_part_is_what_the_rate_alone_would_have_chosen(
 
 
 def turn_with(metadata: Mapping[str, Any], *, error: str | None = None) -> Turn:
-    """Return a turn whose chain has ``metadata``, and whose retrieval failed with ``error``."""
     plain = turn()
     return replace(
         plain,
@@ -143,7 +139,6 @@ def test_feedback(feedback: object, expected: str) -> None:
 
 
 def probabilities(spans: list[ReceivedSpan]) -> Counter[Any]:
-    """Count spans by status and probability."""
     return Counter(
         (span.attributes.get("rag.evaluation.status"), span.attributes.get(PROBABILITY))
         for span in spans

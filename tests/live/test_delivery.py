@@ -61,7 +61,6 @@ def test_a_chain_that_passes_documents_on_hides_no_answer(documents: str) -> Non
 
 
 def id_of(span: Span) -> int:
-    """Return the id of ``span``."""
     return span.get_span_context().span_id
 
 
@@ -222,7 +221,6 @@ def test_spans_around_turns_take_no_place_of_those_of_turns() -> None:
 
 
 def events_on_spans(**options: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Score a turn of spans and one of LangChain runs; return the events of all spans."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     handle = instrument(

@@ -46,8 +46,6 @@ Run: TypeAlias = "Callable[[str], str]"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a function that runs a program, and returns what it printed to stderr."""
-
     def report(program: str) -> str:
         script = tmp_path / "app.py"
         script.write_text(program, encoding="utf-8")

@@ -40,7 +40,6 @@ def outcome(build: Build, advice: Advice | None = None, **options: Any) -> dict[
 
 
 def call(app: App, chain: Span, prompt: str, answer: str) -> None:
-    """Record a call of a model."""
     message = {"llm.input_messages.0.message.content": prompt}
     reply = {"llm.output_messages.0.message.content": answer, "output.value": answer}
     app.step("LLM", chain, **{**generated(1), **message, **reply}).end()
@@ -64,12 +63,10 @@ def chosen_by_code(app: App, around: Span | None) -> None:
 
 
 def no_answer(app: App, around: Span | None) -> None:
-    """Only the retrieval is traced."""
     app.retrieve(1, around)
 
 
 def no_texts(app: App, around: Span | None) -> None:
-    """The retrieval is traced without its documents."""
     chain = app.chain(1, around)
     app.step("RETRIEVER", chain, **{"input.value": asked(1)}).end()
     app.generate(1, chain)
@@ -85,12 +82,10 @@ def no_question(app: App, around: Span | None) -> None:
 
 
 def no_retrieval(app: App, around: Span | None) -> None:
-    """Only the client of the model is traced."""
     app.generate(1, around)
 
 
 def all_three() -> None:
-    """Record the whole turn."""
     record_question(asked(1))
     record_retrieval(asked(1), told(1))
     record_answer(said(1))

@@ -87,12 +87,10 @@ class HangingFlush(BatchSpanProcessor):
         self.has_turn = threading.Event()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Record that the span of a turn has come."""
         if span.name == "chain":
             self.has_turn.set()
 
     def force_flush(self, timeout_millis: int | None = None) -> bool:
-        """Hang."""
         return self.gate.wait(PATIENCE)
 
 
@@ -120,7 +118,6 @@ class HangingExporter(InMemorySpanExporter):
         self.hung = 0  # exports that have come back
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Hang, or keep the spans."""
         if self.hangs.is_set():
             self.gate.wait(PATIENCE / 6)
             self.hung += 1

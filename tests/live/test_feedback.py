@@ -41,29 +41,24 @@ class KeepingSink:
     """A sink that keeps what it gets."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.evaluations: list[Evaluation] = []
         self.feedback: list[Feedback] = []
         self.has_feedback = Event()
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Keep ``evaluation``."""
         self.evaluations.append(evaluation)
 
     def emit_feedback(self, feedback: Feedback) -> None:
-        """Keep ``feedback``."""
         self.feedback.append(feedback)
         self.has_feedback.set()
 
 
 @pytest.fixture(autouse=True)
 def alone() -> None:
-    """Forget the pipelines of other tests, which `record_feedback` could find."""
     recorded._intakes.clear()  # noqa: SLF001
 
 
 def ids(span: Any) -> dict[str, str]:
-    """Return the ids of ``span`` as `record_feedback` takes them."""
     context = span.get_span_context()
     return {
         "trace_id": format_trace_id(context.trace_id),
@@ -72,7 +67,6 @@ def ids(span: Any) -> dict[str, str]:
 
 
 def events(app: App, name: str = "user") -> list[Any]:
-    """Return the events of feedback called ``name``."""
     records = [data.log_record for data in app.events.get_finished_logs()]
     return [one for one in records if (one.attributes or {}).get(NAME) == name]
 
@@ -87,7 +81,6 @@ def agreement(app: App) -> dict[tuple[Any, Any, Any], int]:
 
 
 def scored_turn(app: App, number: int = 1) -> Any:
-    """Record a turn and wait until it is scored; return its span."""
     span = app.turn(number)
     assert app.handle.flush()
     return span
@@ -354,7 +347,6 @@ def test_the_pipeline_that_knows_the_turn_takes_the_feedback() -> None:
 
 
 def intake() -> FeedbackIntake:
-    """Return an intake on its own."""
     return FeedbackIntake(
         instruments=InstrumentSink(MeterProvider()),
         evaluator=BackgroundEvaluator(),
@@ -399,7 +391,6 @@ def test_a_judge_that_drifts_away_from_people_is_an_alarm() -> None:
 
 
 def failing(text: str) -> str:
-    """Fail as a rule for private texts."""
     raise ValueError(text)
 
 

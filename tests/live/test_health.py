@@ -38,12 +38,10 @@ def conserved(app: App) -> tuple[int, int]:
 
 
 def make_spans(app: App, number: int) -> None:
-    """Record a turn as spans of an instrumentation."""
     app.turn(number)
 
 
 def make_runs(app: App, number: int) -> None:
-    """Record a turn as a run tree of LangChain."""
     run_chain(app.handle.callback, f"turn {number}")
 
 
@@ -103,7 +101,6 @@ def test_evicted_traces_are_captured() -> None:
 
 
 def endpoint_values(app: App, name: str) -> dict[str, float]:
-    """Return the sum of the instrument ``rag.evaluation.endpoint.<name>`` by endpoint."""
     data = app.reader.get_metrics_data()
     found: Counter[str] = Counter()
     for resource in data.resource_metrics if data else ():

@@ -34,14 +34,12 @@ def options(**more: Any) -> dict[str, Any]:
 
 
 def provider_with(exporter: InMemorySpanExporter, **provider: Any) -> TracerProvider:
-    """Return a provider that exports to ``exporter`` at once."""
     made = TracerProvider(**provider)
     made.add_span_processor(SimpleSpanProcessor(exporter))
     return made
 
 
 def statuses(exporter: InMemorySpanExporter) -> Counter[Any]:
-    """Count the exported spans by status; None for those that are no turns."""
     spans = exporter.get_finished_spans()
     return Counter((span.attributes or {}).get("rag.evaluation.status") for span in spans)
 
@@ -152,11 +150,9 @@ class Collected:
     """A sink that keeps evaluations."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.evaluations: list[Evaluation] = []
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Keep ``evaluation``."""
         self.evaluations.append(evaluation)
 
 

@@ -28,13 +28,11 @@ STATUS = "rag.evaluation.status"
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """Return an exporter that keeps spans."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def instrumentor() -> Iterator[RagEvalInstrumentor]:
-    """Return the instrumentor, which is one for the process, and take it off afterwards."""
     made = RagEvalInstrumentor()
     yield made
     if made.is_instrumented_by_opentelemetry:
@@ -42,7 +40,6 @@ def instrumentor() -> Iterator[RagEvalInstrumentor]:
 
 
 def instrument(instrumentor: RagEvalInstrumentor, exporter: Any, **options: Any) -> None:
-    """Instrument a provider that exports to ``exporter``."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     options = {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **options}

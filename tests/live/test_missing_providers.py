@@ -45,7 +45,6 @@ EVENTS = "no LoggerProvider is set: score events are written on the span"
 
 
 def lines_of(program: str, receiver: OtlpReceiver) -> list[str]:
-    """Run ``program`` with its exports going to ``receiver``, and return its lines on stderr."""
     names = ("OTEL_", "RAG_EVAL_", "PYTEST")
     done = subprocess.run(  # our own program
         [sys.executable, "-c", program],

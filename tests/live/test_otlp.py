@@ -130,11 +130,9 @@ class BlockingJudge:
     model = "blocking"
 
     def __init__(self) -> None:
-        """Block the caller."""
         self.asked, self.let_go = threading.Event(), threading.Event()
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Block."""
         self.asked.set()
         self.let_go.wait(30)
         return await good_judge().reply(tasks)
@@ -167,7 +165,6 @@ def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: So
 
 @pytest.fixture
 def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give an ending without time to wait for scores all the time that it needs for the spans."""
     monkeypatch.setattr("rag_eval_otel.live.shutdown._GRACE", 60.0)
 
 
@@ -252,11 +249,9 @@ class Refusal:
     model = "m-chatty"
 
     def __init__(self, said: str) -> None:
-        """Say ``said`` to everything."""
         self._said = said
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return what can be read of it."""
         return Replies(parts=read_parts(self._said, tasks), model=self.model)
 
 

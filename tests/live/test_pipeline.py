@@ -30,7 +30,6 @@ def open_turn(app: App, number: int = 1, parent: Any = None) -> tuple[Any, Any]:
 
 
 def left(app: App) -> Counter[Any]:
-    """Count how often each span has left."""
     return Counter(span.context.span_id for span in app.exported())
 
 
@@ -38,12 +37,10 @@ class Emitted:
     """A sink that tells of its first evaluation."""
 
     def __init__(self, then: Any = lambda: None) -> None:
-        """Call ``then`` from within the sink."""
         self.first: Future[Evaluation] = Future()
         self._then = then
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Tell."""
         self._then()
         if not self.first.done():
             self.first.set_result(evaluation)

@@ -22,12 +22,10 @@ FOUNDED = (company.FOUNDED, (company.HISTORY, company.FOUNDER))
 
 
 def store() -> InMemoryVectorStore:
-    """Return a vector store that is no retriever."""
     return InMemoryVectorStore.from_documents(company.documents(), WordEmbeddings())
 
 
 def with_handler(captured: Capture) -> Any:
-    """Return the config of a call."""
     return {"callbacks": [captured.handler]}
 
 
@@ -60,7 +58,6 @@ def test_a_plain_function_without_a_span() -> None:
 
 
 def prompt(page: str, question: str) -> Any:
-    """Return a filled prompt."""
     return PROMPT.invoke({"context": page, "question": question})
 
 

@@ -22,7 +22,6 @@ SAMPLE = Sample(question=QUESTION, contexts=(Passage(text="a page"),), answer="I
 
 
 def recorded(by: str, start: int = 0, end: int | None = 100) -> Turn:
-    """Return a turn that ``by`` has recorded."""
     found = turn()
     root = replace(found.path[-1], source=by, start=start, end=end)
     return replace(found, path=(*found.path[:-1], root))
@@ -93,19 +92,15 @@ class GatedMeasurement:
     judge = SimpleNamespace(model="m")
 
     def __init__(self) -> None:
-        """Wait."""
         self.calls, self.go_on = 0, Future[None]()
 
     def clock(self) -> float:
-        """Return no time."""
         return 0.0
 
     def prepared(self, sample: Sample) -> tuple[Sample, dict[str, int]]:
-        """Return the sample as it is."""
         return sample, {}
 
     async def of_prepared(self, _: Sample, __: object) -> Evaluation:
-        """Wait, and return an evaluation without scores."""
         self.calls += 1
         await asyncio.wrap_future(self.go_on)
         return Evaluation(scores=(), judge="m", duration=0.0)

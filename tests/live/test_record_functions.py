@@ -34,7 +34,6 @@ class App:
     """An application with its own provider and nothing of ours attached."""
 
     def __init__(self, **options: Any) -> None:
-        """Export to memory; ``options`` are the provider's."""
         self._exporter = InMemorySpanExporter()
         provider = TracerProvider(**options)
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
@@ -42,12 +41,10 @@ class App:
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
-        """The ended spans."""
         return self._exporter.get_finished_spans()
 
     @property
     def results(self) -> list[object]:
-        """The outcomes of the turns."""
         return [outcome.result for outcome in outcomes_of(map(SdkSpan, self.spans))]
 
 
@@ -61,7 +58,6 @@ class Node:
     score = np.float64(0.5)
 
     def get_content(self) -> str:
-        """Return its text."""
         return CONTEXT
 
 
@@ -148,7 +144,6 @@ def test_without_a_recorded_span_nothing_happens() -> None:
 
 
 def say_all() -> None:
-    """Say everything on the current span."""
     record_question(QUESTION)
     record_retrieval(QUESTION, [CONTEXT])
     record_answer(ANSWER)
@@ -232,7 +227,6 @@ def test_a_retriever_in_another_process() -> None:
 
 
 def message(role: str, text: str) -> str:
-    """Return a message as the GenAI conventions write it."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
 
 

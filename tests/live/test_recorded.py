@@ -26,19 +26,16 @@ TURN = [(QUESTION, PAGES, ANSWER)]
 
 
 def search(query: str) -> list[str]:
-    """Search without an instrumentation, and record the documents."""
     record_retrieval(query, list(PAGES))
     return list(PAGES)
 
 
 def generate(question: str, pages: list[str]) -> str:
-    """Ask the model."""
     prompt = PROMPT.invoke({"context": "\n".join(pages), "question": question})
     return str(ScriptedChat(reply=saying(ANSWER)).invoke(prompt).content)
 
 
 def invoke(captured: Capture, chain: Any, question: Any = QUESTION) -> Any:
-    """Ask ``chain``."""
     return chain.invoke(question, {"callbacks": [captured.handler]})
 
 

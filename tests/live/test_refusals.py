@@ -21,13 +21,11 @@ FOUNDED = company.FOUNDED
 
 
 def said_on(span: Any) -> tuple[Any, Any]:
-    """Return status and reason on a span."""
     found = dict(span.attributes or {})
     return found.get("rag.evaluation.status"), found.get("rag.evaluation.reason")
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the log messages on refusals."""
     lines = [record.getMessage() for record in caplog.records]
     return [line for line in lines if "is not scored" in line]
 
@@ -36,20 +34,17 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def only_retrieved(captured: Capture) -> None:
-    """Retrieve, and answer nothing."""
     chain = RunnableLambda(lambda question: join(KeywordRetriever().invoke(question)))
     chain.invoke(FOUNDED, {"callbacks": [captured.handler]})
 
 
 def abandoned(captured: Capture) -> None:
-    """End the root before the model's call."""
     write, _, root = begin_turn(captured)
     captured.told[root.id] = ANSWER[:5]
     finish(captured, root, write)
 
 
 def failed(captured: Capture) -> None:
-    """Let the model be unavailable."""
     with pytest.raises(ConnectionError):
         rag(KeywordRetriever(), ScriptedChat(reply=unavailable)).invoke(
             FOUNDED, {"callbacks": [captured.handler]}
@@ -57,7 +52,6 @@ def failed(captured: Capture) -> None:
 
 
 def recorded_alone(captured: Capture) -> None:
-    """Record a question, and retrieve nothing."""
     chain = RunnableLambda(record_question)
     chain.invoke(FOUNDED, {"callbacks": [captured.handler]})
 

@@ -48,7 +48,6 @@ def config(judge: FakeJudge, **options: Any) -> Config:
 def evaluations(
     judge: FakeJudge, *, max_kept: int = 9, **options: Any
 ) -> tuple[SharedEvaluations, Counter[str]]:
-    """Return evaluations that are kept, and the counts of look-ups."""
     counts = Counter[str]()
     measurement = replace(build_measurement(config(judge, **options)), share_requests=False)
     return SharedEvaluations(
@@ -57,12 +56,10 @@ def evaluations(
 
 
 def evaluated(shared: SharedEvaluations, sample: Sample = SAMPLE) -> Evaluation:
-    """Return the scores of ``sample``."""
     return asyncio.run(shared.of(sample))
 
 
 def exported(evaluation: Evaluation) -> list[tuple[object, ...]]:
-    """Return what is exported of the scores, without explanations."""
     names = [each.name for each in fields(Score) if each.name not in _NOT_EXPORTED]
     return [tuple(getattr(score, name) for name in names) for score in evaluation.scores]
 

@@ -19,13 +19,11 @@ from rag_eval_otel.types import SkipReason
 
 
 def refusal_of(admission: Admission, trace_id: int) -> SkipReason | None:
-    """Return why a turn of the trace is not evaluated, or None."""
     found = admission.draw(trace_id)
     return None if isinstance(found, Sampling) else found
 
 
 def turns(number: int, *, seconds: float = 60) -> list[Limit]:
-    """Return the limit of so many turns in so many seconds."""
     return [Limit(amount=number, unit=TURNS, seconds=seconds)]
 
 

@@ -40,15 +40,12 @@ class GatedExporter(InMemorySpanExporter):
         self._gate.set()
 
     def close(self) -> None:
-        """Let no span pass."""
         self._gate.clear()
 
     def open(self) -> None:
-        """Let all spans pass."""
         self._gate.set()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Wait for the gate, then keep the spans."""
         if not self._gate.is_set():
             self.entered.set()
             self._gate.wait(PATIENCE)
@@ -68,14 +65,12 @@ def gated(**options: Any) -> Iterator[tuple[App, GatedExporter, GatedJudge]]:
 
 
 def on_thread(call: Callable[[], object]) -> threading.Thread:
-    """Return a started thread that calls ``call``."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     return thread
 
 
 def each_left_once(app: App) -> bool:
-    """Return True if no span has left twice."""
     spans = Counter(span.context.span_id for span in app.exported())
     return set(spans.values()) <= {1}
 

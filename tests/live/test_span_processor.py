@@ -28,13 +28,11 @@ def options(**others: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """An exporter that keeps its spans."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def provider() -> Iterator[TracerProvider]:
-    """A provider without a processor."""
     made = TracerProvider()
     yield made
     made.shutdown()
@@ -48,7 +46,6 @@ def record_turn(provider: TracerProvider) -> None:
 
 
 def statuses(spans: tuple[ReadableSpan, ...]) -> dict[tuple[str, Any], int]:
-    """Count ``spans`` by name and status."""
     return Counter((span.name, (span.attributes or {}).get(STATUS)) for span in spans)
 
 

@@ -24,12 +24,10 @@ PATIENCE = 30
 
 
 def held(number: int = 1, *, size: int = 1, is_likely: bool = True) -> Held:
-    """Return the span ``number``, which is to be held."""
     return Held((1, number), number, otel_context.get_current(), size, is_likely)
 
 
 def store(clock: Any = None, **limits: Any) -> Store:
-    """Return a store with room for ten spans."""
     hold = HoldLimits(**{"seconds": 60.0, "max_spans": 10, "max_bytes": 1000, **limits})
     return Store(hold=hold, **({} if clock is None else {"clock": clock}))
 
@@ -42,7 +40,6 @@ class Exits:
     left: list[tuple[int, str | None]] = field(default_factory=list)
 
     def leave(self, held: Held) -> bool:
-        """Record that ``held`` leaves."""
         number, ending = held.item, held.ending or UNTOUCHED
         self.before(number)
         self.left.append((number, ending.status))
@@ -51,7 +48,6 @@ class Exits:
 
 @contextmanager
 def ticking(kept: Store, exits: Exits) -> Iterator[Clock]:
-    """Run a clock, until ``kept`` is empty at the end."""
     clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
     yield clock
     clock.stop()

@@ -32,12 +32,10 @@ KIND = "openinference.span.kind"
 
 
 def attributes(span: ReadableSpan) -> Mapping[str, Any]:
-    """Return the attributes of ``span``."""
     return dict(span.attributes or {})
 
 
 def tree(captured: Capture) -> dict[str, str | None]:
-    """Return each span's parent, by name."""
     names = {span.context.span_id: span.name for span in captured.spans}
     return {s.name: names[s.parent.span_id] if s.parent else None for s in captured.spans}
 
@@ -166,7 +164,6 @@ def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> No
 
 
 def named(model: Any) -> LLMResult:
-    """Return the result of a call of ``model``."""
     return LLMResult(generations=[[Generation(text="t")]], llm_output={"model_name": model})
 
 
@@ -282,7 +279,6 @@ def test_a_run_that_never_ended_ends_with_its_root(late: bool) -> None:  # noqa:
 
 
 def message(role: str, text: str) -> dict[str, object]:
-    """Return a message as the conventions spell it."""
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
@@ -370,16 +366,13 @@ class Stubborn(SpanProcessor):
     """Raises at the start or at the end of the retrieval's span."""
 
     def __init__(self, moment: str) -> None:
-        """Raise at ``moment``."""
         self._moment = moment
 
     def on_start(self, span: Span, parent_context: object = None) -> None:
-        """Raise at the start."""
         if self._moment == "start" and span.name == "retrieval":
             raise RuntimeError
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Raise at the end."""
         if self._moment == "end" and span.name == "retrieval":
             raise RuntimeError
 

@@ -38,20 +38,17 @@ class PatientEvaluator(BackgroundEvaluator):
     """Keeps the jobs until a test does them, step by step."""
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__()
         self.jobs: list[Job] = []
         self.room = 1000
 
     def submit(self, job: Job) -> bool:
-        """Keep ``job``, if there is room."""
         has_room, self.room = self.room > 0, self.room - 1
         if has_room:
             self.jobs.append(job)
         return has_room
 
     def do(self, job: Job) -> None:
-        """Do the rest of ``job``, which waits for nothing."""
         running = job.run()
         with pytest.raises(StopIteration):
             running.send(None)
@@ -62,7 +59,6 @@ class PatientEvaluator(BackgroundEvaluator):
             self.do(job)
 
     def do_all(self) -> None:
-        """Do all jobs, and the jobs they submit."""
         while self.jobs:
             self.advance(self.jobs.pop(0))
 
@@ -75,12 +71,10 @@ def patient(**options: Any) -> Iterator[tuple[Capture, PatientEvaluator]]:
 
 
 def said_on(span: ReadableSpan) -> Any:
-    """Return the status on a span."""
     return (span.attributes or {}).get("rag.evaluation.status")
 
 
 def run_two(captured: Capture, number: int = 1) -> None:
-    """Run a chain with two turns in it."""
     root = begin(captured, "chain", number)
     for inner in (number + 10, number + 20):
         above = begin(captured, "chain", inner, under=number, asked=QUESTION, told=ANSWER)
@@ -94,7 +88,6 @@ def run_two(captured: Capture, number: int = 1) -> None:
 
 
 def release_all(captured: Capture, status: Any) -> None:
-    """Let everything leave that is held now."""
     for held in captured.pipeline.store.older():
         captured.pipeline.clock.release(held, Ending(status))
 
@@ -313,15 +306,12 @@ class Contexts(SpanProcessor):
     """Notes a value of the context in which spans start and end."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.seen: list[Any] = []
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        """Note the current context."""
         self.seen.append(otel_context.get_value("tenant"))
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Note the current context."""
         self.seen.append(otel_context.get_value("tenant"))
 
 
@@ -382,18 +372,15 @@ class Hanging(Sampler):
     """Blocks the thread that starts the first span."""
 
     def __init__(self) -> None:
-        """Block later."""
         self.entered, self.go_on = threading.Event(), threading.Event()
 
     def should_sample(self, *given: Any, **more: Any) -> SamplingResult:
-        """Block at the first span."""
         if not self.entered.is_set():
             self.entered.set()
             assert self.go_on.wait(120)
         return ALWAYS_ON.should_sample(*given, **more)
 
     def get_description(self) -> str:
-        """Return a name."""
         return "hanging"
 
 

@@ -41,7 +41,6 @@ class Call:
         begin: Callable[[], object] = lambda: None,
         seconds_left: float = float("inf"),
     ) -> None:
-        """Keep all."""
         self._begin = begin
         self.run = work
         self.give_up = given_up
@@ -49,7 +48,6 @@ class Call:
         self.seconds_left = seconds_left
 
     def begin(self) -> bool:
-        """Begin."""
         self._begin()
         return True
 
@@ -58,12 +56,10 @@ class Gate:
     """A job that waits until it is opened."""
 
     def __init__(self) -> None:
-        """Start closed."""
         self.begun: Future[None] = Future()
         self.opened: Future[None] = Future()
 
     async def __call__(self) -> None:
-        """Wait."""
         if not self.begun.done():
             self.begun.set_result(None)
         await asyncio.wrap_future(self.opened)

@@ -50,11 +50,9 @@ class Counted:
     calls = 0
 
     def __init__(self) -> None:
-        """Register the method."""
         fork.call_in_child(self.call)
 
     def call(self) -> None:
-        """Count."""
         Counted.calls += 1
 
 

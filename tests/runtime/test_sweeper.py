@@ -12,14 +12,12 @@ class Swept:
     """Counts sweeps, and tells when there were some."""
 
     def __init__(self, enough: int = 3) -> None:
-        """Be content after ``enough``."""
         self.threads: list[threading.Thread] = []
         self.silent: list[bool] = []
         self.done = threading.Event()
         self._enough = enough
 
     def __call__(self) -> None:
-        """Note who sweeps, and whether instrumentation is silent."""
         self.threads.append(threading.current_thread())
         self.silent.append(is_silent())
         if len(self.threads) >= self._enough:

@@ -179,7 +179,6 @@ def test_the_distribution_registers_the_plugin() -> None:
 
 
 def offline() -> RagEval:
-    """Return assertions by the offline judge."""
     return RagEval(judge="lexical", embedder="hashing")
 
 
@@ -267,7 +266,6 @@ def test_bounds_that_cannot_be_checked(least: dict[str, Any], told: str) -> None
 
 
 def museum(question: str) -> str:
-    """Answer by hand-written RAG that records itself."""
     record_question(question)
     record_retrieval(question, ["The museum opens at 9."])
     record_answer("It opens at 9.")
@@ -275,7 +273,6 @@ def museum(question: str) -> str:
 
 
 async def async_museum(question: str) -> str:
-    """Answer after other tasks had a turn."""
     await asyncio.sleep(0)
     return museum(question)
 

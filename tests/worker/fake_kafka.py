@@ -115,7 +115,6 @@ class Cluster:
         return config
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """Create a topic."""
         self.topics[topic] = [[] for _ in range(partitions)]
 
     def add(self, value: bytes | None, partition: int = 0, **more: Any) -> None:

@@ -42,7 +42,6 @@ class Worker:
     log: list[str] = field(default_factory=list)
 
     def read(self, listening: threading.Event) -> None:
-        """Collect the lines of the log."""
         for line in self.process.stderr or ():
             self.log.append(line)
             found = re.search(r"listening for (\w+) at port (\d+)", line)
@@ -54,7 +53,6 @@ class Worker:
 
     @property
     def cpu(self) -> float:
-        """The CPU time in seconds up to now."""
         parts = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -65,11 +63,9 @@ class Worker:
 
     @property
     def descriptors(self) -> int:
-        """The number of open files and connections."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def post(self, body: bytes, *, kind: str = "x-protobuf", encoding: str = "gzip") -> int:
-        """Post ``body``, compressed already, and return the status."""
         headers = {"content-type": f"application/{kind}", "content-encoding": encoding}
         place = f"http://127.0.0.1:{self.ports['http']}/v1/traces"
         return requests.post(place, body, headers=headers, timeout=WAIT).status_code
@@ -83,7 +79,6 @@ class Worker:
 
 @contextmanager
 def serving(*, descriptors: str = "", **variables: str) -> Iterator[Worker]:
-    """Run ``serve``; ``descriptors`` are arguments of ``ulimit``."""
     command = [sys.executable, "-m", "rag_eval_otel", "serve", "--grpc", "127.0.0.1:0"]
     command += ["--http", "127.0.0.1:0", "--endpoint"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV", "OTEL"))}
@@ -113,7 +108,6 @@ def serving(*, descriptors: str = "", **variables: str) -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    """One worker for all attacks: it must survive each."""
     with serving() as found:
         yield found
 
@@ -148,7 +142,6 @@ def in_span(*fields: bytes) -> bytes:
 
 
 def in_value(values: bytes) -> bytes:
-    """Return an attribute whose value has the field ``values``."""
     return sized(0x4A, b"\x0a\x01x" + sized(0x12, values))
 
 

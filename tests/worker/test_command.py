@@ -40,7 +40,6 @@ TURNS = 3
 
 
 def requests() -> list[ExportTraceServiceRequest]:
-    """Return a request for each of three turns."""
     return [request_with(*turn_spans(n), scope=SCOPE) for n in range(1, TURNS + 1)]
 
 
@@ -51,7 +50,6 @@ def write_protobuf(path: Path) -> None:
 
 
 def write_json(path: Path) -> None:
-    """Write the requests in OTLP JSON, with hexadecimal ids."""
     found = [MessageToDict(one) for one in requests()]
     for i, message in enumerate(found, start=1):
         spans: list[dict[str, Any]] = message["resourceSpans"][0]["scopeSpans"][0]["spans"]

@@ -70,7 +70,6 @@ class Kept:
     found: list[Evaluation] = field(default_factory=list)
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Keep ``evaluation``."""
         self.found.append(evaluation)
 
 
@@ -85,7 +84,6 @@ class Worker:
     sink: Kept
 
     def accept(self, *spans: Span, service: str = "shop", receipt: Receipt | None = None) -> None:
-        """Send ``spans`` to the engine."""
         request = request_with(*spans, service=service, scope="openinference.instrumentation.x")
         self.engine.accept(request, receipt)
 
@@ -102,11 +100,9 @@ class Worker:
         return [one.message.name for one in self.output.sent]
 
     def statuses(self) -> Counter[Any]:
-        """Count the spans that were sent by status."""
         return Counter(attributes_of(one.message).get(STATUS) for one in self.output.sent)
 
     def points(self, name: str) -> list[Any]:
-        """Return the data points of the metric ``name``."""
         data = self.reader.get_metrics_data()
         return [
             point
@@ -140,7 +136,6 @@ def worker(output: FakeOutput | None = None, **options: Any) -> Iterator[Worker]
 
 
 def done(spans: int) -> tuple[list[str], Receipt]:
-    """Return a receipt for ``spans`` spans, and the list to which it adds when they have left."""
     calls: list[str] = []
     return calls, Receipt(spans, lambda: calls.append("done"))
 
@@ -310,7 +305,6 @@ def genai_spans() -> list[Span]:
 
 
 def logs_of(model: Span, *events: str) -> ExportLogsServiceRequest:
-    """Return the log records of a model call, one for each of ``events``."""
     request = ExportLogsServiceRequest()
     scope = request.resource_logs.add().scope_logs.add()
     bodies = {
@@ -658,7 +652,6 @@ class Noting(_Noting):
 
 
 def told(found: Any) -> Counter[object]:
-    """Return what was found, without an order."""
     return Counter(
         (one.result.question, one.result.contexts, one.result.answer)
         if isinstance(one.result, Sample)

@@ -28,7 +28,6 @@ TOPIC, DEAD = "otlp_spans", "dead"
 
 
 def request_with(*traces: int, spans: int = 1, text: str = "") -> ExportTraceServiceRequest:
-    """Return a request with ``spans`` spans of each trace."""
     request = ExportTraceServiceRequest()
     scope = request.resource_spans.add().scope_spans.add()
     for trace in traces:
@@ -79,7 +78,6 @@ class FakeEngine:
         self.shares.append(workers)
 
     def export(self, *traces: int, spans: int = 1) -> None:
-        """Let the spans of these requests leave."""
         for trace in traces:
             for _ in range(spans):
                 self.accepted[trace].left()
@@ -114,7 +112,6 @@ class Running:
         assert done.wait(PATIENCE)
 
     def give(self, *numbers: int) -> None:
-        """Give the worker partitions."""
         self.cluster.events.append(lambda consumer: consumer.assign(numbers))
 
     def go_back(self, offset: int) -> None:
@@ -138,7 +135,6 @@ class Running:
 
 @contextmanager
 def running(**options: Any) -> Iterator[Running]:
-    """Run a source during the block."""
     found = Running(**options)
     found.source.start()
     try:
@@ -743,7 +739,6 @@ def test_an_unknown_option_of_the_client_is_refused() -> None:
 
 @contextmanager
 def output(cluster: Cluster, **options: Any) -> Iterator[tuple[KafkaOutput, Client]]:
-    """Run an output to the topic ``scored``."""
     cluster.create("scored")
     cluster.create("events")
     given = {"output_topic": "scored", "output_logs_topic": "events", **options}

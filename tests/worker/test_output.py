@@ -41,7 +41,6 @@ Names = list[str]
 
 
 def request(*names: str, service: str = "shop") -> ExportTraceServiceRequest:
-    """Return a request with a span of each name."""
     made = ExportTraceServiceRequest()
     resource = made.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = service
@@ -52,12 +51,10 @@ def request(*names: str, service: str = "shop") -> ExportTraceServiceRequest:
 
 
 def spans(*names: str, receipt: Receipt | None = None) -> list[WireSpan]:
-    """Return the spans of a request with these names."""
     return spans_in(request(*names), receipt or untracked())
 
 
 def log_request(text: str) -> ExportLogsServiceRequest:
-    """Return a request with one log record."""
     made = ExportLogsServiceRequest()
     made.resource_logs.add().scope_logs.add().log_records.add().body.string_value = text
     return made
@@ -111,7 +108,6 @@ class Clock:
 
 @pytest.fixture
 def outputs() -> Iterator[Callable[..., OtlpOutput]]:
-    """Make outputs, and close them after the test."""
     made: list[OtlpOutput] = []
 
     def make(sender: Any, **options: Any) -> OtlpOutput:
@@ -128,7 +124,6 @@ Make = Callable[..., OtlpOutput]
 
 
 def put(output: OtlpOutput, *given: WireSpan) -> None:
-    """Put the spans one by one."""
     for span in given:
         output.put(span)
 
@@ -188,7 +183,6 @@ def test_requests_are_those_that_protobuf_would_write() -> None:
 
 
 def group_of(count: int, receipt: Receipt) -> WireGroup:
-    """Return a group of ``count`` spans, named by their number."""
     made = request(*(f"span {i}" for i in range(count)))
     (group,) = groups_in(made, receipt)
     return group
@@ -573,13 +567,11 @@ def test_waits_grow_and_obey_the_receiver() -> None:
 
 @pytest.fixture
 def backend() -> Iterator[OtlpReceiver]:
-    """A running receiver."""
     with OtlpReceiver() as running:
         yield running
 
 
 def environment(backend: OtlpReceiver, protocol: str, **more: str) -> Mapping[str, str]:
-    """Return variables that name ``backend``."""
     is_http = protocol != "grpc"
     endpoint = backend.http_endpoint if is_http else backend.grpc_endpoint
     return {

@@ -77,7 +77,6 @@ class Intake:
 
 @pytest.fixture
 def intake() -> Intake:
-    """An intake that keeps the requests."""
     return Intake()
 
 
@@ -86,7 +85,6 @@ Listen: TypeAlias = Callable[..., Receiver]
 
 @pytest.fixture
 def listen(intake: Intake) -> Iterator[Listen]:
-    """Start receivers, over gRPC alone unless a test names ports, and stop them after the test."""
     started: list[Receiver] = []
 
     def start(**options: Any) -> Receiver:
@@ -103,7 +101,6 @@ def listen(intake: Intake) -> Iterator[Listen]:
 
 @pytest.fixture
 def http(listen: Listen) -> Callable[..., Receiver]:
-    """Start receivers over gRPC and HTTP; the server for HTTP is optional."""
     pytest.importorskip("aiohttp")
     return lambda **options: listen(**{"http_port": 0, **options})
 
@@ -134,7 +131,6 @@ def stub(receiver: Receiver, service: str = "trace.v1.TraceService", **options: 
 
 
 def refusal(call: Callable[[], object]) -> Any:
-    """Return the error with which a gRPC call ends."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return caught.value
@@ -145,7 +141,6 @@ def url(receiver: Receiver, path: str = "/v1/traces") -> str:
 
 
 def post(receiver: Receiver, body: Any = ONE, path: str = "/v1/traces", **headers: Any) -> Any:
-    """Post ``body``; the names of headers have underscores."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return requests.post(
         url(receiver, path), body, headers={"content-type": PROTOBUF, **given}, timeout=WAIT
@@ -533,7 +528,6 @@ def test_the_exporter_of_the_sdk_waits_and_succeeds(listen: Listen, intake: Inta
 
 @contextmanager
 def half_sent(receiver: Receiver, *, announced: int, sent: int, requests: int) -> Iterator[None]:
-    """Hold requests open that have sent ``sent`` bytes of the ``announced`` ones."""
     head = f"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: {PROTOBUF}\r\n"
     head += f"Content-Length: {announced}\r\n\r\n"
     with ExitStack() as stack:
@@ -695,7 +689,6 @@ authorityKeyIdentifier=keyid
 
 @pytest.fixture(scope="session")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority, and certificates of a server and a client that it has signed."""
     openssl, folder = shutil.which("openssl"), tmp_path_factory.mktemp("pem")
     if openssl is None:
         pytest.skip("openssl is not installed")
@@ -716,7 +709,6 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tls(pem: Path, **more: str) -> dict[str, str]:
-    """Return the options of a receiver with TLS."""
     return {"certificate": str(pem / "server.pem"), "key": str(pem / "server.key"), **more}
 
 
