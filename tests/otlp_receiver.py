@@ -30,11 +30,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from openai_server import HttpReply, LoopbackServer
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.common.v1.common_pb2 import (
-        AnyValue,
-        InstrumentationScope,
-        KeyValue,
-    )
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
     from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
     from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
     from typing_extensions import Self

@@ -42,9 +42,7 @@ def flagged(*flags: object) -> list[dict[str, object]]:
 
 GOOD: Mapping[str, Answer] = {
     "reverse_question": lambda _: {"question": "When was she born?", "noncommittal": 0},
-    "similarities": lambda task: {
-        "similarities": numbered(task, "questions", similarity=0.75),
-    },
+    "similarities": lambda task: {"similarities": numbered(task, "questions", similarity=0.75)},
     "direct_relevancy": lambda _: {"rating": 0.9},
     "sub_questions": lambda _: {"sub_questions": ["When was she born?", "Where was she born?"]},
     "addressed": lambda task: {"verdicts": numbered(task, "sub_questions", verdict=1)},

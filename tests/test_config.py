@@ -278,10 +278,7 @@ def test_the_sdk_can_be_disabled(value: str, *, off: bool, monkeypatch: pytest.M
     ],
 )
 def test_exporters_are_chosen_by_the_standard_variables(
-    signal: Signal,
-    environ: dict[str, str],
-    names: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    signal: Signal, environ: dict[str, str], names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A variable of the signal takes precedence, then the protocol, then the port."""
     assert exporter_names(signal, environ) == names

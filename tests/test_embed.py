@@ -17,13 +17,7 @@ from hypothesis import strategies as st
 
 from apps.fakes import WordEmbeddings
 from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
-from rag_eval_otel.embed import (
-    Embed,
-    HashingEmbedder,
-    LangChainEmbedder,
-    OpenAIEmbedder,
-    cosine,
-)
+from rag_eval_otel.embed import Embed, HashingEmbedder, LangChainEmbedder, OpenAIEmbedder, cosine
 from rag_eval_otel.errors import (
     JudgeAuthError,
     JudgeError,

@@ -17,11 +17,7 @@ from rag_eval_otel.evaluation import (
     version_of,
 )
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
-from rag_eval_otel.metrics import (
-    METRIC_SETS,
-    Faithfulness,
-    metric,
-)
+from rag_eval_otel.metrics import METRIC_SETS, Faithfulness, metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.testing.fakes import FakeJudge
@@ -149,10 +145,7 @@ def test_no_judge_is_named_where_none_was_asked() -> None:
     """A score without a request names the judge that would have been asked."""
     evaluation = asyncio.run(
         aevaluate(
-            Sample(),
-            ["context_relevance"],
-            judge=FakeJudge(answers()),
-            embedder=HashingEmbedder(),
+            Sample(), ["context_relevance"], judge=FakeJudge(answers()), embedder=HashingEmbedder()
         )
     )
     assert evaluation.judge is None

@@ -18,10 +18,7 @@ from rag_eval_otel.export.attributes import score_attributes
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Useful, Verdict
 from rag_eval_otel.live.scorer import build_measurement
-from rag_eval_otel.metrics import (
-    Correctness,
-    with_thresholds,
-)
+from rag_eval_otel.metrics import Correctness, with_thresholds
 from rag_eval_otel.thresholds import read_thresholds, written_thresholds
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.dataset import evaluate_dataset

@@ -71,11 +71,7 @@ def span(
 
 RETRIEVALS = {
     "openinference": span(
-        {
-            OI: "RETRIEVER",
-            "input.value": ASKED,
-            "retrieval.documents.0.document.content": PAGE,
-        }
+        {OI: "RETRIEVER", "input.value": ASKED, "retrieval.documents.0.document.content": PAGE}
     ),
     "langfuse": span(
         {

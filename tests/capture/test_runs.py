@@ -382,9 +382,7 @@ def test_an_intake_that_fails_is_counted(method: str) -> None:
     assert 1 not in captured.recorder.runs
 
 
-def test_spans_are_written_though_a_refusal_is_not_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spans_are_written_though_a_refusal_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the span of a tree without a turn nor that of one that was given up is lost."""
 
     def fails(*_: object) -> None:

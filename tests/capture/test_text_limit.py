@@ -48,10 +48,7 @@ def by_spans(question: str, page: str, answer: str, **more: Any) -> list[Step]:
     messages = [{"role": "user", "content": f"{page} {question}"}]
     kinds: Mapping[str, Mapping[str, Any]] = {
         "CHAIN": {"input.value": question, "output.value": json.dumps({"answer": answer, **more})},
-        "RETRIEVER": {
-            "input.value": question,
-            "retrieval.documents.0.document.content": page,
-        },
+        "RETRIEVER": {"input.value": question, "retrieval.documents.0.document.content": page},
         "LLM": {
             "llm.input_messages.0.message.role": "user",
             "llm.input_messages.0.message.content": messages[0]["content"],

@@ -348,10 +348,7 @@ class CountedId(str):
 
 
 def lookups(turns: int) -> int:
-    steps = [
-        chain("app"),
-        *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n)),
-    ]
+    steps = [chain("app"), *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n))]
     counted = [
         replace(f, id=CountedId(f.id), parent=CountedId(f.parent) if f.parent else None)
         for f in steps

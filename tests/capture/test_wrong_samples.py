@@ -196,10 +196,7 @@ def test_a_document_without_a_text() -> None:
     """The other texts are kept, and no sample is made of them alone."""
     documents = [FOUND[0], {"id": "9", "score": 0.5}]
     found = span(
-        {
-            "gen_ai.operation.name": "retrieval",
-            "gen_ai.retrieval.documents": json.dumps(documents),
-        }
+        {"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.documents": json.dumps(documents)}
     )
     listed = {
         "openinference.span.kind": "RETRIEVER",

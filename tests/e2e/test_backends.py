@@ -61,11 +61,7 @@ def running(
 ) -> Iterator[Running]:
     """Run an application whose scores go to the service ``name``, through a proxy."""
     service = SERVICES[name]()
-    with (
-        serving(service),
-        proxied(service.url) as proxy,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with serving(service), proxied(service.url) as proxy, pytest.MonkeyPatch.context() as patch:
         proxy.fault = fault
         proxy.seconds = 0.1 if name == "langsmith" else 0.5  # which gets 1,000 requests
         settings = {

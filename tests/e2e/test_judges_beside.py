@@ -113,10 +113,7 @@ def _side_by_side(
 @pytest.mark.parametrize("same", ["same", "another"])
 @pytest.mark.parametrize("make", [openai_chat, anthropic_chat, ollama_chat])
 def test_no_call_of_a_chat_model_fails(
-    make: Callable[[str], Any],
-    same: str,
-    providers: Providers,
-    loop: asyncio.AbstractEventLoop,
+    make: Callable[[str], Any], same: str, providers: Providers, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Of 500 calls each by application and judge none fails, with a shared model or two."""
     llm = make(providers.url)
@@ -131,10 +128,7 @@ def test_no_call_of_a_chat_model_fails(
 @pytest.mark.parametrize("same", ["same", "another"])
 @pytest.mark.parametrize("make", [openai_embeddings, ollama_embeddings])
 def test_no_call_of_embeddings_fails(
-    make: Callable[[str], Any],
-    same: str,
-    providers: Providers,
-    loop: asyncio.AbstractEventLoop,
+    make: Callable[[str], Any], same: str, providers: Providers, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Of 500 embedding calls each by application and judge none fails."""
     embeddings = make(providers.url)

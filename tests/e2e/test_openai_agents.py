@@ -39,10 +39,7 @@ def agent(client: Any, found: Callable[[str], object], *, api: str = "chat") -> 
         """Search the handbook."""
         return found(query)
 
-    models = {
-        "chat": agents.OpenAIChatCompletionsModel,
-        "responses": agents.OpenAIResponsesModel,
-    }
+    models = {"chat": agents.OpenAIChatCompletionsModel, "responses": agents.OpenAIResponsesModel}
     return agents.Agent(
         name="Helper",
         instructions="Answer from the handbook.",

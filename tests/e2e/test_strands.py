@@ -34,10 +34,7 @@ def url() -> Iterator[str]:
 
 def blocks(question: str) -> dict[str, Any]:
     """Return pages as blocks of content."""
-    return {
-        "status": "success",
-        "content": [{"text": text} for text in common.pages(question)],
-    }
+    return {"status": "success", "content": [{"text": text} for text in common.pages(question)]}
 
 
 @pytest.mark.parametrize(

@@ -151,10 +151,7 @@ def test_fault_38_turns_beyond_the_budget_are_dropped(
     check_invariants: Callable[..., None], measured: Callable[[str, object], None]
 ) -> None:
     """Their spans say skipped, the counter says budget, and the gauge says that nothing is left."""
-    with (
-        ScriptedOpenAI(passed) as server,
-        live(server, budget="3 requests/day") as app,
-    ):
+    with ScriptedOpenAI(passed) as server, live(server, budget="3 requests/day") as app:
         turns_of(app, 5)
         check_invariants(app, turns=5, spans=15)
         assert app.counted() == {("scored", None): 3, ("skipped", "budget"): 2}

@@ -123,15 +123,7 @@ def test_fault_34_answers_without_content(measured: Measured) -> None:
         found = asyncio.run(aevaluate(sample, ["direct_relevancy"], judge=judge))
         return found["direct_relevancy"].value, len(judge.requests)
 
-    keys = (
-        "",
-        " ",
-        ":",
-        "...",
-        "Thought process:",
-        "Let's solve this step by step.",
-        "Solution:",
-    )
+    keys = ("", " ", ":", "...", "Thought process:", "Let's solve this step by step.", "Solution:")
     assert {score(key) for key in keys} == {(0.0, 0)}
     assert {asked for _, asked in map(score, ("Paris", "42", "Yes"))} == {1}
     measured("answers without content that reached the judge", f"0 of {len(keys)}")

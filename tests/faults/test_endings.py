@@ -82,10 +82,7 @@ ENDINGS = {
         "thread = threading.Thread(target=lambda: (made(20), sys.exit())); thread.start()",
         0,
     ),
-    "asyncio.run": (
-        "async def main(): made(10)\nasyncio.run(main()); asyncio.run(main())",
-        0,
-    ),
+    "asyncio.run": ("async def main(): made(10)\nasyncio.run(main()); asyncio.run(main())", 0),
 }
 
 
@@ -173,9 +170,7 @@ asyncio.run(main())
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
-def test_fault_24_sigterm_while_the_exporter_hangs_or_the_option_is_off(
-    measured: Measured,
-) -> None:
+def test_fault_24_sigterm_while_the_exporter_hangs_or_the_option_is_off(measured: Measured) -> None:
     """The limit holds whatever the exporter does; with ``off`` the signal ends the process."""
     hung = """
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -363,10 +363,7 @@ def test_fault_07_a_wrong_key_or_model(
     ids=["prose", "cut off", "refused", "empty"],
 )
 def test_fault_09_replies_without_an_answer(
-    content: str,
-    measured: Measured,
-    check_invariants: Invariants,
-    caplog: pytest.LogCaptureFixture,
+    content: str, measured: Measured, check_invariants: Invariants, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A judge that talks about something else is as good as down."""
     with scoring(always(content), concurrency=1) as (app, judge, server):

@@ -164,9 +164,7 @@ def test_every_evaluated_turn_carries_its_probability(source: Source) -> None:
         assert {event.attributes[PROBABILITY] for event in events} == {0.5}
 
 
-def test_a_disabled_sdk_disables_the_cascade_and_the_rules(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_disabled_sdk_disables_the_cascade_and_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """`OTEL_SDK_DISABLED` wins over options that ask for evaluations."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     rules = [{"match": {"route": "*"}, "rate": 1}]

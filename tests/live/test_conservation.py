@@ -102,10 +102,7 @@ def chosen_options(rng: random.Random) -> dict[str, Any]:
             *("2 turns/minute", "1 turns/hour, 5 requests/minute"),
             *("2000 tokens/day", "2 USD/day", "60 requests/day"),
         ),
-        "sample_rate": (
-            *(1.0, 1.0, 1.0, 0.5, 0.0),
-            *(rules, [*rules, {"rate": 0.5}]),
-        ),
+        "sample_rate": (*(1.0, 1.0, 1.0, 0.5, 0.0), *(rules, [*rules, {"rate": 0.5}])),
         "max_held": (*[1024] * 8, 1, 3),
         "concurrency": (16, 4, 1),
         "hold_seconds": (60, 60, 0.5, 0.02, 0),

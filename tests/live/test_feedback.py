@@ -17,12 +17,7 @@ from apps.parts import rag
 from apps.replies import saying
 from live import STATUS, App, asked, attached, said, told
 from pipeline import GatedJudge
-from rag_eval_otel import (
-    record_answer,
-    record_feedback,
-    record_question,
-    record_retrieval,
-)
+from rag_eval_otel import record_answer, record_feedback, record_question, record_retrieval
 from rag_eval_otel.drift import Drift, DriftOptions
 from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink

@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import (
-    ConcurrentMultiSpanProcessor,
-    ReadableSpan,
-    TracerProvider,
-)
+from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -239,10 +235,7 @@ def test_a_failing_sink_disturbs_nobody() -> None:
     ],
 )
 def test_turns_that_are_not_evaluated_are_counted(
-    sampler: str,
-    extra: dict[str, Any],
-    expected: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    sampler: str, extra: dict[str, Any], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not sampled, outside our share, over budget: the span and the counter give the reason."""
     judge = good_judge()

@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from pipeline import (
-    SOURCES,
-    GatedJudge,
-    Source,
-    good_judge,
-    running,
-    statuses,
-    turns_counted,
-)
+from pipeline import SOURCES, GatedJudge, Source, good_judge, running, statuses, turns_counted
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
@@ -329,11 +321,7 @@ def test_lone_surrogates_cost_no_span() -> None:
         ({"rag.answer": " \n"}, ("skipped", "no_answer"), "skipped"),
         ({"rag.contexts": ()}, ("scored", None), "scored"),
         ({"rag.contexts": ("", " ")}, ("scored", None), "scored"),
-        (
-            {"rag.contexts": ("All about kites. " * 130_000,)},
-            ("skipped", "truncated"),
-            "skipped",
-        ),
+        ({"rag.contexts": ("All about kites. " * 130_000,)}, ("skipped", "truncated"), "skipped"),
     ],
 )
 def test_odd_turns_arrive_once_with_their_reason(

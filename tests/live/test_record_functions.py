@@ -70,10 +70,7 @@ class Node:
         (Passage(text=CONTEXT, id="p", score=2.0), Passage(text=CONTEXT, id="p", score=2.0)),
         (Document(page_content=CONTEXT), Passage(text=CONTEXT)),
         (Document(page_content=CONTEXT, id="d"), Passage(text=CONTEXT, id="d")),
-        (
-            (Document(page_content=CONTEXT, id="d"), 0.25),
-            Passage(text=CONTEXT, id="d", score=0.25),
-        ),
+        ((Document(page_content=CONTEXT, id="d"), 0.25), Passage(text=CONTEXT, id="d", score=0.25)),
         ((CONTEXT, np.float32(0.5)), Passage(text=CONTEXT, score=0.5)),
         ({"text": CONTEXT}, Passage(text=CONTEXT)),
         ({"content": CONTEXT, "id": 7, "score": 1}, Passage(text=CONTEXT, id="7", score=1.0)),

@@ -126,8 +126,7 @@ def of_hundreds_of_calls(app: App) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
-    [(without_an_answer, "no_answer"), (of_hundreds_of_calls, "ambiguous")],
+    ("made", "reason"), [(without_an_answer, "no_answer"), (of_hundreds_of_calls, "ambiguous")]
 )
 def test_a_held_span_says_why(made: Callable[[App], Any], reason: str) -> None:
     """The span that waited for scores leaves with the reason why there are none."""

@@ -16,17 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from rag_eval_otel.capture.conventions import convention_of, read
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.config import Config, Spans
-from recording import (
-    ANSWER,
-    PAGE,
-    QUESTION,
-    Capture,
-    begin,
-    capture,
-    fail,
-    finish,
-    run_turn,
-)
+from recording import ANSWER, PAGE, QUESTION, Capture, begin, capture, fail, finish, run_turn
 
 KIND = "openinference.span.kind"
 
@@ -123,11 +113,7 @@ def test_an_agent_calls_tools_that_run(
     found = attributes(captured.span(f"{name} chain1"))
     key = "gen_ai.agent.name" if name == "invoke_agent" else "gen_ai.workflow.name"
     of = "AGENT" if name == "invoke_agent" else "CHAIN"
-    assert found == {
-        "gen_ai.operation.name": name,
-        key: "chain1",
-        "openinference.span.kind": of,
-    }
+    assert found == {"gen_ai.operation.name": name, key: "chain1", "openinference.span.kind": of}
 
 
 @pytest.mark.parametrize(

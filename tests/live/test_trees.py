@@ -21,17 +21,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
-from recording import (
-    ANSWER,
-    PAGE,
-    QUESTION,
-    Capture,
-    begin,
-    begin_turn,
-    capture,
-    finish,
-    run_turn,
-)
+from recording import ANSWER, PAGE, QUESTION, Capture, begin, begin_turn, capture, finish, run_turn
 
 
 class PatientEvaluator(BackgroundEvaluator):

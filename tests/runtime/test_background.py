@@ -18,12 +18,7 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from rag_eval_otel.runtime.threads import (
-    BackgroundEvaluator,
-    DaemonExecutor,
-    GivenUp,
-    Workers,
-)
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, DaemonExecutor, GivenUp, Workers
 
 
 async def _nothing() -> None:

@@ -38,24 +38,8 @@ from rag_eval_otel.worker.wire import (
     spans_in,
     untracked,
 )
-from replay import (
-    Recording,
-    _Clock,
-    _Exported,
-    _feed,
-    _Noting,
-    load,
-    replay,
-)
-from wires import (
-    UNKNOWN,
-    FakeOutput,
-    attributes_of,
-    request_with,
-    requests_of,
-    span,
-    turn_spans,
-)
+from replay import Recording, _Clock, _Exported, _feed, _Noting, load, replay
+from wires import UNKNOWN, FakeOutput, attributes_of, request_with, requests_of, span, turn_spans
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PATHS = sorted(FOLDER.glob("*.json"))

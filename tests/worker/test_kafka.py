@@ -330,9 +330,7 @@ def test_an_internal_error_makes_a_dead_letter(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "bound",
-    [{"max_messages": 10}, {"max_bytes": 10 * len(message_of(1))}],
-    ids=min,
+    "bound", [{"max_messages": 10}, {"max_bytes": 10 * len(message_of(1))}], ids=min
 )
 def test_what_is_in_flight_is_bounded_for_each_partition(bound: dict[str, int]) -> None:
     """A partition is paused at the limit, and read on when half of it is committed."""
