@@ -55,11 +55,9 @@ class Backend:
             self.sink(Evaluation(scores=(score,), span=span))
 
     def events(self) -> list[Any]:
-        """Return the log records so far."""
         return [record.log_record for record in self.logs.get_finished_logs()]
 
     def points(self, name: str) -> list[Any]:
-        """Collect metrics, and return the points of one instrument."""
         data = self.reader.get_metrics_data()
         metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
         return [p for m in metrics if m.name == name for p in m.data.data_points]

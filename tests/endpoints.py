@@ -21,7 +21,6 @@ class Left:
     """Half of a budget that is left."""
 
     def observe(self) -> list[Observation]:
-        """Return the share that is left."""
         return [Observation(0.5, {"limit": "1 USD/day"})]
 
 

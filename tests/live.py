@@ -59,24 +59,20 @@ class App:
 
     @property
     def processor(self) -> RagEvalSpanProcessor:
-        """The processor that stands in front of the exporter."""
         assert self.handle.processor is not None
         return self.handle.processor
 
     @property
     def store(self) -> Store:
-        """The traces under way, and the spans that are held."""
         return self.pipeline.store
 
     def let_leave(self) -> None:
-        """Wait until everything has left of which it was decided how it leaves."""
         store = self.store
         with store._changed:  # noqa: SLF001
             assert store._changed.wait_for(lambda: not store.count("leaving"), 60)  # noqa: SLF001
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline behind the handle."""
         return pipeline_of(self.handle)
 
     @staticmethod
@@ -102,7 +98,6 @@ class App:
         return span
 
     def generate(self, number: int, parent: Span | None) -> Span:
-        """Record the LLM's call of turn ``number``, from start to end."""
         span = self.step("LLM", parent, **generated(number))
         span.end()
         return span
@@ -115,11 +110,9 @@ class App:
         return chain
 
     def exported(self) -> list[ReadableSpan]:
-        """Return the spans that have left, in order."""
         return list(self.exporter.get_finished_spans())
 
     def names(self) -> list[str]:
-        """Return the names of the spans that have left, in order."""
         return [span.name for span in self.exported()]
 
     def status_of(self, span: Span) -> Any:
@@ -131,7 +124,6 @@ class App:
         return Counter((span.attributes or {}).get(STATUS) for span in self.exported())
 
     def counted(self) -> dict[tuple[Any, Any], int]:
-        """Return ``rag.evaluation.turns`` by status and reason."""
         points = self.points("rag.evaluation.turns")
         return {_key(point.attributes): int(point.value) for point in points}
 
@@ -158,13 +150,11 @@ class App:
 
 
 def remote(flags: int, context: Context | None = None) -> Context:
-    """Return ``context`` with a span of trace 7 in another process."""
     caller = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(flags))
     return set_span_in_context(NonRecordingSpan(caller), context or Context())
 
 
 def asked(number: int) -> str:
-    """Return the question of turn ``number``."""
     return f"Who founded company number {number}?"
 
 
@@ -177,12 +167,10 @@ def told(number: int) -> list[str]:
 
 
 def said(number: int) -> str:
-    """Return the answer of turn ``number``."""
     return f"Company number {number} was founded by Ada the {number}th."
 
 
 def answered(number: int) -> dict[str, Any]:
-    """Return the attributes of a chain."""
     return {"input.value": asked(number), "output.value": said(number)}
 
 

@@ -42,7 +42,6 @@ class Reads:
 
 
 def numbers(*answers: object) -> list[dict[str, str]]:
-    """Return a row for each answer."""
     return [{"question": f"Number {i}?", "answer": str(a)} for i, a in enumerate(answers)]
 
 

@@ -236,7 +236,6 @@ def _figures(kind: MetricKind, point: Any) -> dict[str, Any]:
 
 
 def _number(point: Any) -> Any:
-    """Return the number of a data point as int or float; None if the point is marked as empty."""
     which = point.WhichOneof("value")
     return which and getattr(point, which)
 
@@ -256,7 +255,6 @@ def _value(value: AnyValue) -> Any:
 
 
 def _id(raw: bytes) -> int | None:
-    """Return a trace id or span id as a number; None if the id is absent."""
     return int.from_bytes(raw, "big") or None
 
 
@@ -367,7 +365,6 @@ class OtlpReceiver:
 
     @property
     def http_endpoint(self) -> str:
-        """The base URL for HTTP exporters, without a path such as `/v1/traces`."""
         return self._http.url
 
     def spans(self) -> list[ReceivedSpan]:
@@ -377,11 +374,9 @@ class OtlpReceiver:
         return self._of_type(ReceivedLog)
 
     def metrics(self) -> list[ReceivedMetric]:
-        """Return the received data points of all exports, in the order of arrival."""
         return self._of_type(ReceivedMetric)
 
     def clear(self) -> None:
-        """Delete the spans, log records and data points received so far."""
         with self._changed:
             self._received.clear()
 
@@ -430,7 +425,6 @@ class OtlpReceiver:
             self._paused = True
 
     def resume(self) -> None:
-        """End `pause`: store the records of the waiting requests, and answer requests at once."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()

@@ -100,7 +100,6 @@ def good_answers(task: Task[Any]) -> object:
 
 
 def good_judge() -> FakeJudge:
-    """Return a judge who is content with everything."""
     return FakeJudge(good_answers)
 
 
@@ -122,7 +121,6 @@ class GatedJudge:
         self._judge = good_judge()
 
     def open(self) -> None:
-        """Let every reply through, unless a shutdown has cancelled the wait for it."""
         if not self._gate.done():
             self._gate.set_result(None)
 
@@ -151,7 +149,6 @@ class Pipeline:
             self.providers.shutdown()
 
     def start_turn(self, name: str = "turn", **options: Any) -> Span:
-        """Start a span that stands for a turn, with the question, contexts and answer."""
         given = dict(options.pop("attributes", {}))
         recorded = {key: value for key, value in RECORDED.items() if key not in given}
         return self.tracer.start_span(name, attributes={**given, **recorded}, **options)

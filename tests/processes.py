@@ -70,7 +70,6 @@ class Stage:
             process.communicate()
 
     def run(self, script: str, **more: str) -> tuple[int, str, str]:
-        """Run ``script`` to its end; return its exit status, its output and its errors."""
         with self.running("-c", script, **more) as process:
             out, err = process.communicate(timeout=PATIENCE)
             return process.returncode, out, err

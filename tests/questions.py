@@ -18,7 +18,6 @@ def reverse_question(answer: str, *, draw: int) -> Task[ReverseQuestion]:
 
 
 def statements(question: str, answer: str) -> Task[Statements]:
-    """Ask for the claims of an answer."""
     return kinds.STATEMENTS.task({"question": question, "answer": answer})
 
 
@@ -29,7 +28,6 @@ def verdicts(contexts: Sequence[str], claims: Sequence[str], *, draw: int = 0) -
 def judged_statements(
     question: str, answer: str, contexts: Sequence[str]
 ) -> Task[JudgedStatements]:
-    """Ask for claims and verdicts at once."""
     shown = {"question": question, "answer": answer, "contexts": contexts}
     return kinds.JUDGED_STATEMENTS.task(shown)
 
@@ -40,5 +38,4 @@ def context_relevance(question: str, contexts: Sequence[str], *, voice: int) -> 
 
 
 def groundedness(answer: str, contexts: Sequence[str], *, voice: int) -> Task[Rating]:
-    """Ask one of the two judges of groundedness."""
     return kinds.GROUNDEDNESS[voice - 1].task({"answer": answer, "contexts": contexts})

@@ -67,7 +67,6 @@ class NotingInstruments(InstrumentSink):
             self.reasons.append(reason)
 
     def internal_error(self, place: str) -> None:
-        """Note where it failed."""
         self.errors.append(place)
 
 
@@ -87,7 +86,6 @@ class NotingScorer(TurnScorer):
     turns: list[tuple[SpanContext, Turn]]
 
     async def score(self, job: TurnJob) -> Ending:
-        """Note the turn of ``job``."""
         self.turns.append((job.span, job.turn))
         return await super().score(job)
 
@@ -115,12 +113,10 @@ class Capture:
 
     @property
     def recorder(self) -> RunRecorder:
-        """The recorder of runs."""
         return self.pipeline.recorder
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
-        """The spans exported so far."""
         return self.exporter.get_finished_spans()
 
     def span(self, name: str) -> ReadableSpan:
@@ -129,20 +125,17 @@ class Capture:
 
     @property
     def truths(self) -> list[tuple[str, tuple[str, ...], str]]:
-        """The samples as question, contexts and answer, sorted."""
         return sorted(
             (s.question, tuple(p.text for p in s.contexts), s.answer) for s in self.samples
         )
 
     @contextmanager
     def within(self, name: str, attributes: Attributes = None) -> Iterator[Span]:
-        """Do something below a span of the application, whose trace is read when it has ended."""
         with self.tracer.start_as_current_span(name, attributes=attributes) as span:
             yield span
         self.flush()
 
     def flush(self) -> None:
-        """Finish the ended run trees, and read the traces of the application's spans."""
         self.recorder.flush()
         self.pipeline.submit_ended()
 
@@ -163,7 +156,6 @@ class NotingIntake:
         self.inner.evicted(tree)
 
     def waiting(self) -> None:
-        """Note the call."""
         self.on_call("waiting")
 
 
@@ -267,7 +259,6 @@ def finish(captured: Capture, *runs: Run) -> None:
 
 
 def fail(captured: Capture, run: Run, error: BaseException) -> None:
-    """Send the event that ``run`` has failed."""
     getattr(captured.handler, f"on_{run.kind}_error")(error, run_id=UUID(int=run.id))
 
 

@@ -110,7 +110,6 @@ def _calls(data: Mapping[str, Any], spans: Mapping[str, ExportedSpan]) -> list[C
 
 
 def _as_started(span: ExportedSpan, attributes: Mapping[str, Any]) -> ExportedSpan:
-    """Return a copy of ``span`` with the values that the span had when it started."""
     return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
 
 
@@ -266,7 +265,6 @@ class _Noting:
         return False
 
     def choose(self, _trace_id: int, _facts: object) -> Sampling:
-        """Return that the turn is chosen, so that every turn is read."""
         return Sampling()
 
     def close(self) -> None:

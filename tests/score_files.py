@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def jsonl(path: Path, rows: Iterable[Any]) -> Path:
-    """Write ``rows`` as JSON Lines."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
 
@@ -34,13 +33,11 @@ def page_of(path: Path, *options: str) -> str:
 
 
 def falling(count: int, *, at: int, seed: int = 0) -> list[float]:
-    """Return scores that are lower from ``at`` on."""
     dice = random.Random(seed)
     return [dice.betavariate(*((8, 2) if i < at else (2, 3))) for i in range(count)]
 
 
 def row(index: int, **scores: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as ``evaluate`` writes it."""
     return {"row": index, "status": "scored", "judge": "a-judge", "scores": scores}
 
 

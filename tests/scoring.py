@@ -31,12 +31,10 @@ Answer = Callable[[Task[Any]], object]
 
 
 def numbered(task: Task[Any], name: str, **reply: object) -> list[dict[str, object]]:
-    """Return the same reply for each of the texts shown as ``name``, by its index."""
     return [{"index": i, **reply} for i in range(1, len(task.texts(name)) + 1)]
 
 
 def flagged(*flags: object) -> list[dict[str, object]]:
-    """Return claims with these verdicts."""
     return [{"statement": f"claim {i}", "verdict": flag} for i, flag in enumerate(flags)]
 
 
@@ -121,7 +119,6 @@ def score_of(metric: Metric, judge: FakeJudge | None = None, **options: Any) -> 
 
 
 def told(score: Score) -> tuple[object, ...]:
-    """Return what a score says, without explanation, detail and version."""
     return (score.value, score.status, score.reason, score.label, score.normalized)
 
 

@@ -65,7 +65,6 @@ def llm(
 
 
 def outcomes(*steps: Step) -> list[Sample | SkipReason]:
-    """Return what becomes of each turn in ``steps``."""
     return [extract(turn) for turn in find_turns(steps)]
 
 

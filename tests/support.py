@@ -47,13 +47,11 @@ def benchmark(name: str) -> Any:
 
 
 def answers(**by_prompt: object) -> Callable[[Task[Any]], object]:
-    """Answer each task by its prompt: `GOOD`, except for those named here."""
     replies = {**GOOD, **by_prompt}
     return lambda task: replies[task.prompt]
 
 
 def in_turn(replies: Iterable[object]) -> Callable[..., object]:
-    """Return the replies one after the other, whatever is asked; the last one for ever."""
     waiting = list(replies)
     return lambda *_: waiting.pop(0) if len(waiting) > 1 else waiting[0]
 
@@ -62,12 +60,10 @@ def in_turn(replies: Iterable[object]) -> Callable[..., object]:
 
 
 def names_asked(body: Mapping[str, Any]) -> list[str]:
-    """Return the names of the parts that a chat request asks for: its headings."""
     return re.findall(r"^# ([a-z0-9_]+)$", text_asked(body), flags=re.MULTILINE)
 
 
 def text_asked(body: Mapping[str, Any]) -> str:
-    """Return the text of the user's message of a chat request."""
     return str(body["messages"][-1]["content"])
 
 

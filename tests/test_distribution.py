@@ -154,7 +154,6 @@ def test_the_workers_of_the_readme_start(place: Path, settings: Mapping[str, str
 
 
 def found(words: list[str], settings: Mapping[str, str]) -> list[str]:
-    """Return ``words`` with the program of the environment that has the wheel."""
     program = shutil.which(words[0], path=settings["PATH"])
     assert program
     return [program, *words[1:]]

@@ -30,9 +30,6 @@ from rag_eval_otel.types import Usage, Vectors
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0]}
 
-# --- the vectors that are kept --------------------------------------------------------------------
-
-
 # --- the cosine -----------------------------------------------------------------------------------
 
 
@@ -123,7 +120,6 @@ def test_langchain_embeddings_are_rows() -> None:
 def embedded(
     answer: Callable[[str], Any], *texts: str, **options: Any
 ) -> tuple[Vectors, list[Any]]:
-    """Embed texts with the real client; return the rows and the requests the server got."""
     with ScriptedOpenAI(lambda _: "", answer) as server:
         options = {"retries": 0, "api_key": "sk-secret", **options}
         embedder = OpenAIEmbedder("small", base_url=server.base_url, **options)

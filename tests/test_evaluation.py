@@ -30,7 +30,6 @@ DEFAULT = ["answer_relevancy", "context_relevance", "faithfulness", "response_gr
 def scored(
     metrics: Sequence[str | Metric] = ("default",), judge: Judge | None = None, **options: Any
 ) -> Evaluation:
-    """Evaluate the usual sample, by a judge that answers well unless another is given."""
     options = {"embedder": HashingEmbedder(), **options}
     return evaluate(SAMPLE, metrics, judge=judge or FakeJudge(answers()), **options)
 

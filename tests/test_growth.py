@@ -40,7 +40,6 @@ def _messages(text: str) -> object:
 
 
 def _spoiled(text: str) -> str:
-    """Return ``text`` with a letter more after each 20: no long part of it is the same."""
     return "q".join(text[i : i + 20] for i in range(0, len(text), 20))
 
 

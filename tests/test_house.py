@@ -71,12 +71,10 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
-    """Return every node in ``tree``; ten tests ask for them."""
     return tuple(ast.walk(tree))
 
 
 def place(path: Path) -> str:
-    """Return the module's path within the package, as the lists above spell it."""
     return path.relative_to(PACKAGE).as_posix()
 
 
@@ -104,7 +102,6 @@ def imports(tree: ast.AST, library: str) -> bool:
 
 
 def mentions(tree: ast.AST, name: str) -> bool:
-    """Tell whether ``name`` is used as an attribute, or spelled out for getattr and its like."""
     return any(
         (isinstance(node, ast.Attribute) and node.attr == name)
         or (isinstance(node, ast.Constant) and node.value == name)
@@ -113,7 +110,6 @@ def mentions(tree: ast.AST, name: str) -> bool:
 
 
 def dotted(node: ast.AST) -> str:
-    """Return ``a.b.c`` for the node of this expression, and "" for another kind of expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -137,7 +133,6 @@ def has_docstring(function: Function) -> bool:
 
 
 def length(function: Function) -> int:
-    """Return the lines from ``def`` to the end, without decorators and docstring."""
     lines = (function.end_lineno or function.lineno) - function.lineno + 1
     if has_docstring(function):
         docstring = function.body[0]
@@ -146,13 +141,11 @@ def length(function: Function) -> int:
 
 
 def is_declaration(function: Function) -> bool:
-    """Tell whether ``function`` has no body of its own: an overload, or a protocol's method."""
     body = function.body[has_docstring(function) :]
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body)
 
 
 def is_broad(kind: ast.expr | None) -> bool:
-    """Tell whether an except clause or `suppress` of ``kind`` catches errors of any kind."""
     if kind is None:
         return True
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
@@ -160,7 +153,6 @@ def is_broad(kind: ast.expr | None) -> bool:
 
 
 def catches_all(node: ast.AST) -> bool:
-    """Tell whether ``node`` is a broad except clause or a broad `suppress`."""
     if isinstance(node, ast.ExceptHandler):
         return is_broad(node.type)
     if isinstance(node, ast.Call) and dotted(node.func).endswith("suppress"):
@@ -169,7 +161,6 @@ def catches_all(node: ast.AST) -> bool:
 
 
 def broad_excepts(node: ast.AST, function: str = "<module>") -> Iterator[str]:
-    """Yield the name of the innermost function around each place that catches all."""
     if isinstance(node, Function):
         function = node.name
     if catches_all(node):
@@ -189,7 +180,6 @@ def without_type_checking(tree: ast.Module) -> ast.Module:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Return, for each module of the package, those it imports when it runs."""
     names = {dotted_name(path): path for path in MODULES}
     return {name: imported_modules(name, path, set(names)) for name, path in names.items()}
 
@@ -275,7 +265,6 @@ def test_most_functions_are_small() -> None:
 
 
 def matching_tests(condition: Callable[[Function], bool]) -> list[str]:
-    """Return the tests that fulfil ``condition``, by file and name."""
     return [
         f"{path.relative_to(ROOT)}::{function.name}"
         for path in TEST_MODULES
@@ -291,7 +280,6 @@ def test_every_test_says_what_it_shows() -> None:
 
 
 def asserts(test: Function) -> bool:
-    """Return whether a test asserts, or calls a helper whose name says that it does."""
     nodes = list(ast.walk(test))
     calls = [dotted(node.func) for node in nodes if isinstance(node, ast.Call)]
     return any(isinstance(node, ast.Assert) for node in nodes) or any(

@@ -33,7 +33,6 @@ SAMPLE = Sample(
 
 
 def scored(**options: Any) -> Evaluation:
-    """Return the offline scores of a sample, as ``options`` of a pipeline have it."""
     return asyncio.run(build_measurement(Config(**options)).of(SAMPLE))
 
 
@@ -200,9 +199,6 @@ class Own:
 
     async def measure(self, *_: object) -> Score:
         return Score(name="own", value=0.6, label="pass")
-
-
-"""The threshold when a score is stored, and the one when it is read."""
 
 
 def test_calibrate_writes_what_the_other_commands_read(

@@ -170,7 +170,6 @@ def reader(expression: re.Pattern[str], method: str) -> Read:
 
 
 def samples_of(pattern: str, flags: int) -> list[str]:
-    """Return texts that match ``pattern`` or nearly match it, made from its parsed form."""
     rng = random.Random(ascii(pattern))  # no secret
     tree = sre_parse.parse(pattern, flags)
     return [_sample(tree, rng, {}) or "a" for _ in range(40)]

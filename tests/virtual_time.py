@@ -34,7 +34,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.now = 0.0
 
     def time(self) -> float:
-        """Return the virtual time in seconds."""
         return self.now
 
 

@@ -81,7 +81,6 @@ class FakeOutput:
                 self.acknowledge()
 
     def put_group(self, group: WireGroup) -> None:
-        """Send the spans of ``group``, or keep them."""
         for span in group.spans():
             self.put(span)
 

@@ -49,7 +49,6 @@ class Watching:
 
     @property
     def end_time(self) -> None:
-        """Note how many spans are known to be open, and start another."""
         if not self.seen:
             self.seen.append(-1)
             self.seen.append(len(self.spans.newest(self.context.trace_id)))

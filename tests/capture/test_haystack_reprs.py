@@ -42,7 +42,6 @@ def message(role: str, part: str) -> str:
 
 
 def document(text: str, *, name: str = "a1b2") -> str:
-    """Return the repr of a document: nothing is escaped there, and long texts are cut."""
     shown = text if len(text) < 100 else f"{text[:100]}..."
     return f"Document(id={name}, content: '{shown}', meta: {{'source': 'it\\'s'}}, score: 0.5)"
 

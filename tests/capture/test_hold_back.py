@@ -30,13 +30,11 @@ class Shape:
         return own.union(*map(self.below, own))
 
     def has_retrieval(self, number: int) -> bool:
-        """Tell whether a retrieval, or a tool, which may be one, is below a span."""
         return any(self.kinds[n] in {"RETRIEVER", "TOOL"} for n in self.below(number))
 
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
-    """Draw any traces: trees, each of any kinds, that end in any order."""
     count = draw(st.integers(1, 9))
     return Shape(
         kinds=[draw(st.sampled_from(KINDS)) for _ in range(count)],

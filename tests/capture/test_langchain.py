@@ -16,16 +16,12 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, Generation, LLMResult
 from langchain_core.prompts import PromptTemplate
-from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from apps import company
-from apps.compat import make_agent
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
-from apps.parts import PROMPT, join, lookup, rag
-from apps.replies import calling
+from apps.parts import lookup, rag
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
@@ -105,13 +101,6 @@ def test_it_is_a_modest_handler() -> None:
     assert handler.raise_error is False
     assert handler.run_inline is False
     assert LangChainCapture.on_llm_new_token is BaseCallbackHandler.on_llm_new_token
-
-
-def test_events_by_hand() -> None:
-    """The events that the other tests change give one sample."""
-    captured = Events(capture()).turn()
-    assert captured.truths == TURN
-    assert len(captured.recorder) == 0
 
 
 # --- events that lack something -------------------------------------------------------------------
@@ -274,18 +263,6 @@ def test_a_failure_of_ours_stays_ours() -> None:
     assert set(places) == {"callback"}
 
 
-def test_an_intake_that_fails_does_not_fail_the_application() -> None:
-    """The chain answers, and the error is counted."""
-
-    def fail(name: str) -> None:
-        raise RuntimeError(name)
-
-    captured = capture(raise_errors=False, on_intake=fail)
-    assert rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
-    assert captured.errors == ["callback"]
-    assert len(captured.recorder) == 0
-
-
 # --- events that are late, early or double --------------------------------------------------------
 
 
@@ -348,22 +325,6 @@ def test_a_stream_tells_its_input_at_the_end() -> None:
         assert step_of(run).input == question
 
 
-def test_what_happens_to_documents_afterwards_does_not_matter() -> None:
-    """Applications go on to change them; the sample has what was retrieved."""
-    events = Events(capture())
-    document = Document(PAGE, id="d1")
-    documents = [document]
-    events.start()
-    events.retrieve(documents)
-    document.page_content, document.id = "changed", "changed"
-    documents.clear()
-    events.ask()
-    events.answer()
-    events.end()
-    assert events.captured.truths == TURN
-    assert events.captured.samples[0].retrieved_ids == ("d1",)
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -418,47 +379,6 @@ def test_a_disabled_handler_is_silent() -> None:
 
 
 # --- whole applications ---------------------------------------------------------------------------
-
-
-def test_a_tool_that_retrieves_and_asks_by_itself() -> None:
-    """What a plain function does as a tool is part of the agent's turn, like a chain would be."""
-    captured = capture()
-
-    @tool
-    def ask_handbook(question: str) -> str:
-        """Ask the handbook."""
-        pages = join(KeywordRetriever().invoke(question))
-        prompt = PROMPT.invoke({"context": pages, "question": question})
-        return str(ScriptedChat().invoke(prompt).content)
-
-    script = calling("ask_handbook", {"question": company.FOUNDED})
-    agent = make_agent(ScriptedChat(reply=script), [ask_handbook])
-    agent.invoke({"messages": [HumanMessage(company.HANDBOOK)]}, {"callbacks": [captured.handler]})
-    answer = "A company of 1987 with kites, refunds and repairs. [History; Founder]"
-    assert captured.truths == [(company.HANDBOOK, (company.HISTORY, company.FOUNDER), answer)]
-
-
-def test_a_chain_that_retrieves_around_a_rag_chain() -> None:
-    """Both are turns, each with what it retrieved itself."""
-    captured = capture()
-
-    def investigate(question: str) -> str:
-        rag(KeywordRetriever()).invoke(company.FOUNDED)
-        prompt = PROMPT.invoke(
-            {"context": join(KeywordRetriever().invoke(question)), "question": question}
-        )
-        return str(ScriptedChat().invoke(prompt).content)
-
-    RunnableLambda(investigate).invoke(company.REFUND, {"callbacks": [captured.handler]})
-    assert captured.truths == [
-        (company.REFUND, (company.RETURNS,), "You have 45 days. [Returns]"),
-        (
-            company.FOUNDED,
-            (company.HISTORY, company.FOUNDER),
-            "It was founded in 1987. [History; Founder]",
-        ),
-    ]
-    assert len({span.span_id for span, _ in captured.turns}) == 2
 
 
 def echo() -> Any:

@@ -33,24 +33,6 @@ def id_of(span: Any) -> int:
 # --- turns below something that goes on -----------------------------------------------------------
 
 
-def test_turns_of_a_session_are_scored_while_it_goes_on() -> None:
-    """Each turn below an open session is scored when it is over, on its own span, once."""
-    with attached() as app:
-        session = app.plain("session")
-        first = app.turn(1, session)
-        app.pipeline.sweep()
-        assert app.handle.flush()
-        assert app.status_of(first) == "scored"
-        second = app.turn(2, session)
-        app.pipeline.sweep()
-        assert app.handle.flush()
-        assert app.status_of(second) == "scored"
-        session.end()
-        assert app.handle.flush()
-        assert app.scored_spans() == {id_of(first): 1, id_of(second): 1}
-        assert app.counted() == {SCORED: 2}
-
-
 @pytest.mark.slow
 def test_without_a_flush_a_session_s_turn_is_scored_after_a_short_quiet() -> None:
     """Nobody has to ask: the watch itself finds that the turn is over."""
@@ -138,19 +120,6 @@ def test_a_turn_that_two_instrumentations_record() -> None:
         assert app.statuses() == {"scored": 1, "skipped": 1, None: 5}
 
 
-def test_a_turn_of_hundreds_of_calls() -> None:
-    """It is refused: no answer was made of hundreds of calls, and to compare them takes minutes."""
-    with attached() as app:
-        chain = app.chain()
-        for number in range(200):
-            app.retrieve(number, chain)
-            app.generate(number, chain)
-        chain.end()
-        assert app.handle.flush()
-        assert app.counted() == {("skipped", "ambiguous"): 1}
-        assert app.statuses() == {"skipped": 1, None: 400}
-
-
 def test_an_agent_that_goes_on_is_not_scored_by_its_first_tool() -> None:
     """A chain used as a step of an agent that is still at work is no turn of its own."""
     with attached() as app:
@@ -183,34 +152,6 @@ def test_retrieval_and_call_side_by_side_below_a_root_that_never_ends() -> None:
 
 
 # --- streams and what comes late ------------------------------------------------------------------
-
-
-def test_a_stream_that_ends_after_its_chain() -> None:
-    """The chain waits for the call below it that is still open, and carries its scores."""
-    with attached() as app:
-        chain = app.chain()
-        app.retrieve(1, chain)
-        call = app.step("LLM", chain, **generated(1))
-        chain.end()
-        assert len(app.pipeline.store) == 1
-        call.end()
-        assert app.handle.flush()
-        assert app.names() == ["retriever", "llm", "chain"]
-        assert app.scored_spans() == {id_of(chain): 1}
-        assert app.status_of(chain) == "scored"
-
-
-def test_a_retrieval_that_ends_after_its_chain() -> None:
-    """A retrieval still open below a chain that ends may make it a turn: it waits."""
-    with attached() as app:
-        chain = app.chain()
-        retriever = app.step("RETRIEVER", chain, **retrieved(1))
-        chain.end()
-        assert len(app.pipeline.store) == 1
-        retriever.end()
-        app.generate(1, chain)
-        assert app.handle.flush()
-        assert Counter(app.names()) == {"chain": 1, "retriever": 1, "llm": 1}
 
 
 def test_a_search_without_an_answer_leaves_without_a_status() -> None:
@@ -250,20 +191,6 @@ def test_a_second_answer_after_its_segment_was_read() -> None:
         assert app.handle.flush()
         assert app.scored_spans() == {id_of(chain): 1}
         assert app.counted()[SCORED] == 1
-
-
-def test_spans_that_end_on_other_threads() -> None:
-    """Each span may end on a thread of its own."""
-    with attached() as app:
-        chain = app.chain()
-        retriever = app.step("RETRIEVER", chain, **retrieved(1))
-        call = app.step("LLM", chain, **generated(1))
-        for span in (retriever, call, chain):
-            thread = threading.Thread(target=span.end)
-            thread.start()
-            thread.join()
-        assert app.handle.flush()
-        assert app.status_of(chain) == "scored"
 
 
 # --- disorder -------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ def shown(number: int) -> str:
 
 
 def call(app: App, parent: Span) -> Span:
-    """Start a call as openai-v2 does: no content on the span."""
     tracer = app.provider.get_tracer(OPENAI)
     attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
     return tracer.start_span("chat m", context=set_span_in_context(parent), attributes=attributes)
@@ -44,7 +43,6 @@ def write(app: App, span: Span, event: str, **record: Any) -> None:
 
 
 def older(app: App, span: Span, number: int) -> None:
-    """Write one record for each message, as openai-v2 does by default."""
     write(app, span, "gen_ai.system.message", body={"content": "Answer from the pages."})
     write(app, span, "gen_ai.user.message", body={"content": shown(number)})
     message = {"role": "assistant", "content": said(number)}
@@ -52,7 +50,6 @@ def older(app: App, span: Span, number: int) -> None:
 
 
 def newer(app: App, span: Span, number: int) -> None:
-    """Write one record with all messages, as the newer conventions have it."""
     attributes = {
         "gen_ai.input.messages": [
             {"role": "user", "parts": [{"type": "text", "content": shown(number)}]}

@@ -46,7 +46,6 @@ class Word(str):
 
 
 def circle() -> dict[str, Any]:
-    """Return a dict that holds itself, under every name that is looked for."""
     found: dict[str, Any] = {}
     for key in (*Keys().question, *Keys().answer, "messages", "content", "documents"):
         found[key] = found

@@ -86,7 +86,6 @@ def test_the_kind_is_told_without_parsing() -> None:
 
 @st.composite
 def shuffled(draw: st.DrawFn, calls: tuple[Call, ...]) -> list[Call]:
-    """Draw an order in which every span still starts before it ends."""
     order = list(draw(st.permutations(calls)))
     places: dict[int, list[int]] = {}
     for place, call in enumerate(order):

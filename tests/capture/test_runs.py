@@ -40,7 +40,6 @@ GRACE = 5.0
 
 
 def ids(captured: Capture) -> list[int]:
-    """Return the numbers of the runs that a span was written for."""
     return [int(span.name.rpartition("chain")[2]) for span in captured.spans]
 
 
@@ -57,17 +56,6 @@ def test_a_turn_is_scored_and_written() -> None:
     assert statuses == [None, None, "scored"]
     assert captured.truths == [(QUESTION, (PAGE,), ANSWER)]
     assert len(captured.recorder) == len(captured.pipeline.store) == 0
-
-
-def test_events_that_come_twice_count_once() -> None:
-    """LangChain may deliver the root's events twice."""
-    captured = capture()
-    runs = begin_turn(captured)
-    for run in runs:
-        assert captured.recorder.start("llm", run.id, None, "again", {}) is None
-    finish(captured, *runs, *runs)
-    assert len(captured.spans) == 3
-    assert len(captured.turns) == 1
 
 
 def test_a_run_with_an_unknown_parent_is_a_root() -> None:
@@ -352,15 +340,6 @@ def test_what_goes_while_it_waits_is_finished_once() -> None:
     assert captured.reasons == ["evicted"]
 
 
-def test_runs_below_what_was_given_up_start_anew() -> None:
-    """Their parent is not known any more; they are not lost."""
-    captured = capture(max_trees=1)
-    begin(captured, "chain", 1)
-    begin(captured, "chain", 2)
-    run = begin(captured, "chain", 3, under=1)
-    assert run.parent is None
-
-
 # --- when the intake fails ------------------------------------------------------------------------
 
 
@@ -452,7 +431,6 @@ class Stream:
     """Garbage that refers to itself, and tells when it is collected."""
 
     def __init__(self, close: Callable[[], None]) -> None:
-        """Become garbage as soon as nobody else refers to it."""
         self.me = self
         self.close = close
 

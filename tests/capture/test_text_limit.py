@@ -44,7 +44,6 @@ QUESTION, PAGE, ANSWER = "Who?", "Ada wrote the notes on the engine.", "Ada did.
 
 
 def by_spans(question: str, page: str, answer: str, **more: Any) -> list[Step]:
-    """Read the spans of a turn, as OpenInference writes them."""
     messages = [{"role": "user", "content": f"{page} {question}"}]
     kinds: Mapping[str, Mapping[str, Any]] = {
         "CHAIN": {"input.value": question, "output.value": json.dumps({"answer": answer, **more})},

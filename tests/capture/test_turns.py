@@ -27,7 +27,6 @@ def only(*steps: Step) -> Turn:
 
 
 def plain(prefix: str = "", *, under: str | None = None, at: int = 0) -> tuple[Step, ...]:
-    """Return a chain that retrieves and then asks a model, from ``at`` on."""
     root = f"{prefix}rag"
     return (
         chain(root, under, at=(at, at + 9)),
@@ -186,51 +185,6 @@ def test_a_turn_around_a_turn() -> None:
 # --- steps of a turn that look like turns ---------------------------------------------------------
 
 
-def graded(number: int, *, asked: str | None = None, verdict: str = "yes") -> tuple[Step, ...]:
-    """Return a node that retrieves, with a grader in the edge behind it."""
-    node, start = f"retrieve{number}", 10 * number
-    page = f"What page number {number} says."
-    return (
-        replace(chain(node, "graph", at=(start, start + 5), asked=asked), name="retrieve"),
-        retriever(f"search{number}", node, at=(start + 1, start + 2), found=[page]),
-        llm(f"grade{number}", node, at=(start + 3, start + 4), shown=[page], said=verdict),
-    )
-
-
-def test_a_grader_in_the_retrieving_node_does_not_answer() -> None:
-    """The call that answers was shown what the node found: node and grader are steps of it."""
-    turn = only(
-        chain("graph", asked="Why?", told="Because of it."),
-        *graded(1),
-        llm("write", "graph", at=(30, 40), shown=["What page number 1 says."], said="Because."),
-    )
-    assert turn.anchor.name == "graph"
-    assert names(turn.calls) == "grade1 write"
-
-
-def test_every_round_of_a_loop_is_a_step() -> None:
-    """What the first round found was rejected and shown to no later call; it is none the less."""
-    turn = only(
-        chain("graph", asked="Why?", told="Because of it."),
-        *graded(1, verdict="no"),
-        llm("rewrite", "graph", at=(17, 19), shown=["Rewrite: Why?"], said="Wherefore?"),
-        *graded(2),
-        llm("write", "graph", at=(30, 40), shown=["What page number 2 says."], said="Because."),
-    )
-    assert turn.anchor.name == "graph"
-    assert names(turn.retrievers) == "search1 search2"
-
-
-def test_a_node_that_is_asked_the_same_is_a_step() -> None:
-    """Nothing it found was used, and the graph answers the same question by other means."""
-    turn = only(
-        chain("graph", asked="Why?", told="Because of it."),
-        *graded(1, asked="Why?", verdict="no"),
-        llm("write", "graph", at=(30, 40), shown=["Why?"], said="Because of it."),
-    )
-    assert turn.anchor.name == "graph"
-
-
 def test_a_turn_whose_answer_comes_out_is_no_step() -> None:
     """What is called after it only names what it said."""
     turn = only(
@@ -277,21 +231,6 @@ def test_a_tool_that_is_itself_the_anchor() -> None:
     assert turn.anchor.name == "agent"
     assert names(turn.calls) == "write conclude"
     assert names(turn.retrievers) == "search"
-
-
-def test_agents_as_tools_of_agents() -> None:
-    """However deep, the whole is the outermost agent's turn."""
-    turn = only(
-        chain("boss"),
-        tool("delegate", "boss", at=(1, 40)),
-        chain("agent", "delegate", at=(1, 39)),
-        tool("ask", "agent", at=(2, 20)),
-        *plain(under="ask", at=3),
-        llm("report", "agent", at=(21, 22)),
-        llm("conclude", "boss", at=(41, 42)),
-    )
-    assert turn.anchor.name == "boss"
-    assert names(turn.calls) == "write report conclude"
 
 
 def test_a_turn_below_a_tool_of_no_turn_stands_alone() -> None:

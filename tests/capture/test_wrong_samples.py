@@ -45,7 +45,6 @@ def genai(*replies: Mapping[str, Any]) -> PlainSpan:
 
 
 def openinference(*parts: tuple[str, str]) -> PlainSpan:
-    """Return a model call whose reply has parts of a type and a text each."""
     prefix = "llm.output_messages.0.message.contents"
     names = {"openinference.span.kind": "LLM", "llm.output_messages.0.message.role": "assistant"}
     for number, (of, text) in enumerate(parts):

@@ -27,7 +27,6 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 

@@ -99,7 +99,6 @@ def receiver() -> Iterator[OtlpReceiver]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """The app, as a file."""
     path = tmp_path / "app.py"
     path.write_text(APP)
     return path

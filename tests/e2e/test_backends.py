@@ -50,7 +50,6 @@ class Running:
     app: App
 
     def outcomes(self) -> dict[Any, int]:
-        """Return the counter of scores by what became of them."""
         points = self.app.points("rag.evaluation.backend.scores")
         return {p.attributes.get("reason", p.attributes["outcome"]): p.value for p in points}
 

@@ -39,7 +39,6 @@ class Seen:
 
     @property
     def turns(self) -> list[ReceivedSpan]:
-        """The spans that stand for a turn."""
         return [s for s in self.backend.spans() if "rag.evaluation.status" in s.attributes]
 
 

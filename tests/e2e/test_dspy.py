@@ -69,7 +69,6 @@ def module(respond: Any) -> Callable[[str], str]:
             self.respond = respond
 
         def forward(self, question: str) -> Any:
-            """Answer."""
             return self.respond(context=search_docs(question), question=question)
 
     made = Rag()

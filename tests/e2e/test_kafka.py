@@ -68,7 +68,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def found(broker: Broker, tmp_path: Path) -> Iterator[Stage]:
-    """Run all other parts but the workers: nothing of an earlier test comes to this one."""
     broker.ensure()
     with staged(broker, tmp_path, latency=0.02) as found:
         yield found

@@ -32,7 +32,6 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def broker(started: Broker) -> Broker:
-    """Return the broker, which runs; the names of a test's topics and groups are its own."""
     started.ensure()
     return started
 

@@ -81,7 +81,6 @@ def nli(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cross-encoder with one label."""
     return save_model(tmp_path_factory.mktemp("reranker"), ["LABEL_0"])
 
 

@@ -102,7 +102,6 @@ def running_stack(folder: Path) -> Iterator[Stack]:
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    """The programs."""
     with running_stack(tmp_path) as started:
         yield started
 

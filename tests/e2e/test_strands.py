@@ -19,7 +19,6 @@ OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """The global provider for the agents' spans."""
     with watched() as found:
         trace.set_tracer_provider(found.provider)
         yield found
@@ -27,7 +26,6 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 

@@ -35,7 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def _row(request: pytest.FixtureRequest) -> None:
-    """Store the row and the expectation of each marker ``fault`` in the test's report."""
     for marker in request.node.iter_markers("fault"):
         told = {"row": str(marker.args[0]), "expected": marker.kwargs["expected"]}
         request.node.user_properties.append(("fault", json.dumps(told)))

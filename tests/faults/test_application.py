@@ -68,7 +68,6 @@ class Refusing(InMemorySpanExporter):
     refused = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Count the spans, and say that they were not taken."""
         self.refused += len(spans)
         return SpanExportResult.FAILURE
 

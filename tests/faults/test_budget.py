@@ -32,12 +32,10 @@ METRIC = Guideline(guidelines="It is polite.", name="polite")
 
 
 def sample(number: int) -> Sample:
-    """Return a sample whose requests differ from those of other samples."""
     return Sample(question=f"Who is {number}?", contexts=["Ada."], answer=f"Ada {number}.")
 
 
 async def judged(judge: OpenAIJudge, budget: Budget, numbers: range) -> list[Any]:
-    """Evaluate samples one after the other; return the reasons for missing scores."""
     reasons = []
     for number in numbers:
         found = await aevaluate(
@@ -48,8 +46,6 @@ async def judged(judge: OpenAIJudge, budget: Budget, numbers: range) -> list[Any
 
 
 def in_threads(server: ScriptedOpenAI, budget: Budget, each: int, retries: int = 0) -> list[Any]:
-    """Evaluate ``each`` samples in each of 64 threads; return the reasons for missing scores."""
-
     def run(thread: int) -> list[Any]:
         judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=retries)
         return asyncio.run(judged(judge, budget, range(thread * each, (thread + 1) * each)))
@@ -194,7 +190,6 @@ def test_fault_38_turns_beyond_the_budget_are_scored_offline(
 
 
 def gauge(app: App, name: str) -> dict[Any, Any]:
-    """Return the values of a gauge of the pipeline, by limit."""
     data = app.reader.get_metrics_data()
     assert data is not None
     points = [

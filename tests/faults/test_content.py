@@ -36,7 +36,6 @@ CLEAN_END = naive.strict(naive.request_about("answer", naive.CLEAN["answer"]))["
 
 
 def make_turn(app: App, *, context: str, answer: str) -> None:
-    """Record a turn with these texts, from start to end."""
     question = "Who founded the company?"
     chain = app.step("CHAIN", **{"input.value": question, "output.value": answer})
     document = {"retrieval.documents.0.document.content": context}
@@ -69,7 +68,6 @@ def test_fault_27_a_redaction_function_raises(
 
 
 def obedient(body: Mapping[str, Any]) -> dict[str, int]:
-    """Answer as a judge that gives the best rating if an order outside the texts misleads it."""
     rating = 2 if naive.strict(text_asked(body))["end"] != CLEAN_END else 0
     return dict.fromkeys(names_asked(body), rating)
 
@@ -134,7 +132,6 @@ KEY = "sk-live-0123456789abcdef"
 
 
 def quoting(body: Mapping[str, Any], status: int) -> HttpReply:
-    """Refuse a request, quoting its key and its first text."""
     parts = naive.strict(text_asked(body))
     quoted = next(text for name, text in parts.items() if name != "tasks")
     return HttpReply(status=status, body={"error": {"message": f"{KEY}: bad: '{quoted}'"}})

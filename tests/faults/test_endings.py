@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from live import attached
-from pipeline import GatedJudge
 from processes import PATIENCE, stage
 
 Measured = Callable[[str, object], None]
@@ -270,16 +269,6 @@ def test_fault_flush_with_an_exporter_that_hangs(measured: Measured) -> None:
         app.provider.force_flush()
         assert len(exporter.get_finished_spans()) == 3
         measured("flush, force_flush", "False")
-
-
-def test_judges_that_wait_do_not_delay_a_flush() -> None:
-    """A flush returns False when its time is up, and the scores come later."""
-    judge = GatedJudge()
-    with attached(judge=judge) as app:
-        app.turn()
-        assert app.handle.flush(0.1) is False
-        judge.open()
-        assert app.handle.flush()
 
 
 @pytest.mark.slow

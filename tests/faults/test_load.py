@@ -25,7 +25,6 @@ PATIENCE = 60.0
 
 
 def wait_until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
-    """Wait until ``is_so()``, for as long as a slow machine may take."""
     give_up = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < give_up
@@ -33,7 +32,6 @@ def wait_until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
 
 
 def recorded(app: App, number: int) -> None:
-    """Record turn ``number`` on a span of its own, with texts of its own."""
     attributes = {
         "rag.question": f"Who founded company number {number}?",
         "rag.contexts": [said(number)],

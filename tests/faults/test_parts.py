@@ -36,7 +36,6 @@ PATIENCE = 60.0
 
 
 def drain(app: App) -> None:
-    """Wait until all spans have left with their scores; a flush alone waits for five seconds."""
     app.pipeline.submit_ended()
     assert app.pipeline.store.wait_left(2 * PATIENCE)
     app.handle.flush(PATIENCE)
@@ -46,7 +45,6 @@ def drain(app: App) -> None:
 
 
 def raising(sample: Sample) -> float:
-    """Fail, with a text of the turn in the message."""
     raise ZeroDivisionError(sample.answer)
 
 

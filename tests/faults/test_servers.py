@@ -30,13 +30,11 @@ pytestmark = [
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
-    """Skip the test if one of ``modules`` is not installed."""
     missing = [name for name in modules if find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -67,7 +65,6 @@ def ask(port: int, times: int) -> None:
 
 
 def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str]:
-    """Send a signal; return the exit status and what the process wrote to stderr."""
     process.send_signal(number)
     _, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, errors
@@ -115,7 +112,6 @@ WORKERS = {
 
 
 def gunicorn(port: int, *options: str, app: str = "wsgi") -> tuple[str, ...]:
-    """Return the arguments of Python that serve the application with two workers."""
     serve = "import sys; from gunicorn.app.wsgiapp import run; sys.exit(run())"
     bind = ("--bind", f"127.0.0.1:{port}", "--workers", "2", "--graceful-timeout", "100")
     return ("-c", serve, f"served:{app}", *bind, "--timeout", "100", *options)

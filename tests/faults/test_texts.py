@@ -30,7 +30,6 @@ _TESTS = Path(__file__).parents[1]
 
 @contextmanager
 def python(*command: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    """Run ``python`` with the arguments ``command``; kill it at the end."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
     env = {**kept, "PYTHONPATH": os.pathsep.join([str(_TESTS), str(_TESTS.parent)]), **more}
     with subprocess.Popen(

@@ -33,7 +33,6 @@ class Collected:
 
 
 def named_judge() -> FakeJudge:
-    """Return a judge that is content with everything, and is not the offline judge."""
     return FakeJudge(good_answers, model="paid")
 
 

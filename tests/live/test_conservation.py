@@ -196,7 +196,6 @@ class Application:
         span.end()
 
     def traced(self, number: int, parent: Span | None = None, *, retry: bool = False) -> None:
-        """Make a turn of a chain with a retriever and a model."""
         chain = self.start("chain", parent, {KIND: "CHAIN", **answered(number)})
         self.start("retriever", chain, {KIND: "RETRIEVER", **retrieved(number)}).end()
         for _ in range(1 + retry):
@@ -236,7 +235,6 @@ class Application:
             chain.end()
 
     def run_tree(self, number: int) -> None:
-        """Make a turn of LangChain runs, for which this library writes three spans."""
         self.found()
         with self._lock:
             self.extra += 3
@@ -254,7 +252,6 @@ class Application:
             self.rng.choice(kinds)(self.rng.randint(1, 12))
 
     def threads(self) -> None:
-        """Make turns on several threads, some of them during a flush."""
         kinds = [self.recorded, self.traced, self.request, self.run_tree]
         plans = [
             [(self.rng.choice(kinds), self.rng.randint(1, 12)) for _ in range(3)] for _ in "ab"
@@ -286,13 +283,11 @@ class Application:
         threading.Event().wait(self.rng.choice((0.001, 0.05, 0.3)))
 
     def quiet(self) -> None:
-        """Wait until each turn has an outcome, and check the law of conservation."""
         self.finish()
         self.wait(lambda: self.handle.stats.captured >= self.turns)
         self.check()
 
     def wait(self, is_so: Callable[[], bool] = lambda: True) -> None:
-        """Wait until no turn is pending, no span is held, and ``is_so()``."""
         give_up = time.monotonic() + PATIENCE
         while (stats := self.handle.stats).pending or stats.held or not is_so():
             assert stats.pending >= 0, stats

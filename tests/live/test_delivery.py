@@ -24,7 +24,6 @@ AS_JSON = f'{{"documents": [{{"page_content": "{told(1)[0]}", "type": "Document"
 
 
 def prompted(app: App, parent: Span) -> None:
-    """Record a chain of a prompt, which shows documents as Python writes them, and a model."""
     chain = app.step("CHAIN", parent, **{"output.value": said(1)})
     app.step("PROMPT", chain, **{"output.value": RAW}).end()
     app.generate(1, chain)

@@ -32,7 +32,6 @@ class HangingPipeline:
     release_edge: Edge = field(default_factory=lambda: Edge("test", on_error=lambda *_: None))
 
     def __post_init__(self) -> None:
-        """Each part is this object, and each wait takes all of its time."""
         self.store = self.clock = self.evaluator = self.scorer = self.flushes = self
 
     def now(self) -> float:

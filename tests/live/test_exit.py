@@ -32,7 +32,6 @@ ENDINGS = {
 
 
 def reply_to(body: dict) -> object:
-    """Answer every part a request's schema asks for, as a content judge would."""
     schema = body["response_format"]["json_schema"]["schema"]
     return {name: REPLIES[name] for name in schema["properties"]}
 

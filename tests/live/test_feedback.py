@@ -67,7 +67,6 @@ def events(app: App, name: str = "user") -> list[Any]:
 
 
 def agreement(app: App) -> dict[tuple[Any, Any, Any], int]:
-    """Return the turns with feedback by metric, the judge's label and the people's label."""
     found = {}
     for point in app.points(AGREEMENT):
         of: Mapping[str, Any] = point.attributes

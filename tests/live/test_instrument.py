@@ -25,7 +25,6 @@ QUESTION = "When was Borealis Kites founded?"
 
 
 def options(**more: Any) -> dict[str, Any]:
-    """Return the options of a pipeline that is content with everything."""
     return {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **more}
 
 
@@ -158,7 +157,6 @@ class ForeignProvider(trace.TracerProvider):
     exporter = InMemorySpanExporter()
 
     def get_tracer(self, *_: Any, **__: Any) -> trace.Tracer:
-        """Return the tracer of an SDK provider that is not the global one."""
         return provider_with(self.exporter).get_tracer("foreign")
 
 

@@ -208,21 +208,6 @@ def test_overload_releases_at_once(source: Source) -> None:
 
 
 @SOURCES
-def test_text_over_the_byte_limit_is_not_held(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The texts of waiting turns are bounded in bytes, too."""
-    monkeypatch.setattr("rag_eval_otel.config.HELD_BYTES", 10)
-    with running(max_held=1, source=source) as app:
-        names = app.run_turns(1)
-        app.stop()
-        (span,) = app.arrived(names)
-        counted = turns_counted(app.receiver)
-    assert span.attributes["rag.evaluation.status"] == "overload"
-    assert counted == {("dropped", "overload"): 1}
-
-
-@SOURCES
 def test_a_failing_judge_costs_scores_not_spans(source: Source) -> None:
     """A judge that raises leaves a span with status error and a reason for every metric."""
     judge = FakeJudge(lambda _: ConnectionError("no route"))
@@ -447,14 +432,3 @@ def test_what_a_sink_throws_past_every_edge_costs_no_span(
         spans = app.arrived(names)
         assert [s.attributes["rag.evaluation.status"] for s in spans] == ["scored"] * 2
         assert turns_counted(app.receiver) == {("scored", None): 2}
-
-
-def test_runs_after_the_shutdown_are_counted_as_such() -> None:
-    """After a shutdown the handler still writes spans, with the status, and counts the turns."""
-    with running(source="runs") as app:
-        app.handle.shutdown()
-        names = app.run_turns(1)
-        app.stop()
-        (arrived,) = app.arrived(names)
-        assert turns_counted(app.receiver) == {("dropped", "shutdown"): 1}
-    assert arrived.attributes["rag.evaluation.status"] == "shutdown"

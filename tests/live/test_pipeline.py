@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import Counter
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from live import App, attached, generated
-from pipeline import GatedJudge
 from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.trace import TraceLimits
@@ -21,7 +19,6 @@ SCORED = ("scored", None)
 
 
 def open_turn(app: App, number: int = 1, parent: Any = None) -> tuple[Any, Any]:
-    """Record a turn whose chain has ended and whose call is a stream that goes on."""
     chain = app.chain(number, parent)
     app.retrieve(number, chain)
     call = app.step("LLM", chain, **generated(number))
@@ -102,43 +99,7 @@ def test_flush_or_shutdown_from_a_sink(method: str) -> None:
         assert sum(app.counted().values()) == len(chains)
 
 
-def test_the_message_of_an_exception_in_a_sink_is_not_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It may quote the turn; the warning names the sink, and says where it has failed."""
-
-    class Failing:
-        def __call__(self, evaluation: Evaluation) -> None:
-            raise ValueError(evaluation.scores[0].name)
-
-    with attached(sinks=[Failing()], raise_errors=False) as app:
-        app.turn()
-        with caplog.at_level(logging.DEBUG, "rag_eval_otel"):
-            assert app.handle.flush()
-        assert app.counted() == {SCORED: 1}
-    (line,) = [one for one in caplog.messages if "failed in sink Failing" in one]
-    assert f"ValueError at {__file__}:" in line
-    assert "answer_relevancy" not in caplog.text
-
-
 # --- not enough room, not enough time -------------------------------------------------------------
-
-
-def test_no_room_to_hold_a_span() -> None:
-    """Where no span can wait any more, it leaves at once; its turn is counted."""
-    judge = GatedJudge()
-    with attached(judge=judge, max_held=1) as app:
-        first = app.turn(1)
-        app.pipeline.submit_ended()
-        judge.asked.result(30)
-        second = app.turn(2)
-        assert app.status_of(second) == "overload"
-        app.pipeline.submit_ended()
-        assert app.counted() == {("dropped", "overload"): 1}
-        judge.open()
-        assert app.handle.flush()
-        assert app.status_of(first) == "scored"
-        assert app.counted() == {SCORED: 1, ("dropped", "overload"): 1}
 
 
 def test_a_queue_that_is_full() -> None:

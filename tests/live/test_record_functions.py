@@ -146,26 +146,6 @@ def say_all() -> None:
     record_answer(ANSWER)
 
 
-def test_one_span_is_a_turn() -> None:
-    """A function with a span of its own is all it takes."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        say_all()
-    assert app.results == [SAMPLE]
-
-
-def test_each_step_may_have_its_span() -> None:
-    """Retrieval and answer may be told on spans below the one of the question."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        record_question(QUESTION)
-        with app.tracer.start_as_current_span("search"):
-            record_retrieval("founded", [CONTEXT])
-        with app.tracer.start_as_current_span("write"):
-            record_answer(ANSWER)
-    assert app.results == [SAMPLE]
-
-
 @pytest.mark.parametrize("own_spans", [True, False])
 def test_several_retrievals(*, own_spans: bool) -> None:
     """All retrievals of a turn count, in order, each text once."""

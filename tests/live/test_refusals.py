@@ -14,7 +14,7 @@ from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import join, rag
 from apps.replies import saying, unavailable
 from live import App, attached, generated
-from rag_eval_otel import record_question, record_retrieval
+from rag_eval_otel import record_question
 from recording import ANSWER, Capture, begin_turn, capture, finish
 
 FOUNDED = company.FOUNDED
@@ -106,7 +106,6 @@ def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def without_an_answer(app: App) -> Any:
-    """Record a chain that only retrieves, with a model that said nothing."""
     chain = app.step("CHAIN", None, **{"input.value": "q"})
     app.retrieve(1, chain)
     shown = {k: v for k, v in generated(1).items() if "output" not in k}
@@ -116,7 +115,6 @@ def without_an_answer(app: App) -> Any:
 
 
 def of_hundreds_of_calls(app: App) -> Any:
-    """Record a turn of hundreds of calls, which cannot be assigned to each other."""
     chain = app.chain()
     for number in range(200):
         app.retrieve(number, chain)
@@ -139,14 +137,3 @@ def test_a_held_span_says_why(made: Callable[[App], Any], reason: str) -> None:
         (left,) = [one for one in app.exported() if one.context.span_id == own]
         assert said_on(left) == ("skipped", reason)
         assert app.counted() == {("skipped", reason): 1}
-
-
-def test_a_recorded_retrieval_without_an_answer() -> None:
-    """An incomplete turn that the application records on its span is refused on that span."""
-    with attached() as app:
-        with app.provider.get_tracer("app").start_as_current_span("ask") as span:
-            record_question("q?")
-            record_retrieval("q?", ["A page."])
-        assert app.handle.flush()
-        assert app.counted() == {("skipped", "no_answer"): 1}
-        assert app.status_of(span) == "skipped"

@@ -40,7 +40,6 @@ def verdicts(*first: object) -> FakeJudge:
 
 
 def config(judge: FakeJudge, **options: Any) -> Config:
-    """Return the options of a pipeline with ``judge`` and two metrics, each with its request."""
     defaults = {"metrics": METRICS, "embedder": FakeEmbedder({}), "drift": False}
     return Config(judge=judge, **{**defaults, **options})
 
@@ -90,7 +89,6 @@ class _Detailed:
     asks: tuple[Any, ...] = ()
 
     async def measure(self, *_: object) -> Score:
-        """Return a score with a detail that is exported, and one that is not."""
         return Score(name=self.name, value=1.0, detail={"said": SECRET, "truncated": 1})
 
 

@@ -29,7 +29,6 @@ def recorded(every: int) -> tuple[Retold, ...]:
 
 
 def check_unended(every: int) -> None:
-    """Leave out the end of each run, one after the other."""
     for one in recorded(every):
         for key in one.keys:
             wrong = one.wrong(one.unended({key}))

@@ -1,4 +1,4 @@
-"""Twelve situations in which traces, held spans, the clock and the judge meet."""
+"""Situations in which traces, held spans, the clock and the judge meet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opentelemetry.trace import Span, use_span
 
 from live import STATUS, App, attached
 from pipeline import GatedJudge, OnesEmbedder, good_judge
-from rag_eval_otel import record_answer, record_feedback, record_question, record_retrieval
+from rag_eval_otel import record_feedback
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.types import Ending, Evaluation
@@ -226,7 +226,6 @@ class Blocking:
         self.gate, self.entered = threading.Event(), threading.Event()
 
     def __call__(self, _: Evaluation) -> None:
-        """Block, as a sink: sinks are called on the thread of the judge."""
         self.entered.set()
         self.gate.wait(PATIENCE)
 
@@ -273,17 +272,6 @@ def test_9_a_worker_gets_very_many_traces_at_once() -> None:
     assert (engine.stats.held, engine.stats.pending) == (0, 0)
     statuses = Counter(attributes_of(one.message).get(STATUS) for one in output.sent)
     assert statuses["overload"] + statuses["shutdown"] == traces
-
-
-def test_10_recorded_turns() -> None:
-    """What the application records is on its current span or LangChain run, wherever it is."""
-    with attached() as app:
-        with app.provider.get_tracer("app").start_as_current_span("ask"):
-            record_question("Who founded it?")
-            record_retrieval("founder", ["It was founded by Ada."])
-            record_answer("Ada founded it.")
-        assert app.handle.flush(PATIENCE)
-        assert app.statuses() == {"scored": 1}
 
 
 def test_11_two_pipelines_of_one_process() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +21,6 @@ STATUS = "rag.evaluation.status"
 
 
 def options(**others: Any) -> dict[str, Any]:
-    """Return options for a judge that is content with every answer."""
     return {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **others}
 
 
@@ -39,7 +37,6 @@ def provider() -> Iterator[TracerProvider]:
 
 
 def record_turn(provider: TracerProvider) -> None:
-    """Record a turn on one span, with a step below it."""
     tracer = provider.get_tracer("app")
     with tracer.start_as_current_span("turn", attributes=RECORDED):
         tracer.start_span("step").end()
@@ -168,41 +165,6 @@ def test_the_callback_handler_finds_a_processor(
 
 
 # --- fork -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_scores_its_own_turns(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """A held span stays with the parent; the child starts its own threads, and counts from zero."""
-    judge = GatedJudge()
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options(judge=judge))
-    provider.add_span_processor(processor)
-    record_turn(provider)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = _child(processor, provider, judge)
-        finally:
-            os._exit(status)
-    _, code = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(code) == 0
-    judge.open()
-    assert provider.force_flush()
-    assert statuses(exporter.get_finished_spans()) == SCORED
-
-
-def _child(processor: RagEvalSpanProcessor, provider: TracerProvider, judge: GatedJudge) -> int:
-    if processor.handle.stats.held or processor.handle.stats.turns:
-        return 2
-    judge.open()
-    record_turn(provider)
-    if not provider.force_flush():
-        return 3
-    return 0 if processor.handle.stats.turns == {"scored": 1} else 4
 
 
 def test_a_handle_shows_only_what_users_call(exporter: InMemorySpanExporter) -> None:

@@ -56,7 +56,6 @@ class Watched(SpanProcessor):
         return self.tracer.start_span(kind.lower(), context=context, attributes=attributes)
 
     def turn(self, number: int = 1, parent: Any = None) -> Any:
-        """Record a turn, but for the end of its chain."""
         chain = self.step("CHAIN", parent, **answered(number))
         self.step("RETRIEVER", chain, **retrieved(number)).end()
         self.step("LLM", chain, **generated(number)).end()

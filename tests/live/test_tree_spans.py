@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import Generation, LLMResult
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
@@ -192,43 +192,7 @@ def test_no_spans() -> None:
     assert nested("none").spans == ()
 
 
-@pytest.mark.parametrize("spans", get_args(Spans))
-def test_the_root_is_below_the_applications_span(spans: Spans) -> None:
-    """The span that is current at the start of the root run is its parent."""
-    captured = capture(spans=spans)
-    with captured.tracer.start_as_current_span("request"):
-        root = begin(captured, "chain", 1)
-    finish(captured, root)
-    assert tree(captured).get("invoke_workflow chain1", "request") == "request"
-
-
-def test_an_inner_chain_has_a_span_if_it_stands_for_a_turn() -> None:
-    """Two turns in one root have a span each, though inner chains have none else."""
-    captured = capture()
-    root = begin(captured, "chain", 1)
-    for number in (10, 20):
-        inner = begin(captured, "chain", number, under=1, asked=QUESTION, told=ANSWER)
-        search = begin(captured, "retriever", number + 1, under=number, told=[Document(PAGE)])
-        finish(captured, search)
-        shown = [SystemMessage(PAGE), HumanMessage(QUESTION)]
-        finish(captured, begin(captured, "llm", number + 2, under=number, asked=shown, told=ANSWER))
-        finish(captured, inner)
-    finish(captured, root)
-    assert {"chain10", "chain20"} < set(tree(captured))
-    standing = {context.span_id for context, _ in captured.turns}
-    assert standing == {captured.span(f"chain{n}").context.span_id for n in (10, 20)}
-
-
 # --- times and errors -----------------------------------------------------------------------------
-
-
-def test_spans_have_the_times_of_their_runs() -> None:
-    """Though they are made afterwards."""
-    captured = capture()
-    run = begin(captured, "chain", 1)
-    finish(captured, run)
-    span = captured.span("invoke_workflow chain1")
-    assert (span.start_time, span.end_time) == (run.start, run.end)
 
 
 def test_an_error() -> None:

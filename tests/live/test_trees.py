@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -44,7 +43,6 @@ class PatientEvaluator(BackgroundEvaluator):
             running.send(None)
 
     def advance(self, job: Job) -> None:
-        """Begin ``job``, and do the rest of it if there is any."""
         if job.begin():
             self.do(job)
 
@@ -55,7 +53,6 @@ class PatientEvaluator(BackgroundEvaluator):
 
 @contextmanager
 def patient(**options: Any) -> Iterator[tuple[Capture, PatientEvaluator]]:
-    """Put a capture layer together that does nothing by itself."""
     evaluator = PatientEvaluator()
     yield capture(evaluator=evaluator, **options), evaluator
 
@@ -140,15 +137,6 @@ def test_a_tree_that_is_released_before_it_was_read_is_read_then() -> None:
         assert len(captured.spans) == 3
         (span, _), *_others = captured.turns
         assert span == captured.span("invoke_workflow chain1").context
-
-
-def test_a_queue_that_is_full() -> None:
-    """The spans leave on the application's thread, marked; each turn is counted."""
-    with patient() as (captured, evaluator):
-        evaluator.room = 0
-        run_two(captured)
-        assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 2}
-        assert captured.outcomes == {("dropped", "overload"): 2}
 
 
 def test_a_tree_that_found_no_room_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,36 +311,6 @@ def test_spans_are_written_in_the_context_of_the_root(ending: str) -> None:
             release_all(captured, "timeout")
         assert contexts.seen == ["a"] * 6
         assert otel_context.get_value("tenant") is None
-
-
-# --- evicted and joined trees ---------------------------------------------------------------------
-
-
-def test_an_evicted_tree_is_written_at_once() -> None:
-    """It never was held; its spans leave on the thread that found it too old."""
-    with patient(max_trees=1) as (captured, evaluator):
-        begin_turn(captured)
-        captured.handler.on_chain_start(None, QUESTION, run_id=UUID(int=50))
-        assert len(captured.spans) == 3
-        assert len(captured.pipeline.store) == 0
-        assert evaluator.jobs == []
-        assert captured.reasons == ["evicted"]
-
-
-def test_runs_that_joined_a_span_are_written_as_well() -> None:
-    """The turn is that of the application's span; the runs have their spans below it."""
-    with patient() as (captured, evaluator):
-        with captured.tracer.start_as_current_span("ask"):
-            search = begin(captured, "retriever", 1, asked=QUESTION, told=[Document(PAGE)])
-            finish(captured, search)
-            shown = [SystemMessage(PAGE), HumanMessage(QUESTION)]
-            finish(captured, begin(captured, "llm", 2, asked=shown, told=ANSWER))
-        evaluator.do_all()
-        captured.flush()
-        evaluator.do_all()
-        assert {span.name for span in captured.spans} == {"retrieval", "chat", "ask"}
-        assert said_on(captured.span("ask")) == "scored"
-        assert len(captured.turns) == 1
 
 
 # --- a sampler that blocks ------------------------------------------------------------------------

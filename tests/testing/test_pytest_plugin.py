@@ -51,7 +51,6 @@ def test_without_scores():
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """Run the tests of ``pytester`` with the plugin, in this process."""
     return pytester.runpytest_inprocess(*PLUGIN, "-p", "no:randomly", *arguments)
 
 
@@ -227,13 +226,10 @@ def test_a_judge_that_fails_is_another_error() -> None:
 
 
 def long_answer(sample: Sample) -> float:
-    """Return 1 for an answer of more than ten characters."""
     return float(len(sample.answer) > 10)
 
 
 def keeping(samples: list[Sample]) -> Callable[[Sample], float]:
-    """Return a metric that keeps the samples that it scores."""
-
     def keep(sample: Sample) -> float:
         samples.append(sample)
         return 1.0

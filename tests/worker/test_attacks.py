@@ -57,7 +57,6 @@ class Worker:
         return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self, kind: str) -> float:
-        """Return the megabytes in memory now (``VmRSS``), or the most up to now (``VmHWM``)."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.partition(f"{kind}:")[2].split()[0]) / 1024
 
@@ -71,7 +70,6 @@ class Worker:
         return requests.post(place, body, headers=headers, timeout=WAIT).status_code
 
     def wait_of_another(self) -> float:
-        """Return how many seconds a sender of one span waits."""
         began = time.monotonic()
         assert self.post(gzip.compress(request_with(span(7)).SerializeToString())) == 200
         return time.monotonic() - began
@@ -116,7 +114,6 @@ def worker() -> Iterator[Worker]:
 
 
 def sized(tag: int, content: bytes) -> bytes:
-    """Return ``content`` as a field of protobuf with a length."""
     size, number = b"", len(content)
     while number > 0x7F:
         size, number = size + bytes([number & 0x7F | 0x80]), number >> 7
@@ -124,7 +121,6 @@ def sized(tag: int, content: bytes) -> bytes:
 
 
 def filled(part: bytes, *, chance: random.Random, most: int = MOST - 1000) -> bytes:
-    """Return ``part`` as often as ``most`` bytes allow, some with an unknown field inside."""
     other = part[:1] + b"\x03\xb8\x3e\x01" if part[1:] == b"\x00" else part
     some = b"".join(chance.choices((part, other), (9, 1), k=10_000))
     return some * (most // len(some))
@@ -135,7 +131,6 @@ def in_scope(spans: bytes) -> bytes:
 
 
 def in_span(*fields: bytes) -> bytes:
-    """Return a request with one span of RAG that also has ``fields``."""
     found = span(1)
     found.attributes.add(key="gen_ai.operation.name").value.string_value = "chat"
     return in_scope(sized(0x12, found.SerializeToString() + b"".join(fields)))
@@ -225,7 +220,6 @@ HALF_OPEN = {
 
 @contextmanager
 def half_open(worker: Worker, name: str, number: int) -> Iterator[None]:
-    """Hold connections open that have sent what ``HALF_OPEN`` says, and send no more."""
     port, start = HALF_OPEN[name]
     with ExitStack() as stack:
         for _ in range(number):

@@ -42,7 +42,6 @@ def requests() -> list[ExportTraceServiceRequest]:
 
 
 def write_protobuf(path: Path) -> None:
-    """Write the requests as the collector's file exporter does in its format ``proto``."""
     contents = [one.SerializeToString() for one in requests()]
     path.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in contents))
 
@@ -192,7 +191,6 @@ def test_a_wrong_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of a process that waits for its scores on a busy machine."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "OTEL", "RAG_EVAL"))}
     return {**kept, "RAG_EVAL_SHUTDOWN_SECONDS": "100", "RAG_EVAL_HOLD_SECONDS": "600"}
 

@@ -72,7 +72,6 @@ class Worker:
         self.engine.accept(request, receipt)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, have the traces read that are whole then, and keep the deadlines."""
         self.clock.now += seconds
         pipeline = self.engine.pipeline
         pipeline.sweep()
@@ -80,7 +79,6 @@ class Worker:
         pipeline.clock.export()
 
     def sent(self) -> list[str]:
-        """Return the names of the spans that were sent, in order."""
         return [one.message.name for one in self.output.sent]
 
     def statuses(self) -> Counter[Any]:
@@ -276,7 +274,6 @@ class TestSpans:
 
 
 def genai_spans() -> list[Span]:
-    """Return a turn of which only log records have the answer."""
     spans = turn_spans(1)
     _, model, chain = spans
     for one, attributes in (
@@ -657,7 +654,6 @@ def feed(engine: Engine, recording: Recording) -> int:
 
 
 def limit_of(recording: Recording) -> int | None:
-    """Return the length to which the values of the recording were cut."""
     return next((one.value_limit for one in recording.spans if one.value_limit), None)
 
 
@@ -689,7 +685,6 @@ def test_the_samples_of_the_recordings_are_those_of_the_live_pipeline() -> None:
 
 
 def own(attributes: Any) -> dict[str, Any]:
-    """Return the attributes of the evaluation, without those that depend on time."""
     return {
         name: value
         for name, value in (attributes or {}).items()
@@ -698,7 +693,6 @@ def own(attributes: Any) -> dict[str, Any]:
 
 
 def scored(found: list[Evaluation]) -> dict[SpanRef | None, Any]:
-    """Return the scores by the span that they belong to."""
     return {one.span: (one.scores, one.judge, one.about) for one in found}
 
 

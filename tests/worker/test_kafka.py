@@ -101,7 +101,6 @@ class Running:
         self.cluster.until(condition)
 
     def take(self, *numbers: int, how: str = "on_revoke") -> None:
-        """Take partitions away from the worker, and wait until that is done."""
         done = threading.Event()
 
         def taking(consumer: Any) -> None:
@@ -115,7 +114,6 @@ class Running:
         self.cluster.events.append(lambda consumer: consumer.assign(numbers))
 
     def go_back(self, offset: int) -> None:
-        """Let the log of the first partition lose its messages from ``offset`` on."""
         del self.cluster.topics[TOPIC][0][offset:]
         self.cluster.events.append(lambda consumer: consumer.positions.update({0: offset}))
 
@@ -397,7 +395,6 @@ def test_a_paused_partition_that_comes_back_is_read() -> None:
 
 
 def export_the_second(found: Running) -> None:
-    """Read two messages, export the second one, and wait until this is committed."""
     for trace in (1, 2):
         found.cluster.add(message_of(trace))
     found.until(lambda: found.engine.accepted.keys() == {1, 2})

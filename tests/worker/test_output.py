@@ -61,7 +61,6 @@ def log_request(text: str) -> ExportLogsServiceRequest:
 
 
 def names_in(message: bytes) -> Names:
-    """Return the names of the spans in a serialized request."""
     found = ExportTraceServiceRequest.FromString(message)
     return [span.name for one in found.resource_spans for s in one.scope_spans for span in s.spans]
 
@@ -796,7 +795,6 @@ PREFIX = "OTEL_EXPORTER_OTLP_"
 
 
 def target(signal: Any = "traces", **variables: str) -> OtlpTarget:
-    """Return the target that these variables name, without their prefix."""
     return otlp_target(signal, {PREFIX + name: value for name, value in variables.items()})
 
 

@@ -106,7 +106,6 @@ def http(listen: Listen) -> Callable[..., Receiver]:
 
 
 def request_of(*ids: tuple[bytes, bytes]) -> ExportTraceServiceRequest:
-    """Return a request with a span for each pair of a trace id and a span id."""
     made = ExportTraceServiceRequest()
     scope = made.resource_spans.add().scope_spans.add()
     for number, (trace_id, span_id) in enumerate(ids):
@@ -120,7 +119,6 @@ BOMB = b"\x0a" * (64 * MEGABYTE)
 
 
 def stub(receiver: Receiver, service: str = "trace.v1.TraceService", **options: Any) -> Any:
-    """Return the method Export of ``service``, which takes and returns bytes."""
     channel = grpc.insecure_channel(f"127.0.0.1:{receiver.grpc_port}", **options)
     export = channel.unary_unary(f"/opentelemetry.proto.collector.{service}/Export")
 
