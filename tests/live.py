@@ -45,6 +45,17 @@ KIND = "openinference.span.kind"
 STATUS = "rag.evaluation.status"
 
 
+def points_of(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    """Collect metrics, and return the data points of each by its name."""
+    data = reader.get_metrics_data()
+    return {
+        metric.name: list(metric.data.data_points)
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class App:
     """A traced application, its exported spans, and its counters."""
@@ -131,15 +142,7 @@ class App:
         return {point.attributes[attribute]: int(point.value) for point in self.points(name)}
 
     def points(self, name: str) -> list[Any]:
-        data = self.reader.get_metrics_data()
-        metrics = (
-            metric
-            for resource in (data.resource_metrics if data else ())
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == name
-        )
-        return [point for metric in metrics for point in metric.data.data_points]
+        return points_of(self.reader).get(name, [])
 
     def scored_spans(self) -> Counter[int]:
         records = (data.log_record for data in self.events.get_finished_logs())

@@ -49,21 +49,11 @@ class ReceivedEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedLink:
-    """A span link that `OtlpReceiver` received."""
-
-    trace_id: int
-    span_id: int
-    attributes: Attributes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedSpan:
     """A span that `OtlpReceiver` received.
 
-    `kind` is a name such as `INTERNAL`, `status` a name such as `UNSET`. Times are nanoseconds
-    since the epoch. `trace_flags` are the W3C trace flags in the OTLP field. The exporters of the
-    Python SDK set this field to 0, for sampled spans too.
+    `kind` is a name such as `INTERNAL`, `status` a name such as `UNSET`. `links` are the attributes
+    of each link. Times are nanoseconds since the epoch.
     """
 
     name: str
@@ -75,15 +65,13 @@ class ReceivedSpan:
     status_message: str
     attributes: Attributes
     events: tuple[ReceivedEvent, ...]
-    links: tuple[ReceivedLink, ...]
+    links: tuple[Attributes, ...]
     start_ns: int
     end_ns: int
     dropped_attributes: int
     dropped_events: int
     dropped_links: int
-    trace_flags: int
     scope: str
-    scope_version: str
     resource: Attributes
 
 
@@ -91,8 +79,7 @@ class ReceivedSpan:
 class ReceivedLog:
     """A log record or event that `OtlpReceiver` received.
 
-    `severity` is the severity number, or 0 if the record has none. Outside a span, `trace_id` and
-    `span_id` are None.
+    Outside a span, `trace_id` and `span_id` are None.
     """
 
     event_name: str
@@ -100,7 +87,6 @@ class ReceivedLog:
     attributes: Attributes
     trace_id: int | None
     span_id: int | None
-    severity: int
     time_ns: int
     scope: str
     resource: Attributes
@@ -167,15 +153,13 @@ def _span(span: Span, scope: InstrumentationScope, *, resource: Attributes) -> R
         status_message=span.status.message,
         attributes=_attributes(span.attributes),
         events=tuple(_event(event) for event in span.events),
-        links=tuple(_link(link) for link in span.links),
+        links=tuple(_attributes(link.attributes) for link in span.links),
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
         dropped_attributes=span.dropped_attributes_count,
         dropped_events=span.dropped_events_count,
         dropped_links=span.dropped_links_count,
-        trace_flags=span.flags & 0xFF,
         scope=scope.name,
-        scope_version=scope.version,
         resource=resource,
     )
 
@@ -185,14 +169,6 @@ def _event(event: Span.Event) -> ReceivedEvent:
     return ReceivedEvent(name=event.name, attributes=attributes, time_ns=event.time_unix_nano)
 
 
-def _link(link: Span.Link) -> ReceivedLink:
-    return ReceivedLink(
-        trace_id=int.from_bytes(link.trace_id, "big"),
-        span_id=int.from_bytes(link.span_id, "big"),
-        attributes=_attributes(link.attributes),
-    )
-
-
 def _log(log: LogRecord, *, scope: str, resource: Attributes) -> ReceivedLog:
     return ReceivedLog(
         event_name=log.event_name,
@@ -200,7 +176,6 @@ def _log(log: LogRecord, *, scope: str, resource: Attributes) -> ReceivedLog:
         attributes=_attributes(log.attributes),
         trace_id=_id(log.trace_id),
         span_id=_id(log.span_id),
-        severity=int(log.severity_number),
         time_ns=log.time_unix_nano,
         scope=scope,
         resource=resource,

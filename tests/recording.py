@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -214,6 +214,7 @@ def capture(
 
 QUESTION, ANSWER, PAGE = "When was it founded?", "It was founded in 1987.", "Founded in 1987."
 SHOWN: Sequence[BaseMessage] = (SystemMessage(PAGE), HumanMessage(QUESTION))
+FOUND: Sequence[Document] = (Document(PAGE),)
 
 
 def begin(
@@ -287,3 +288,65 @@ def run_turn(captured: Capture, number: int = 1) -> tuple[Run, Run, Run]:
     write, search, root = begin_turn(captured, number)
     finish(captured, write, root)
     return write, search, root
+
+
+# --- events by hand ------------------------------------------------------------------------------
+
+
+def said(text: str = ANSWER, **options: Any) -> LLMResult:
+    message = AIMessage(text, **options)
+    return LLMResult(generations=[[ChatGeneration(message=message)]])
+
+
+class Events:
+    """The events of one turn, sent by hand to a handler."""
+
+    def __init__(self, captured: Capture) -> None:
+        self.captured = captured
+        self.handler = captured.handler
+        self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
+
+    def start(self, inputs: object = QUESTION) -> None:
+        self.handler.on_chain_start(None, inputs, run_id=self.root)
+
+    def retrieve(self, documents: Any = FOUND, query: Any = QUESTION) -> None:
+        self.look_up(query)
+        self.find(documents)
+
+    def look_up(self, query: Any = QUESTION) -> None:
+        ids = {"run_id": self.search, "parent_run_id": self.root}
+        self.handler.on_retriever_start(None, query, **ids)
+
+    def find(self, documents: Any) -> None:
+        self.handler.on_retriever_end(documents, run_id=self.search, parent_run_id=self.root)
+
+    def ask(self, messages: Any = (SHOWN,)) -> None:
+        ids = {"run_id": self.call, "parent_run_id": self.root}
+        self.handler.on_chat_model_start(None, messages, **ids)
+
+    def answer(self, response: Any = None) -> None:
+        ids = {"run_id": self.call, "parent_run_id": self.root}
+        self.handler.on_llm_end(response or said(), **ids)
+
+    def end(self, outputs: object = ANSWER, **event: Any) -> Capture:
+        self.handler.on_chain_end(outputs, run_id=self.root, **event)
+        return self.captured
+
+    def turn(self, *, inputs: Any = QUESTION, outputs: Any = ANSWER) -> Capture:
+        self.start(inputs)
+        self.retrieve()
+        self.ask()
+        self.answer()
+        return self.end(outputs)
+
+    def run(self, run_id: UUID) -> Run:
+        return self.captured.recorder.runs[run_id.int]
+
+
+class Spiteful:
+    """A value that lets nobody look at it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return Spiteful
+        raise RuntimeError(name)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,8 +14,8 @@ from uuid import UUID, uuid4
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, Generation, LLMResult
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
+from langchain_core.outputs import Generation, LLMResult
 from langchain_core.prompts import PromptTemplate
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -22,67 +23,14 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
 from apps.parts import lookup, rag
+from parallel import at_once
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
-from recording import Capture, capture
-
-PAGE, QUESTION, ANSWER = "Founded in 1987.", "When was it founded?", "In 1987, it says."
-DOCUMENTS = (Document(PAGE),)
-MESSAGES = ((SystemMessage(PAGE), HumanMessage(QUESTION)),)
-
-
-def said(text: str = ANSWER, **options: Any) -> LLMResult:
-    message = AIMessage(text, **options)
-    return LLMResult(generations=[[ChatGeneration(message=message)]])
-
-
-class Events:
-    """The events of one turn, sent by hand to a handler."""
-
-    def __init__(self, captured: Capture) -> None:
-        self.captured = captured
-        self.handler = captured.handler
-        self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
-
-    def start(self, inputs: object = QUESTION) -> None:
-        self.handler.on_chain_start(None, inputs, run_id=self.root)
-
-    def retrieve(self, documents: Any = DOCUMENTS, query: Any = QUESTION) -> None:
-        self.look_up(query)
-        self.find(documents)
-
-    def look_up(self, query: Any = QUESTION) -> None:
-        ids = {"run_id": self.search, "parent_run_id": self.root}
-        self.handler.on_retriever_start(None, query, **ids)
-
-    def find(self, documents: Any) -> None:
-        self.handler.on_retriever_end(documents, run_id=self.search, parent_run_id=self.root)
-
-    def ask(self, messages: Any = MESSAGES) -> None:
-        ids = {"run_id": self.call, "parent_run_id": self.root}
-        self.handler.on_chat_model_start(None, messages, **ids)
-
-    def answer(self, response: Any = None) -> None:
-        ids = {"run_id": self.call, "parent_run_id": self.root}
-        self.handler.on_llm_end(response or said(), **ids)
-
-    def end(self, outputs: object = ANSWER, **event: Any) -> None:
-        self.handler.on_chain_end(outputs, run_id=self.root, **event)
-
-    def turn(self) -> Capture:
-        self.start()
-        self.retrieve()
-        self.ask()
-        self.answer()
-        self.end()
-        return self.captured
-
-    def run(self, run_id: UUID) -> Run:
-        return self.captured.recorder.runs[run_id.int]
+from recording import ANSWER, PAGE, QUESTION, Capture, Events, Spiteful, capture, said
 
 
 def step_of(run: Run) -> Step:
@@ -231,15 +179,6 @@ def test_a_run_ends_though_its_end_cannot_be_read(
     assert [name for name, run in runs.items() if run.end is not None] == [name]
     assert events.captured.errors == ["callback"]
     events.captured.recorder.flush()
-
-
-class Spiteful:
-    """A value that lets nobody look at it."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":
-            return Spiteful
-        raise RuntimeError(name)
 
 
 def test_a_query_that_is_no_text() -> None:
@@ -396,11 +335,7 @@ def test_many_threads() -> None:
         for number in range(50):
             chain.invoke(f"Founded? {worker}/{number}", {"callbacks": [captured.handler]})
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, worker) for worker in range(8)))
     questions = [f"Founded? {worker}/{number}" for worker in range(8) for number in range(50)]
     found = sorted((question, answer) for question, _, answer in captured.truths)
     assert found == sorted((question, f"You asked: {question}") for question in questions)

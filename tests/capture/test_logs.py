@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, set_span_in_context
 
 from live import App, asked, attached, retrieved, said, told
+from parallel import at_once
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.logs import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.capture.span import LogView
@@ -101,11 +103,7 @@ def test_logs_of_turns_at_once_are_not_mixed_up(app: App) -> None:
         barrier.wait(10)
         turn(app, number, older)
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(run, n) for n in range(4)))
     assert app.handle.flush()
     assert app.counted() == {SCORED: 4}
 

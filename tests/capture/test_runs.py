@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, use_span
 
+from parallel import at_once, forking, in_child
 from rag_eval_otel.capture.runs import MAX_RUNS, Run
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.config import Spans
@@ -396,11 +396,7 @@ def test_of_two_threads_that_end_a_tree_one_finishes_it() -> None:
             start.wait()
             finish(captured, run)
 
-        threads = [threading.Thread(target=end, args=(run,)) for run in (write, root)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*(partial(end, run) for run in (write, root)))
     assert len(captured.recorder) == 0
     assert len(captured.turns) == 199
     assert len(captured.spans) == 3 * 199
@@ -474,8 +470,7 @@ def test_a_garbage_collection_under_the_lock(where: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_a_forked_child_starts_afresh() -> None:
     """The parent's runs end in the parent; the child is not stuck where another thread was."""
     inside, leave = threading.Event(), threading.Event()
@@ -483,7 +478,7 @@ def test_a_forked_child_starts_afresh() -> None:
     def clock() -> float:
         if threading.current_thread().name == "holder":
             inside.set()
-            leave.wait(10)
+            leave.wait(90)
         return 0.0
 
     captured = capture(clock=clock)
@@ -491,19 +486,15 @@ def test_a_forked_child_starts_afresh() -> None:
     holder = threading.Thread(target=begin, args=(captured, "chain", 50), name="holder")
     holder.start()
     assert inside.wait(10)  # the holder has the lock, and is not in the child
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        status = 1
-        try:
-            run_turn(captured, 100)
-            captured.recorder.flush()
-            status = 0 if (len(captured.spans), len(captured.recorder)) == (3, 0) else 2
-        finally:
-            os._exit(status)
+
+    def child() -> bool:
+        run_turn(captured, 100)
+        captured.recorder.flush()
+        return (len(captured.spans), len(captured.recorder)) == (3, 0)
+
+    assert in_child(child)
     leave.set()
     holder.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     finish(captured, *runs)
     assert len(captured.spans) == 3
 

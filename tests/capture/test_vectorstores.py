@@ -20,6 +20,7 @@ from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat, WordEmbeddings
 from apps.parts import PROMPT, handbook, join, rag
 from apps.replies import saying
+from parallel import at_once
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.vectorstores import VectorStoreSearches
@@ -329,11 +330,7 @@ def test_threads_that_search_at_once() -> None:
         for _ in range(10):
             ask(captured, lambda: pages.similarity_search(QUESTION, k=2))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 4)
     assert len(captured.truths) == len(retrievals(captured)) == 40
 
 

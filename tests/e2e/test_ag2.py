@@ -23,12 +23,6 @@ def watch() -> Iterator[Watched]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with common.model() as found:
-        yield found
-
-
 async def answer(
     watch: Watched, url: str, found: Callable[[str], object], *, question: str, **options: Any
 ) -> object:

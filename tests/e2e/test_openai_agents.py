@@ -25,12 +25,6 @@ def watch() -> Iterator[Watched]:
         instrumentor.uninstrument()
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with common.model() as found:
-        yield found
-
-
 def agent(client: Any, found: Callable[[str], object], *, api: str = "chat") -> Any:
     """Return an agent with a search tool."""
 

@@ -25,12 +25,6 @@ def watch() -> Iterator[Watched]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with common.model() as found:
-        yield found
-
-
 @asynccontextmanager
 async def agent(
     watch: Watched, url: str, found: Callable[[str], object], *, api: str = "chat", **options: Any

@@ -24,12 +24,6 @@ def watch() -> Iterator[Watched]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with common.model() as found:
-        yield found
-
-
 def blocks(question: str) -> dict[str, Any]:
     """Return pages as blocks of content."""
     return {"status": "success", "content": [{"text": text} for text in common.pages(question)]}

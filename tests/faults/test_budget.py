@@ -190,14 +190,4 @@ def test_fault_38_turns_beyond_the_budget_are_scored_offline(
 
 
 def gauge(app: App, name: str) -> dict[Any, Any]:
-    data = app.reader.get_metrics_data()
-    assert data is not None
-    points = [
-        point
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        if metric.name == name
-        for point in metric.data.data_points
-    ]
-    return {(point.attributes or {})["limit"]: point.value for point in points}  # type: ignore[union-attr]
+    return {point.attributes["limit"]: point.value for point in app.points(name)}

@@ -23,6 +23,7 @@ from opentelemetry.trace import format_trace_id
 
 from apps.parts import rag
 from live import App, attached, remote
+from parallel import at_once
 from rag_eval_otel.errors import JudgeError, JudgeTransportError
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.metrics.custom import FunctionMetric
@@ -105,11 +106,7 @@ def test_fault_28_nested_chains_in_64_threads(
             together.wait(PATIENCE)
             outer.invoke("When was Borealis Kites founded?", callbacks)
 
-        threads = [threading.Thread(target=work) for _ in range(64)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
+        at_once(*[work] * 64)
         drain(app)
         check_invariants(app, turns=64)
         evaluated = sum(app.scored_spans().values())

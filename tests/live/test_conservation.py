@@ -24,8 +24,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import Span
 
-from live import KIND, App, answered, attached, generated, retrieved
+from live import KIND, App, answered, attached, generated, points_of, retrieved
 from openai_server import HttpReply, ScriptedOpenAI
+from parallel import forking
 from rag_eval_otel import Evaluation, Handle, OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.config import ConfigOptions
 from runs import run_chain
@@ -374,20 +375,12 @@ class Application:
             assert self.counted_requests() >= sum(path.endswith("completions") for path in paths)
 
     def counted_requests(self) -> int:
-        data = self.reader.get_metrics_data()
-        return sum(
-            int(point.value)
-            for resource in (data.resource_metrics if data else ())
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == "rag.evaluation.judge.calls"
-            for point in metric.data.data_points  # type: ignore[union-attr]
-        )
+        points = points_of(self.reader).get("rag.evaluation.judge.calls", ())
+        return sum(int(point.value) for point in points)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 @pytest.mark.parametrize("seed", SEEDS)
 def test_turns_and_spans_are_conserved(seed: int) -> None:
     """Each turn has one outcome at each quiet point, each span leaves once, the budget holds."""

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
+from parallel import at_once
 from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge, running, turns_counted
 from rag_eval_otel import Evaluation, RagEvalCallbackHandler, instrument
 from rag_eval_otel.capture.trace import TraceLimits
@@ -85,11 +86,7 @@ def test_threads_that_instrument_at_once_share_a_handle() -> None:
         barrier.wait(10)
         handles.append(instrument(tracer_provider=provider, **options()))
 
-    threads = [threading.Thread(target=attach) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[attach] * 8)
     assert len({id(handle) for handle in handles}) == 1
     handles[0].shutdown()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
+from parallel import at_once
 from pipeline import SOURCES, GatedJudge, Source, good_judge, running, statuses, turns_counted
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
 from rag_eval_otel.judge.tasks import Task
@@ -333,23 +334,11 @@ def test_threads_that_end_flush_and_shut_down_at_once_lose_none(source: Source) 
     """Eight threads end turns while others flush, and two shut down: each span arrives once."""
     with running(hold_seconds=0.02, shutdown_seconds=5.0, source=source) as app:
         names: list[str] = []
-        ending = [
-            threading.Thread(target=lambda: names.extend(app.run_turns(50))) for _ in range(8)
-        ]
-        flushing = [
-            threading.Thread(target=lambda: [app.handle.flush(0.05) for _ in range(5)])
-            for _ in range(2)
-        ]
-        for thread in (*ending, *flushing):
-            thread.start()
-        for thread in (*ending, *flushing):
-            thread.join()
+        ending = [lambda: names.extend(app.run_turns(50))] * 8
+        flushing = [lambda: [app.handle.flush(0.05) for _ in range(5)]] * 2
+        at_once(*ending, *flushing)
         drain = Draining(pipeline_of(app.handle)).drain
-        closing = [threading.Thread(target=drain, args=(5.0,)) for _ in range(2)]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
+        at_once(*[lambda: drain(5.0)] * 2)
         app.stop()
         app.arrived(names)
         assert sum(turns_counted(app.receiver).values()) == 400

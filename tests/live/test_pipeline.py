@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from concurrent.futures import Future
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from live import App, attached, generated
+from parallel import forking, in_child
 from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.trace import TraceLimits
@@ -190,22 +190,14 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_a_fork_in_the_middle_of_a_turn() -> None:
     """The turn is the parent's: the child has nothing of it, and scores its own."""
     with attached() as app:
         chain = app.chain(1)
         app.retrieve(1, chain)
         app.pipeline.sweep()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                status = _child(app)
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert in_child(lambda: _child(app))
         app.generate(1, chain)
         chain.end()
         assert app.handle.flush()
@@ -213,10 +205,8 @@ def test_a_fork_in_the_middle_of_a_turn() -> None:
         assert app.counted() == {SCORED: 1}
 
 
-def _child(app: App) -> int:
+def _child(app: App) -> bool:
     if len(app.store.traces) or app.store.collecting_size or len(app.pipeline.store):
-        return 2
+        return False
     own = app.turn(2)
-    if not app.handle.flush(20):
-        return 3
-    return 0 if app.status_of(own) == "scored" else 4
+    return app.handle.flush(20) and app.status_of(own) == "scored"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from parallel import forking, in_child
 from pipeline import QUESTION, turn
 from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import RecentTurns
@@ -127,23 +127,17 @@ def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
     """The parent's evaluation never ends in the child, whose threads may have the same number."""
     measurement = GatedMeasurement()
     shared = SharedEvaluations(cast("Any", measurement))
 
-    async def use() -> int:
+    async def use() -> None:
         first = asyncio.ensure_future(shared.of(SAMPLE))
         await asyncio.sleep(0)
-        pid = os.fork()
-        if pid == 0:
-            left = len(shared._under_way)  # noqa: SLF001
-            os._exit(left)
+        assert in_child(lambda: not shared._under_way)  # noqa: SLF001
         measurement.go_on.set_result(None)
         await first
-        return pid
 
-    pid = asyncio.run(use())
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    asyncio.run(use())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Span, use_span
 
 from live import STATUS, App, attached
+from parallel import forking, in_child
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel import record_feedback
 from rag_eval_otel.capture.trace import TraceLimits
@@ -165,29 +165,24 @@ def test_4_flush_and_shutdown_while_judge_and_exporter_hang(call: str) -> None:
         assert app.statuses() == {status: 1, None: 2}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_5_a_fork_while_spans_are_held() -> None:
     """The parent exports what it held; the child begins with nothing, and its turns are scored."""
     with gated(hold_seconds=3600) as (app, _, judge):
         app.turn(1)
         app.pipeline.submit_ended()
         judge.asked.result(PATIENCE)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                app.exporter.clear()
-                held = len(app.pipeline.store)
-                judge.open()
-                app.turn(2)
-                app.pipeline.submit_ended()
-                has_left = app.store.wait_left(PATIENCE)  # a flush waits five seconds
-                is_scored = app.statuses() == {"scored": 1, None: 2}
-                status = 0 if held == 0 and has_left and is_scored else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def child() -> bool:
+            app.exporter.clear()
+            held = len(app.pipeline.store)
+            judge.open()
+            app.turn(2)
+            app.pipeline.submit_ended()
+            has_left = app.store.wait_left(PATIENCE)  # a flush waits five seconds
+            return not held and has_left and app.statuses() == {"scored": 1, None: 2}
+
+        assert in_child(child)
         judge.open()
         assert app.store.wait_left(PATIENCE)
         assert app.statuses() == {"scored": 1, None: 2}

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
+from parallel import at_once
 from rag_eval_otel.capture.trace import Held
 from rag_eval_otel.live.store import Clock, HoldLimits, Store
 from rag_eval_otel.testing import ManualClock
@@ -211,11 +212,7 @@ def test_threads_race_for_each_span() -> None:
         def race() -> None:
             wins.extend(clock.release(span, SCORED) for span in spans)
 
-        threads = [threading.Thread(target=race) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[race] * 8)
         assert kept.wait_left(PATIENCE)
     assert sum(wins) == 500
     assert Counter(number for number, _ in exits.left) == dict.fromkeys(range(500), 1)

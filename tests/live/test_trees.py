@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 
+from parallel import at_once
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
@@ -262,15 +264,7 @@ def test_threads_that_come_at_once() -> None:
                 start.wait(10)
                 release_all(captured, status)
 
-            threads = [threading.Thread(target=do)]
-            threads += [
-                threading.Thread(target=release, args=(status,))
-                for status in ("timeout", "flushed", "shutdown")
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            at_once(do, *(partial(release, one) for one in ("timeout", "flushed", "shutdown")))
             evaluator.do_all()
             assert len({span.context.span_id for span in captured.spans}) == 7
             assert len(captured.spans) == 7

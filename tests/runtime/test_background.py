@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -18,6 +17,7 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
+from parallel import forking, in_child
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, DaemonExecutor, GivenUp, Workers
 
 
@@ -423,19 +423,12 @@ def test_a_call_that_was_given_up_is_not_begun() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_workers_start_anew_in_a_forked_child() -> None:
     """A child has none of the threads of its parent and starts its own."""
     workers = Workers(1)
     assert asyncio.run(workers.run(lambda: 1)) == 1
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(asyncio.run(workers.run(lambda: 7)))
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert in_child(lambda: asyncio.run(workers.run(lambda: 7)) == 7)
 
 
 def test_without_threads_the_call_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from requests import post
 
+from live import points_of
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
@@ -230,10 +231,7 @@ def test_all_receivers_refuse_requests_from_the_beginning_of_the_end() -> None:
         assert first.result(60) is not None
         ending.result(60)
     receivers.close()
-    data = reader.get_metrics_data()
-    assert data is not None
-    names = [m.name for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
-    assert names == ["rag.evaluation.worker.requests"]
+    assert list(points_of(reader)) == ["rag.evaluation.worker.requests"]
     meters.shutdown()
 
 

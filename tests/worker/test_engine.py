@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import NoOpTracerProvider
 
-from live import asked, said
+from live import asked, points_of, said
 from live import told as told_by
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel.config import Config
@@ -85,15 +85,7 @@ class Worker:
         return Counter(attributes_of(one.message).get(STATUS) for one in self.output.sent)
 
     def points(self, name: str) -> list[Any]:
-        data = self.reader.get_metrics_data()
-        return [
-            point
-            for resource in (data.resource_metrics if data else ())
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == name
-            for point in metric.data.data_points
-        ]
+        return points_of(self.reader).get(name, [])
 
 
 @contextmanager

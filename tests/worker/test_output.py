@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from live import points_of
 from openai_server import HttpReply, LoopbackServer
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.environment import OtlpTarget, otlp_target
@@ -329,25 +330,36 @@ def test_durable_sources_are_repeated_for_ever(outputs: Make, kind: Any) -> None
     assert output.stats.dropped == {}
 
 
-def test_wrong_credentials_drop_at_once(outputs: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """Where nothing can be repeated later, a refusal of credentials is counted and logged."""
-    sender = Script(SendError("UNAUTHENTICATED: no token", kind="denied"))
-    output = outputs(sender)
-    put(output, *spans("a"))
+@pytest.mark.parametrize(
+    ("answer", "limit", "reason", "exported", "is_done", "line"),
+    [
+        (SendError("UNAUTHENTICATED", kind="denied"), 600.0, "denied", None, False, "UNAUTHENTIC"),
+        (SendError("bad", kind="invalid"), None, "invalid", None, True, "bad"),
+        (Reply(rejected=1), 600.0, "rejected", 1, True, "rejected 1 of 2 records of an OTLP"),
+        (Reply(rejected=5), 600.0, "rejected", 0, True, "rejected"),
+    ],
+    ids=["wrong credentials", "invalid content", "some rejected", "more rejected than sent"],
+)
+def test_what_a_receiver_does_not_take(
+    *,
+    outputs: Make,
+    caplog: pytest.LogCaptureFixture,
+    answer: Any,
+    limit: float | None,
+    reason: str,
+    exported: int | None,
+    is_done: bool,
+    line: str,
+) -> None:
+    """It is counted and logged; what will never be accepted does not block a Kafka partition."""
+    done = list[str]()
+    output = outputs(Script(answer), retries=Retries(limit=limit))
+    put(output, *spans("a", "b", receipt=Receipt(2, lambda: done.append("request"))))
     assert output.flush(WAIT)
-    assert output.stats.dropped == {("traces", "denied"): 1}
-    assert "UNAUTHENTICATED: no token; its records are dropped" in caplog.text
-
-
-def test_content_that_is_invalid_is_dropped_and_acknowledged(outputs: Make) -> None:
-    """A request that the receiver will never accept does not block its Kafka partition."""
-    done: list[str] = []
-    sender = Script(SendError("bad", kind="invalid"))
-    output = outputs(sender, retries=Retries(limit=None))
-    put(output, *spans("a", receipt=Receipt(1, lambda: done.append("request"))))
-    assert output.flush(WAIT)
-    assert output.stats.dropped == {("traces", "invalid"): 1}
-    assert done == ["request"]
+    assert output.stats.exported == ({} if exported is None else {"traces": exported})
+    assert output.stats.dropped == {("traces", reason): 2 - (exported or 0)}
+    assert bool(done) is is_done
+    assert line in caplog.text
 
 
 def test_a_request_that_is_too_large_is_divided(outputs: Make) -> None:
@@ -360,27 +372,6 @@ def test_a_request_that_is_too_large_is_divided(outputs: Make) -> None:
     assert sender.batches == [["a", "b", "c"], ["a"], ["b", "c"], ["b"], ["c"]]
     assert output.stats.dropped == {("traces", "too_large"): 1}
     assert output.stats.exported == {"traces": 2}
-
-
-def test_rejected_spans_are_counted_and_logged(
-    outputs: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of a partial success, the rejected spans are counted as dropped."""
-    output = outputs(Script(Reply(rejected=1)))
-    put(output, *spans("a", "b"))
-    assert output.flush(WAIT)
-    assert output.stats.exported == {"traces": 1}
-    assert output.stats.dropped == {("traces", "rejected"): 1}
-    assert "rejected 1 of 2 records of an OTLP request (traces)" in caplog.text
-
-
-def test_a_receiver_that_rejects_more_than_it_got_is_not_believed(outputs: Make) -> None:
-    """The counts stay those of the spans that were sent."""
-    output = outputs(Script(Reply(rejected=5)))
-    put(output, *spans("a"))
-    assert output.flush(WAIT)
-    assert output.stats.exported == {"traces": 0}
-    assert output.stats.dropped == {("traces", "rejected"): 1}
 
 
 def test_revoked_spans_are_not_sent(outputs: Make) -> None:
@@ -530,14 +521,11 @@ def test_losses_are_in_the_metrics(outputs: Make) -> None:
     output = outputs(sender, meter_provider=MeterProvider([reader]))
     put(output, *spans("a", "b"))
     assert output.flush(WAIT)
-    data = reader.get_metrics_data()
-    assert data is not None
     found = {
-        metric.name.removeprefix("rag.evaluation.worker."): [
-            (dict(point.attributes or {}), getattr(point, "value", None))
-            for point in metric.data.data_points
+        name.removeprefix("rag.evaluation.worker."): [
+            (dict(point.attributes), point.value) for point in points
         ]
-        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+        for name, points in points_of(reader).items()
     }
     assert found == {
         "exported": [({"signal": "traces"}, 1)],
