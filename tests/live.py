@@ -5,11 +5,12 @@ No LangChain and no network: spans of the real SDK, started and ended in any ord
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.sdk._logs import LoggerProvider
@@ -17,7 +18,7 @@ from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import (
     NonRecordingSpan,
@@ -43,6 +44,32 @@ except ImportError:  # its name before OpenTelemetry 1.39
 
 KIND = "openinference.span.kind"
 STATUS = "rag.evaluation.status"
+
+Measured: TypeAlias = Callable[[str, object], None]
+Invariants: TypeAlias = Callable[..., None]
+"""What the fixtures of the faults return."""
+
+
+class GatedExporter(InMemorySpanExporter):
+    """An exporter that blocks from the time when `close` was called until `open` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self._gate = threading.Event()
+        self._gate.set()
+
+    def close(self) -> None:
+        self._gate.clear()
+
+    def open(self) -> None:
+        self._gate.set()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if not self._gate.is_set():
+            self.entered.set()
+            self._gate.wait(60)
+        return super().export(spans)
 
 
 def points_of(reader: InMemoryMetricReader) -> dict[str, list[Any]]:

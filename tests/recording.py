@@ -210,8 +210,6 @@ def capture(
     )
 
 
-# --- runs without LangChain's runnables -----------------------------------------------------------
-
 QUESTION, ANSWER, PAGE = "When was it founded?", "It was founded in 1987.", "Founded in 1987."
 SHOWN: Sequence[BaseMessage] = (SystemMessage(PAGE), HumanMessage(QUESTION))
 FOUND: Sequence[Document] = (Document(PAGE),)
@@ -288,9 +286,6 @@ def run_turn(captured: Capture, number: int = 1) -> tuple[Run, Run, Run]:
     write, search, root = begin_turn(captured, number)
     finish(captured, write, root)
     return write, search, root
-
-
-# --- events by hand ------------------------------------------------------------------------------
 
 
 def said(text: str = ANSWER, **options: Any) -> LLMResult:

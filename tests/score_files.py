@@ -41,8 +41,6 @@ def row(index: int, **scores: dict[str, Any]) -> dict[str, Any]:
     return {"row": index, "status": "scored", "judge": "a-judge", "scores": scores}
 
 
-# --- OTLP JSON ------------------------------------------------------------------------------------
-
 EPOCH = 1_700_000_000
 
 

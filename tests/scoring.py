@@ -122,8 +122,6 @@ def told(score: Score) -> tuple[object, ...]:
     return (score.value, score.status, score.reason, score.label, score.normalized)
 
 
-# --- a judge that says anything that is allowed ---------------------------------------------------
-
 TEXTS = ("Ada was born.", "It was London.", "When was Ada born?", "Why?", "", " \n")
 
 
@@ -237,8 +235,6 @@ _SAID: Mapping[str, Callable[[random.Random], object]] = {
     "correctness": lambda dice: {"rating": dice.choice([1, 5, dice.uniform(1, 5)])},
 }
 
-
-# --- replies that are not allowed -----------------------------------------------------------------
 
 NO_NUMBERS = (None, "1", True, False, [1], -1, 99, float("nan"), float("inf"), 10**400)
 NO_INDEXES = (None, "1", True, 0.5)

@@ -90,8 +90,6 @@ def _passage(document: str | Passage) -> Passage:
     return Passage(text=document) if isinstance(document, str) else document
 
 
-# --- arbitrary traces -----------------------------------------------------------------------------
-
 _KINDS: Sequence[Kind] = (
     *(("llm", "retriever", "chain") * 4),
     *("tool", "tool", "agent", "embedding", "other"),
@@ -153,9 +151,6 @@ def _of_kind(
         documents=_DOCUMENTS if kind == "retriever" else st.none(),
         error=_ERRORS,
     )
-
-
-# --- outcomes of traces ---------------------------------------------------------------------------
 
 
 def outcomes_of_steps(steps: Sequence[Step]) -> list[Outcome]:

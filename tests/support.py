@@ -56,9 +56,6 @@ def in_turn(replies: Iterable[object]) -> Callable[..., object]:
     return lambda *_: waiting.pop(0) if len(waiting) > 1 else waiting[0]
 
 
-# --- what a server was asked ----------------------------------------------------------------------
-
-
 def names_asked(body: Mapping[str, Any]) -> list[str]:
     return re.findall(r"^# ([a-z0-9_]+)$", text_asked(body), flags=re.MULTILINE)
 
@@ -79,9 +76,6 @@ def good_parts(body: Mapping[str, Any]) -> dict[str, object]:
     if sentences:
         several["supported"] = [1] * int(sentences[1])
     return {name: {**GOOD, **several}[name] for name in names_asked(body)}
-
-
-# --- private texts --------------------------------------------------------------------------------
 
 
 def hide(*patterns: str) -> Callable[[str], str]:

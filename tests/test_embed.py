@@ -30,8 +30,6 @@ from rag_eval_otel.types import Usage, Vectors
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0]}
 
-# --- the cosine -----------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("one", "other", "value"),
@@ -68,9 +66,6 @@ def test_a_vector_points_where_it_points(row: list[float]) -> None:
     assert value is None or (value <= 1 and value == pytest.approx(1, abs=1e-9))
 
 
-# --- offline --------------------------------------------------------------------------------------
-
-
 def hashed(*texts: str, dimensions: int = 1024) -> Vectors:
     return asyncio.run(HashingEmbedder(dimensions).embed(texts))
 
@@ -104,17 +99,11 @@ def test_hashed_rows_have_unit_length_or_none(texts: list[str]) -> None:
         assert length == pytest.approx(1.0) or (length == 0 and not says_something)
 
 
-# --- LangChain ------------------------------------------------------------------------------------
-
-
 def test_langchain_embeddings_are_rows() -> None:
     """Any LangChain embeddings will do."""
     texts = ["Refunds take 14 days.", "Nothing."]
     rows = asyncio.run(LangChainEmbedder(WordEmbeddings()).embed(texts))
     assert rows.tolist() == WordEmbeddings().embed_documents(texts)
-
-
-# --- OpenAI ---------------------------------------------------------------------------------------
 
 
 def embedded(
@@ -171,25 +160,21 @@ def test_a_server_that_knows_no_base64() -> None:
     assert formats == ["base64", None, None]
 
 
-def test_openai_embeds_all_texts_in_one_request() -> None:
+@pytest.mark.parametrize(
+    ("texts", "sent"),
+    [
+        (["b", "a"], ["b", "a"]),
+        (["", "a"], [" ", "a"]),  # servers refuse the empty string
+        (["bad \ud800 text"], ["bad ? text"]),  # as badly decoded documents have it
+    ],
+)
+def test_openai_embeds_all_texts_in_one_request(texts: list[str], sent: list[str]) -> None:
     """One request, base64 for speed, one row per text in the order of the texts."""
-    rows, requests = embedded(lambda text: VECTORS[text], "b", "a")
-    assert rows.tolist() == [VECTORS["b"], VECTORS["a"]]
+    rows, requests = embedded(lambda text: VECTORS.get(text, [1.0, 1.0]), *texts)
+    assert rows.tolist() == [VECTORS.get(text, [1.0, 1.0]) for text in sent]
     assert [request.body for request in requests] == [
-        {"model": "small", "input": ["b", "a"], "encoding_format": "base64"}
+        {"model": "small", "input": sent, "encoding_format": "base64"}
     ]
-
-
-def test_openai_is_not_sent_the_empty_string() -> None:
-    """Servers refuse it, so a space is sent in its place."""
-    _, requests = embedded(lambda _: [1.0], "", "a")
-    assert requests[0].body["input"] == [" ", "a"]
-
-
-def test_openai_is_sent_text_that_is_no_unicode() -> None:
-    """A lone surrogate, as badly decoded documents have it, is replaced, not an error."""
-    _, requests = embedded(lambda _: [1.0], "bad \ud800 text")
-    assert requests[0].body["input"] == ["bad ? text"]
 
 
 def row(index: object, embedding: object) -> dict[str, object]:
@@ -244,9 +229,6 @@ def test_openai_failures_have_their_kind(reply: HttpReply, kind: type[JudgeError
 def test_openai_embedder_does_not_show_its_key() -> None:
     """Printing the embedder names the model only."""
     assert repr(OpenAIEmbedder("small", api_key="sk-secret")) == "OpenAIEmbedder('small')"
-
-
-# --- the front ------------------------------------------------------------------------------------
 
 
 def test_texts_that_wait_at_once_share_a_request() -> None:

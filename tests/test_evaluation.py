@@ -49,9 +49,6 @@ class Own:
         return self.outcome  # type: ignore[no-any-return]
 
 
-# --- which metrics --------------------------------------------------------------------------------
-
-
 def test_scores_come_in_the_order_asked_for() -> None:
     """Each metric gives one score, in the order of the metrics."""
     wanted = ["response_groundedness", Own(outcome=Score(name="own", value=1)), "faithfulness"]
@@ -84,9 +81,6 @@ def test_a_metric_may_be_measured_twice_under_two_names() -> None:
     evaluation = scored([metric("context_relevance", judges=2), strict], judge)
     assert [score.label for score in evaluation.scores] == ["pass", "fail"]
     assert len(judge.requests) == 2
-
-
-# --- what it costs, and says ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,9 +145,6 @@ def test_no_judge_is_named_where_none_was_asked() -> None:
     assert evaluation.scores[0].version.endswith("/fake")
 
 
-# --- versions -------------------------------------------------------------------------------------
-
-
 def test_a_version_names_the_measurement() -> None:
     """Metric, definition, fusion and model can be read off it."""
     name, digest, way, model = version_of(
@@ -171,9 +162,6 @@ def test_fusion_and_model_are_part_of_the_measurement() -> None:
         for share_requests, model in ways
     }
     assert len(versions) == 3
-
-
-# --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -236,9 +224,6 @@ def test_an_unparsable_judge_leaves_scores_undefined() -> None:
         ("undefined", "unparsable")
     }
     assert (evaluation.status, evaluation.reason) == ("unscored", "unparsable")
-
-
-# --- running out of time --------------------------------------------------------------------------
 
 
 @dataclass

@@ -83,9 +83,6 @@ def dotted_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-# --- reading the source ---------------------------------------------------------------------------
-
-
 def imported_names(tree: ast.AST, package: str = "") -> Iterator[str]:
     """Yield every name that is imported anywhere in ``tree``, as far as it is spelled out."""
     for node in nodes_of(tree):
@@ -195,9 +192,6 @@ def modules_where(condition: Callable[[ast.Module], bool]) -> set[str]:
     return {place(path) for path in MODULES if condition(tree_of(path))}
 
 
-# --- who may do what ------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
@@ -238,9 +232,6 @@ def test_every_package_has_a_layer() -> None:
     assert not [name for name in names if not re.search(rf"\b{name}\b", layers)]
 
 
-# --- size -----------------------------------------------------------------------------------------
-
-
 def test_no_module_is_long() -> None:
     """A module is as long as its subject, and has at most 900 lines."""
     sizes = {place(path): path.read_bytes().count(b"\n") for path in MODULES}
@@ -259,9 +250,6 @@ def test_most_functions_are_small() -> None:
     """Half of all functions with a body are at most a few lines long."""
     bodies = [f for path in MODULES for f in functions(tree_of(path)) if not is_declaration(f)]
     assert statistics.median(map(length, bodies)) <= MAX_MEDIAN_FUNCTION_LINES
-
-
-# --- tests ----------------------------------------------------------------------------------------
 
 
 def matching_tests(condition: Callable[[Function], bool]) -> list[str]:

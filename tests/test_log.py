@@ -35,9 +35,6 @@ WAYS_IN = {
 """The modules that may call ``logging.getLogger``, and why."""
 
 
-# --- all lines ------------------------------------------------------------------------------------
-
-
 def calls_of(path: Path) -> Iterator[tuple[str, ast.Call]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
@@ -74,9 +71,6 @@ def test_each_line_begins_with_the_library(caplog: pytest.LogCaptureFixture) -> 
     log.warning("%d %%", 100)
     assert caplog.messages == ["rag_eval_otel: 100 %", "rag_eval_otel: 100 %"]
     assert {record.name for record in caplog.records} == {"rag_eval_otel"}
-
-
-# --- exceptions of others -------------------------------------------------------------------------
 
 
 class MuteError(Exception):
@@ -275,9 +269,6 @@ def test_an_exception_is_logged_with_its_place_once_a_minute(
 def test_an_exception_without_a_traceback_is_named() -> None:
     """It may have been made and not raised."""
     assert cause_of(ValueError(SECRET)) == "ValueError at an unknown place"
-
-
-# --- judges and addresses -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,6 @@ BLOCKS = (
 )
 
 
-# --- times ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """A text of any length: ``head``, as many ``block`` as fit, and ``tail``."""
@@ -160,9 +157,6 @@ def _shapes(samples: Sequence[str], rng: random.Random) -> Iterator[Shape]:
         yield Shape(head=sample[:start][-200:], block=block[:40] or "a", tail=tail[:200])
 
 
-# --- texts that an expression matches -------------------------------------------------------------
-
-
 def reader(expression: re.Pattern[str], method: str) -> Read:
     if method in {"fullmatch", "match", "search"}:
         return getattr(expression, method)  # type: ignore[no-any-return]
@@ -203,9 +197,6 @@ def _part(op: str, value: Any, rng: random.Random, groups: dict[Any, str]) -> st
     elif op == "GROUPREF":
         found = groups.get(value, "")
     return found
-
-
-# --- the expressions of the package ---------------------------------------------------------------
 
 
 class Spy:

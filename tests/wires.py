@@ -112,9 +112,6 @@ def attributes_of(message: Span) -> dict[str, Any]:
     return plain_attributes(message.attributes)
 
 
-# --- turns ----------------------------------------------------------------------------------------
-
-
 def turn_spans(number: int, *, parent: int | None = None, trace: int | None = None) -> list[Span]:
     """Return retriever, LLM and chain of a turn, as OpenInference writes them, in order of end.
 
@@ -137,9 +134,6 @@ def turn_spans(number: int, *, parent: int | None = None, trace: int | None = No
         one.MergeFromString(UNKNOWN)
         made.append(one)
     return made
-
-
-# --- recordings -----------------------------------------------------------------------------------
 
 
 def requests_of(recording: Recording) -> Iterator[tuple[int, Any]]:

@@ -174,9 +174,6 @@ def test_reranked_documents() -> None:
     assert contexts(root(), search(), wide, beside, blind) == (PAGE, OTHER)
 
 
-# --- requests beside each other -------------------------------------------------------------------
-
-
 def beside(*numbers: int) -> list[Step]:
     """Build requests below one plain span, all of which search before any answers."""
     plain = Step(id="app", parent=None, kind="other", name="app", start=0, end=500, flat=True)

@@ -30,9 +30,6 @@ def id_of(span: Any) -> int:
     return found
 
 
-# --- turns below something that goes on -----------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_without_a_flush_a_session_s_turn_is_scored_after_a_short_quiet() -> None:
     """Nobody has to ask: the watch itself finds that the turn is over."""
@@ -120,20 +117,13 @@ def test_a_turn_that_two_instrumentations_record() -> None:
         assert app.statuses() == {"scored": 1, "skipped": 1, None: 5}
 
 
-def test_an_agent_that_goes_on_is_not_scored_by_its_first_tool() -> None:
-    """A chain used as a step of an agent that is still at work is no turn of its own."""
+@pytest.mark.parametrize("says", ["at its start", "at its end"])
+def test_an_agent_that_goes_on_is_not_scored_by_its_first_tool(says: str) -> None:
+    """A chain used as a step of an agent at work is no turn, though its span may look plain yet."""
     with attached() as app:
-        agent = app.step("AGENT")
+        is_told = says == "at its start"
+        agent = app.step("AGENT") if is_told else app.tracer.start_span("AgentExecutor")
         app.turn(1, agent)
-        app.handle.flush(0.1)
-        assert app.scored_spans() == {}
-
-
-def test_an_agent_whose_spans_say_late_what_they_are() -> None:
-    """Spans of instrumentations that write at the end are waited for, though they look plain."""
-    with attached() as app:
-        late = app.tracer.start_span("AgentExecutor")
-        app.turn(1, late)
         app.handle.flush(0.1)
         assert app.scored_spans() == {}
 
@@ -149,9 +139,6 @@ def test_retrieval_and_call_side_by_side_below_a_root_that_never_ends() -> None:
         app.handle.shutdown()
         assert app.counted() == {("skipped", "partial"): 1}
         assert app.statuses() == {None: 2}
-
-
-# --- streams and what comes late ------------------------------------------------------------------
 
 
 def test_a_search_without_an_answer_leaves_without_a_status() -> None:
@@ -193,9 +180,6 @@ def test_a_second_answer_after_its_segment_was_read() -> None:
         assert app.counted()[SCORED] == 1
 
 
-# --- disorder -------------------------------------------------------------------------------------
-
-
 class Ids(IdGenerator):
     """Gives every span of a trace the ids it was told, in a circle."""
 
@@ -220,30 +204,19 @@ def test_two_spans_of_one_id() -> None:
         assert sorted(app.names()) == ["chain", "llm", "retriever"]
 
 
-def test_a_span_below_itself() -> None:
-    """A turn whose spans are each other's parents ends, is exported, and makes no scores."""
+@pytest.mark.parametrize("parent", ["retriever", "chain"])
+def test_a_span_below_itself(parent: str) -> None:
+    """A turn whose spans are each other's parents, or their own, is exported once, and counted."""
     with attached() as app:
         chain = app.chain()
         retriever = app.step("RETRIEVER", chain, **retrieved(1))
         call = app.step("LLM", chain, **generated(1))
-        set_parent(chain, retriever)
+        set_parent(chain, retriever if parent == "retriever" else chain)
         for span in (retriever, call, chain):
             span.end()
         assert app.handle.flush()
         assert sorted(app.names()) == ["chain", "llm", "retriever"]
         assert sum(app.counted().values()) <= 1
-
-
-def test_a_span_that_is_its_own_parent() -> None:
-    """A chain that names itself as its parent is read once, and leaves once."""
-    with attached() as app:
-        chain = app.chain()
-        app.retrieve(1, chain)
-        app.generate(1, chain)
-        set_parent(chain, chain)
-        chain.end()
-        assert app.handle.flush()
-        assert sorted(app.names()) == ["chain", "llm", "retriever"]
 
 
 def set_parent(span: Any, parent: Any) -> None:

@@ -235,9 +235,6 @@ def test_a_provider_of_another_make_is_left_alone() -> None:
     assert log_tap(object()) is None
 
 
-# --- bounded --------------------------------------------------------------------------------------
-
-
 def test_records_of_spans_that_never_end_are_bounded() -> None:
     """Over the limit those of the oldest span go; the count of bytes stays true."""
     logs = PendingLogs(max_bytes=10**9)

@@ -24,9 +24,6 @@ TURN = [(QUESTION, (PAGE,), ANSWER)]
 BIG = "kites and sails " * 655_360  # 10 MB
 
 
-# --- what is changed after the event --------------------------------------------------------------
-
-
 def test_containers_that_are_changed() -> None:
     """A state that a graph goes on to fill, and a list of documents that is cleared."""
     sent = Events(capture())
@@ -102,9 +99,6 @@ def test_an_artifact_that_is_changed() -> None:
     sent.ask()
     sent.answer()
     assert sent.end().truths == TURN
-
-
-# --- values of every kind -------------------------------------------------------------------------
 
 
 class Tone(Enum):

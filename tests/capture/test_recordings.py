@@ -81,9 +81,6 @@ def test_the_kind_is_told_without_parsing() -> None:
         assert kind_of(span) != "tool" or read(span).name == tool_name(span)
 
 
-# --- whatever the order, whatever is missing ------------------------------------------------------
-
-
 @st.composite
 def shuffled(draw: st.DrawFn, calls: tuple[Call, ...]) -> list[Call]:
     order = list(draw(st.permutations(calls)))

@@ -34,9 +34,6 @@ def write(*shown: str, said: str = TOLD, under: str | None = "app") -> Step:
     return llm("write", under, at=(50, 60), shown=[*shown, ASKED], said=said)
 
 
-# --- tools ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "description", "documents", "is_retrieval"),
     [
@@ -121,9 +118,6 @@ def test_a_retrieval_without_texts_in_a_tool_whose_result_was_shown() -> None:
     assert (sample.context_texts, turn.contexts_source) == ((PAGE,), "tool")
 
 
-# --- text that holds documents --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -159,9 +153,6 @@ def test_a_text_of_which_nobody_can_tell_is_refused() -> None:
     assert extract(turn) == "ambiguous"
 
 
-# --- documents that steps handed on ---------------------------------------------------------------
-
-
 def test_documents_that_a_step_came_up_with() -> None:
     """Nobody recorded its retrieval; what it handed on it has found."""
     find = replace(chain("find", "app", at=(5, 9), asked=ASKED), documents_seen=DOCUMENTS)
@@ -187,9 +178,6 @@ def test_documents_that_the_application_was_given() -> None:
         chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
     )
     assert find_turns([given, join, write(f"{PAGE} {OTHER}")], loss="possible") == []
-
-
-# --- prompts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -46,18 +46,6 @@ def ids(captured: Capture) -> list[int]:
 # --- one tree -------------------------------------------------------------------------------------
 
 
-def test_a_turn_is_scored_and_written() -> None:
-    """The inner spans leave first, the span of the turn last, with its scores."""
-    captured = capture()
-    run_turn(captured)
-    names = ["retrieval", "chat", "invoke_workflow chain1"]
-    assert [span.name for span in captured.spans] == names
-    statuses = [(span.attributes or {}).get("rag.evaluation.status") for span in captured.spans]
-    assert statuses == [None, None, "scored"]
-    assert captured.truths == [(QUESTION, (PAGE,), ANSWER)]
-    assert len(captured.recorder) == len(captured.pipeline.store) == 0
-
-
 def test_a_run_with_an_unknown_parent_is_a_root() -> None:
     """The handler may have been added in the middle of things."""
     captured = capture()

@@ -35,9 +35,6 @@ def plain(prefix: str = "", *, under: str | None = None, at: int = 0) -> tuple[S
     )
 
 
-# --- one turn -------------------------------------------------------------------------------------
-
-
 def test_a_chain_that_retrieves_and_asks_is_a_turn() -> None:
     """The anchor is the deepest that holds both; what is above belongs to the turn, too."""
     turn = only(chain("app"), *plain(under="app"))
@@ -148,9 +145,6 @@ def test_the_size_of_a_turn_grows_with_its_texts() -> None:
     assert 40_000 <= large.size - small.size <= 80_000
 
 
-# --- several turns --------------------------------------------------------------------------------
-
-
 def test_turns_side_by_side_are_apart() -> None:
     """Each has its own retrievals and calls, in whichever order they overlap."""
     first, second = plain("a-", under="app"), plain("b-", under="app", at=1)
@@ -182,9 +176,6 @@ def test_a_turn_around_a_turn() -> None:
     assert [names(turn.calls) for turn in turns] == ["write", "conclude"]
 
 
-# --- steps of a turn that look like turns ---------------------------------------------------------
-
-
 def test_a_turn_whose_answer_comes_out_is_no_step() -> None:
     """What is called after it only names what it said."""
     turn = only(
@@ -195,9 +186,6 @@ def test_a_turn_whose_answer_comes_out_is_no_step() -> None:
         llm("title", "app", at=(20, 21), shown=["A page that says why."], said="Why it is."),
     )
     assert turn.anchor.name == "rag"
-
-
-# --- below tools ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -238,9 +226,6 @@ def test_a_turn_below_a_tool_of_no_turn_stands_alone() -> None:
     turn = only(chain("agent"), tool("ask", "agent", at=(1, 20)), *plain(under="ask", at=2))
     assert turn.anchor.name == "rag"
     assert names(turn.path) == "rag ask agent"
-
-
-# --- what does not happen in an orderly trace -----------------------------------------------------
 
 
 def test_of_two_steps_with_one_id_the_first_counts() -> None:
@@ -300,9 +285,6 @@ def lookups(turns: int) -> int:
 def test_twice_as_many_turns_take_twice_as_long() -> None:
     """A trace of very many turns does not stall the application's thread."""
     assert lookups(200) < 2.5 * lookups(100)
-
-
-# --- of any trace ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -219,8 +219,6 @@ def test_a_document_without_a_text_that_no_prompt_shows() -> None:
     assert found.context_texts == PAGES
 
 
-# --- contexts in prompts --------------------------------------------------------------------------
-
 ROCKS = (
     "Rivers have many sources in the hills.",
     "Springs are the sources of most rivers.",

@@ -186,9 +186,6 @@ def _texts(span: ReceivedSpan) -> str:
     return " ".join(str(value) for value in span.attributes.values())
 
 
-# --- what must hold, whoever instruments ----------------------------------------------------------
-
-
 def assert_turns_scored_once(seen: Seen) -> None:
     """Assert that each of the 20 turns has one span with all scores, and one event per score."""
     assert len(seen.turns) == TURNS

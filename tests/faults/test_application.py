@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from apps.parts import rag
 from drifts import Backend
-from live import answered, attached
+from live import Invariants, Measured, answered, attached
 from openai_server import ScriptedOpenAI
 from pipeline import good_judge
 from processes import environment, ran
@@ -30,9 +30,6 @@ from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Replies
 from support import good_parts
-
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 
 HOUR = 3_600 * 10**9
 

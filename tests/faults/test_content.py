@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import format_trace_id
 
 from hostile import naive
-from live import App, attached, remote
+from live import App, Invariants, Measured, attached, remote
 from openai_server import HttpReply, ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
 from pipeline import good_answers, running
@@ -29,8 +29,6 @@ from rag_eval_otel.types import Sample
 from rag_eval_otel.untrusted import suspicions
 from support import good_parts, names_asked, text_asked
 
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 TURNS = 10
 CLEAN_END = naive.strict(naive.request_about("answer", naive.CLEAN["answer"]))["end"]
 

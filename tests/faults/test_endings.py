@@ -5,18 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import attached
+from live import GatedExporter, Invariants, Measured, attached
 from processes import PATIENCE, stage
-
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
 
@@ -242,30 +237,19 @@ def test_fault_25_turns_end_while_the_provider_shuts_down(
         measured("turns counted", f"{sum(app.counted().values())} of 640")
 
 
-class HungExporter(InMemorySpanExporter):
-    """Export nothing until `go_on` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.go_on = threading.Event()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.go_on.wait(PATIENCE)
-        return super().export(spans)
-
-
 @pytest.mark.slow
 @pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
 def test_fault_flush_with_an_exporter_that_hangs(measured: Measured) -> None:
     """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""
-    exporter = HungExporter()
+    exporter = GatedExporter()
+    exporter.close()
     with attached(exporter=InMemorySpanExporter()) as app:
         app.provider.add_span_processor(BatchSpanProcessor(exporter))
         app.turn()
         assert app.handle.flush(PATIENCE / 400) is False
         assert app.provider.force_flush(200) is False
         app.handle.shutdown(0.2)
-        exporter.go_on.set()
+        exporter.open()
         app.provider.force_flush()
         assert len(exporter.get_finished_spans()) == 3
         measured("flush, force_flush", "False")

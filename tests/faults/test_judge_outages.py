@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import questions
-from live import STATUS, App, attached
+from live import STATUS, App, Invariants, Measured, attached
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import Config
 from rag_eval_otel.embed import OpenAIEmbedder
@@ -29,8 +29,6 @@ from rag_eval_otel.metrics import metric
 from rag_eval_otel.types import Evaluation
 from support import good_parts, names_asked
 
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 Answer = Callable[[dict[str, Any]], object]
 
 SECRET = "sk-not-to-be-shown"

@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 
-from live import App, attached, said
+from live import App, Invariants, Measured, attached, said
 from pipeline import GatedJudge, OnesEmbedder, good_answers, good_judge
 from rag_eval_otel import Evaluation, Sample, Score
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge, ManualClock
 from rag_eval_otel.types import Replies
-
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 
 PATIENCE = 60.0
 
@@ -38,9 +35,6 @@ def recorded(app: App, number: int) -> None:
         "rag.answer": said(number),
     }
     app.provider.get_tracer("app").start_span("turn", attributes=attributes).end()
-
-
-# --- overload -------------------------------------------------------------------------------------
 
 
 class SteppingJudge:
@@ -175,9 +169,6 @@ def test_fault_16_roots_that_never_end(measured: Measured) -> None:
     assert counted["skipped", "evicted"] >= 3000 - 1024
 
 
-# --- repeated turns -------------------------------------------------------------------------------
-
-
 class CountingEmbedder(OnesEmbedder):
     """Counts its requests."""
 
@@ -213,9 +204,6 @@ def test_fault_17_identical_turns_share_one_evaluation(
         requests.append((len(judge.requests), embedder.requests))
     measured(f"requests to judge and embedder for {turns} turns", requests[1])
     assert requests[1] == requests[0]
-
-
-# --- parts that block the event loop --------------------------------------------------------------
 
 
 class Blocking:

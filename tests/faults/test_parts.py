@@ -22,16 +22,13 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import format_trace_id
 
 from apps.parts import rag
-from live import App, attached, remote
+from live import App, Invariants, Measured, attached, remote
 from parallel import at_once
 from rag_eval_otel.errors import JudgeError, JudgeTransportError
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Sample
-
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 
 PATIENCE = 60.0
 
@@ -40,9 +37,6 @@ def drain(app: App) -> None:
     app.pipeline.submit_ended()
     assert app.pipeline.store.wait_left(2 * PATIENCE)
     app.handle.flush(PATIENCE)
-
-
-# --- metrics and sinks of the application ---------------------------------------------------------
 
 
 def raising(sample: Sample) -> float:
@@ -87,9 +81,6 @@ def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
     measured(f"reason of the metric {bad.__name__}", *reasons)
 
 
-# --- callbacks ------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.fault(28, expected="64 threads with nested chains: one evaluation for each root run")
 def test_fault_28_nested_chains_in_64_threads(
@@ -112,9 +103,6 @@ def test_fault_28_nested_chains_in_64_threads(
         evaluated = sum(app.scored_spans().values())
     measured("evaluations of 64 turns", evaluated)
     assert evaluated == 64
-
-
-# --- exporters ------------------------------------------------------------------------------------
 
 
 # --- parents and sampling -------------------------------------------------------------------------
@@ -160,9 +148,6 @@ def test_fault_40_spans_that_are_not_exported(
         assert not app.scored_spans()
     measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
     assert not [outcome for outcome, _ in counted if outcome == "scored"]
-
-
-# --- logs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault("logs", expected="each outage of a judge is in the log, and each end of one")

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from e2e.redis_server import serving
+from live import Measured
 from processes import PATIENCE, Stage, stage
 
 REQUESTS = 40
-Measured = Callable[[str, object], None]
 SCORED = "all turns scored and exported once"
 pytestmark = [
     pytest.mark.slow,
@@ -83,9 +83,6 @@ def all_scored(found: Stage, made: int, errors: str) -> str:
     return f"{made} of {made}"
 
 
-# --- ASGI -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.fault(24, expected=SCORED)
 @needs("uvicorn")
 @pytest.mark.parametrize("workers", [1, 2])
@@ -100,8 +97,6 @@ def test_fault_24_uvicorn_and_sigterm(measured: Measured, workers: int) -> None:
     if workers == 1:
         assert status == -signal.SIGTERM
 
-
-# --- gunicorn -------------------------------------------------------------------------------------
 
 WORKERS = {
     "sync": (),
@@ -162,9 +157,6 @@ def test_fault_22_gunicorn_replaces_its_workers(measured: Measured) -> None:
     assert status == 0
 
 
-# --- Celery ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.fault(21, expected=SCORED)
 @needs("celery")
 @pytest.mark.parametrize(
@@ -197,8 +189,6 @@ def test_fault_21_celery_prefork(
         )
     assert status == 0
 
-
-# --- multiprocessing, gevent, notebooks -----------------------------------------------------------
 
 SPAWNED = """
 import multiprocessing

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from live import Measured
 from processes import ran
-
-Measured = Callable[[str, object], None]
 
 MOST_MB = 64
 pytestmark = [

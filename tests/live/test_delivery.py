@@ -216,9 +216,6 @@ def test_spans_around_turns_take_no_place_of_those_of_turns() -> None:
         assert app.statuses() == {"scored": 1, None: 22}
 
 
-# --- without a logger provider --------------------------------------------------------------------
-
-
 def events_on_spans(**options: Any) -> list[tuple[str, dict[str, Any]]]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -101,9 +101,6 @@ def test_a_refusal_is_a_problem_where_nothing_is_scored() -> None:
     assert (late.cause, late.seen) == ("turns-span-missed", "1 turns lack a score: span_missed")
 
 
-# --- causes -------------------------------------------------------------------------------------
-
-
 def test_every_reason_has_a_cause() -> None:
     """Every reason of a turn leads to a described cause."""
     for status, reasons in (("skipped", SkipReason), ("dropped", DropReason), ("error", Reason)):

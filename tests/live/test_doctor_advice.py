@@ -109,18 +109,13 @@ def in_the_prompt(app: App, around: Span | None) -> None:
 
 
 def test_documents_in_the_prompt() -> None:
-    """If only the model's client is traced, the option reads documents from the prompt."""
+    """If only the model's client is traced, an option reads them there, as the span then says."""
     assert outcome(in_the_prompt) == {("skipped", "no_retrieval"): 1}
-    assert outcome(in_the_prompt, contexts_from_prompt=True) == {("scored", None): 1}
-
-
-def test_the_span_names_the_source_of_the_documents() -> None:
-    """The span of such a turn says that its contexts are from the prompt."""
     with attached(contexts_from_prompt=True) as app:
         in_the_prompt(app, None)
         app.handle.flush()
-        sources = {(one.attributes or {}).get(SOURCE) for one in app.exported()}
-    assert "prompt" in sources
+        assert app.counted() == {("scored", None): 1}
+        assert "prompt" in {(one.attributes or {}).get(SOURCE) for one in app.exported()}
 
 
 def test_a_limit_of_the_sdk() -> None:
@@ -133,9 +128,6 @@ def test_a_limit_of_the_sdk() -> None:
     assert outcome(build, provider=cut) == {("skipped", "truncated"): 1}
     raised = TracerProvider(span_limits=SpanLimits(max_attribute_length=2000))
     assert outcome(build, provider=raised) == {("scored", None): 1}
-
-
-# --- LangChain, by the callback -------------------------------------------------------------------
 
 
 def test_every_advice_names_existing_functions() -> None:

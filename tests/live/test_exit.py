@@ -9,7 +9,6 @@ from otlp_receiver import OtlpReceiver
 from processes import ran
 
 CHAIN = """
-import asyncio
 from apps.parts import rag
 from rag_eval_otel import RagEvalCallbackHandler
 handler = RagEvalCallbackHandler()
@@ -17,10 +16,6 @@ handler = RagEvalCallbackHandler()
 
 ENDINGS = {
     "falls off the end": "CHAIN.invoke(QUESTION, config={'callbacks': [handler]})",
-    "asyncio.run has ended": (
-        "asyncio.run(CHAIN.ainvoke(QUESTION, config={'callbacks': [handler]}))"
-    ),
-    "sys.exit": "CHAIN.invoke(QUESTION, config={'callbacks': [handler]}); raise SystemExit(0)",
     "an exception": "CHAIN.invoke(QUESTION, config={'callbacks': [handler]}); raise RuntimeError",
 }
 

@@ -380,25 +380,6 @@ def test_spans_of_the_judges_threads_go_nowhere() -> None:
 
 
 @SOURCES
-def test_a_sink_that_flushes_holds_nothing_up(source: Source) -> None:
-    """A flush from within cannot wait for the scores it holds up; they arrive all the same."""
-    flushed = []
-
-    class Flushing:
-        def __call__(self, evaluation: Evaluation) -> None:
-            assert evaluation.scores
-            flushed.append(app.handle.flush(60))
-
-    with running(sinks=[Flushing()], source=source) as app:
-        names = app.run_turns(1)
-        assert app.handle.flush()
-        app.stop()
-        (span,) = app.arrived(names)
-    assert flushed == [False]
-    assert span.attributes["rag.evaluation.status"] == "scored"
-
-
-@SOURCES
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_what_a_sink_throws_past_every_edge_costs_no_span(
     error: type[BaseException], source: Source

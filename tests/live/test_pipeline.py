@@ -43,9 +43,6 @@ class Emitted:
             self.first.set_result(evaluation)
 
 
-# --- flush and shutdown ---------------------------------------------------------------------------
-
-
 def test_shutdown_with_a_turn_that_is_not_over() -> None:
     """The incomplete turn is read, refused and counted once, and its span leaves once."""
     with attached() as app:
@@ -86,8 +83,8 @@ def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
 @pytest.mark.parametrize("method", ["flush", "shutdown"])
 def test_flush_or_shutdown_from_a_sink(method: str) -> None:
     """A sink may flush or shut down: no thread waits for it, and no span is lost."""
-    calls: list[Any] = []
-    emitted = Emitted(lambda: calls.pop()() if calls else None)
+    calls, done = list[Any](), list[Any]()
+    emitted = Emitted(lambda: done.append(calls.pop()()) if calls else None)
     with attached(sinks=[emitted]) as app:
         calls.append(getattr(app.handle, method))
         chains = [app.turn(number) for number in range(3)]
@@ -97,9 +94,7 @@ def test_flush_or_shutdown_from_a_sink(method: str) -> None:
         assert set(left(app).values()) == {1}
         assert len(app.exported()) == 9
         assert sum(app.counted().values()) == len(chains)
-
-
-# --- not enough room, not enough time -------------------------------------------------------------
+    assert done == [False if method == "flush" else None]  # it cannot wait for its own scores
 
 
 def test_a_queue_that_is_full() -> None:
@@ -184,9 +179,6 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
         app.handle.flush(0.5)
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
         assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
-
-
-# --- threads and processes ------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -38,9 +38,6 @@ def test_a_plain_function_without_a_span() -> None:
     assert captured.reasons == ["no_answer", "no_retrieval"]
 
 
-# --- what is joined by the span that is current ---------------------------------------------------
-
-
 def prompt(page: str, question: str) -> Any:
     return PROMPT.invoke({"context": page, "question": question})
 

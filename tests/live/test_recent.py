@@ -27,13 +27,6 @@ def recorded(by: str, start: int = 0, end: int | None = 100) -> Turn:
     return replace(found, path=(*found.path[:-1], root))
 
 
-def test_a_turn_recorded_by_two_is_one() -> None:
-    """The handler and an instrumentation, or two instrumentations: the first counts."""
-    recent = RecentTurns()
-    assert not recent.is_repeated(SAMPLE, recorded("handler"))
-    assert recent.is_repeated(SAMPLE, recorded("openinference", 1, 99))
-
-
 def test_two_users_may_ask_the_same() -> None:
     """Two requests for the same at once, each recorded by both, are two turns."""
     recent = RecentTurns()

@@ -48,9 +48,6 @@ class App:
         return [outcome.result for outcome in outcomes_of(map(SdkSpan, self.spans))]
 
 
-# --- the documents --------------------------------------------------------------------------------
-
-
 class Node:
     """A node of LlamaIndex, with a score."""
 
@@ -135,9 +132,6 @@ def test_without_a_recorded_span_nothing_happens() -> None:
     with app.tracer.start_as_current_span("ask"):
         record_answer(ANSWER)
     assert not app.spans
-
-
-# --- turns ----------------------------------------------------------------------------------------
 
 
 def say_all() -> None:
@@ -261,9 +255,6 @@ def test_what_a_limit_has_cut_is_refused(limits: SpanLimits, reason: str) -> Non
     assert app.results == [reason]
 
 
-# --- where it is said -----------------------------------------------------------------------------
-
-
 def test_in_threads_and_tasks() -> None:
     """Each thread and each task speaks of its own current span; two may speak of one."""
     app = App()
@@ -289,9 +280,6 @@ def test_in_threads_and_tasks() -> None:
     for trace in traces:
         spans = [SdkSpan(s) for s in app.spans if s.context and s.context.trace_id == trace]
         assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
-
-
-# --- scored ---------------------------------------------------------------------------------------
 
 
 def test_a_turn_is_scored_on_the_span_it_was_said_on() -> None:

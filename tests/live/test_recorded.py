@@ -39,9 +39,6 @@ def invoke(captured: Capture, chain: Any, question: Any = QUESTION) -> Any:
     return chain.invoke(question, {"callbacks": [captured.handler]})
 
 
-# --- within a LangChain run -----------------------------------------------------------------------
-
-
 def test_in_a_function_of_a_chain() -> None:
     """A retrieval without a span of its own is one of the run that is active."""
     captured = capture()
@@ -141,9 +138,6 @@ def test_documents_that_were_observed_give_way() -> None:
 
     invoke(captured, RunnableLambda(ask))
     assert [truth[1] for truth in captured.truths] == [(PAGES[0],)]
-
-
-# --- on the current span, or nowhere --------------------------------------------------------------
 
 
 def test_a_run_that_nobody_notes() -> None:

@@ -30,9 +30,6 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in lines if "is not scored" in line]
 
 
-# --- LangChain runs -------------------------------------------------------------------------------
-
-
 def only_retrieved(captured: Capture) -> None:
     chain = RunnableLambda(lambda question: join(KeywordRetriever().invoke(question)))
     chain.invoke(FOUNDED, {"callbacks": [captured.handler]})
@@ -100,9 +97,6 @@ def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
     assert all("docs/doctor.md" in line for line in lines)
     assert captured.reasons == ["no_answer", "error"] * 3
-
-
-# --- spans of other instrumentations --------------------------------------------------------------
 
 
 def without_an_answer(app: App) -> Any:

@@ -61,14 +61,6 @@ def test_a_fork_while_the_budget_is_spent_locks_nobody_out() -> None:
     busy.join()
 
 
-def test_share_is_decided_by_trace() -> None:
-    """All turns of a trace are admitted, or none."""
-    admission = Admission(sample_rate=0.5)
-    verdicts = [refusal_of(admission, trace_id) for trace_id in range(1000)]
-    assert verdicts == [refusal_of(admission, trace_id) for trace_id in range(1000)]
-    assert 400 < verdicts.count(None) < 600
-
-
 def test_failing_scores_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Each reason for failing scores is logged once a minute, however many turns it costs."""
     errors = [JudgeAuthError("HTTP 401: refused")] * 8 + [JudgeTransportError("reset")] * 99

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, use_span
 
-from live import STATUS, App, attached
+from live import STATUS, App, GatedExporter, attached
 from parallel import forking, in_child
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel import record_feedback
@@ -28,28 +25,6 @@ from wires import FakeOutput, attributes_of, request_with, turn_spans
 
 PATIENCE = 60
 SCORED = ("scored", None)
-
-
-class GatedExporter(InMemorySpanExporter):
-    """An exporter that blocks from the time when `close` was called until `open` is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered = threading.Event()
-        self._gate = threading.Event()
-        self._gate.set()
-
-    def close(self) -> None:
-        self._gate.clear()
-
-    def open(self) -> None:
-        self._gate.set()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        if not self._gate.is_set():
-            self.entered.set()
-            self._gate.wait(PATIENCE)
-        return super().export(spans)
 
 
 @contextmanager
@@ -92,20 +67,6 @@ def test_1_a_late_retriever_span() -> None:
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 1, ("skipped", "no_answer"): 1}
         assert each_left_once(app)
-
-
-def test_2_langchain_below_a_server_span() -> None:
-    """The runs are scored by themselves, while the request is open; both leave once."""
-    with attached() as app:
-        server = app.plain("GET /ask")
-        with use_span(server):
-            run_chain(app.handle.callback, "rag")
-        assert app.handle.flush(PATIENCE)
-        assert app.statuses() == {"scored": 1, None: 2}
-        server.end()
-        assert app.handle.flush(PATIENCE)
-        assert app.statuses() == {"scored": 1, None: 3}
-        assert app.counted() == {SCORED: 1}
 
 
 def test_2_an_open_span_of_ours_does_not_delay_the_trace_around_it() -> None:

@@ -218,9 +218,6 @@ def test_threads_race_for_each_span() -> None:
     assert Counter(number for number, _ in exits.left) == dict.fromkeys(range(500), 1)
 
 
-# --- the clock ------------------------------------------------------------------------------------
-
-
 def test_a_deadline_is_kept_between_two_exports() -> None:
     """While many spans leave slowly, those that are due leave next."""
     time, kept = ManualClock(), None
@@ -259,14 +256,20 @@ def test_the_clock_outlives_an_exporter_that_exits(error: type[BaseException]) -
     assert exits.left == [(2, "timeout")]
 
 
-def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
-    """An exporter that hangs delays what is asked of the clock, and not the one who asks."""
+def hanging() -> tuple[threading.Event, threading.Event, Callable[[int], None]]:
+    """Return what ends a hang, what tells that it has begun, and a function that hangs."""
     gate, entered = threading.Event(), threading.Event()
 
     def hang(_: int) -> None:
         entered.set()
         gate.wait(PATIENCE)
 
+    return gate, entered, hang
+
+
+def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
+    """An exporter that hangs delays what is asked of the clock, and not the one who asks."""
+    gate, entered, hang = hanging()
     kept, calls = store(), list[int]()
     with ticking(kept, Exits(before=hang)) as clock:
         span = held()
@@ -282,12 +285,7 @@ def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
 
 def test_a_clock_that_cannot_go_on_stores_one_wish_to_export() -> None:
     """An exporter that hangs for hours makes no queue grow."""
-    gate, entered = threading.Event(), threading.Event()
-
-    def hang(_: int) -> None:
-        entered.set()
-        gate.wait(PATIENCE)
-
+    gate, entered, hang = hanging()
     kept, exits = store(), Exits(before=hang)
     with ticking(kept, exits) as clock:
         spans = [held(number) for number in range(3)]

@@ -72,9 +72,6 @@ class Watched(SpanProcessor):
         return len(self.ready)
 
 
-# --- when a trace is complete ---------------------------------------------------------------------
-
-
 def test_a_trace_is_complete_soon_after_its_root() -> None:
     """Once the root has ended and nothing is open, a moment is enough."""
     seen = Watched()
@@ -178,9 +175,6 @@ def test_the_line_of_a_turn_is_there_though_it_ended_early() -> None:
     chain.end()
     assert seen.after(1.0) == 1
     assert "request" in {view.name for view in seen.ready[0].spans.values()}
-
-
-# --- bounded --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

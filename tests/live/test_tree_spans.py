@@ -30,22 +30,6 @@ def tree(captured: Capture) -> dict[str, str | None]:
     return {s.name: names[s.parent.span_id] if s.parent else None for s in captured.spans}
 
 
-# --- one run of each kind -------------------------------------------------------------------------
-
-
-def test_a_chain() -> None:
-    """The root is a workflow."""
-    captured = capture()
-    finish(captured, begin(captured, "chain", 1))
-    span = captured.span("invoke_workflow chain1")
-    assert span.kind is SpanKind.INTERNAL
-    assert attributes(span) == {
-        "gen_ai.operation.name": "invoke_workflow",
-        "gen_ai.workflow.name": "chain1",
-        "openinference.span.kind": "CHAIN",
-    }
-
-
 def test_a_chat() -> None:
     """The span of a model call has provider, models and token counts."""
     captured = capture()
@@ -89,9 +73,6 @@ def test_a_retrieval(documents: list[Document] | None, count: int | None) -> Non
     span = captured.span("retrieval")
     assert span.kind is SpanKind.CLIENT
     assert attributes(span).get("rag.retrieval.document_count") == count
-
-
-# --- the root -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,9 +127,6 @@ def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> No
     assert not set(names) & set(attributes(captured.span("execute_tool tool2")))
 
 
-# --- which runs have a span -----------------------------------------------------------------------
-
-
 def named(model: Any) -> LLMResult:
     return LLMResult(generations=[[Generation(text="t")]], llm_output={"model_name": model})
 
@@ -169,30 +147,19 @@ def nested(spans: Spans) -> Capture:
     return captured
 
 
-def test_essential_spans() -> None:
-    """The root, calls, tools and outermost retrievals; parents that have no span are left out."""
+def test_which_runs_have_a_span() -> None:
+    """Essential: the root, calls, tools and outermost retrievals, without gaps; or all; or none."""
     assert tree(nested("essential")) == {
         "invoke_workflow chain1": None,
         "execute_tool tool3": "invoke_workflow chain1",
         "retrieval": "execute_tool tool3",
         "text_completion m": "retrieval",
     }
-
-
-def test_all_spans() -> None:
-    """Every run has one, below its parent's."""
     captured = nested("all")
     assert len(captured.spans) == 7
     assert tree(captured)["chain5"] == "retrieval"
     assert tree(captured)["text_completion m"] == "chain5"
-
-
-def test_no_spans() -> None:
-    """None at all."""
     assert nested("none").spans == ()
-
-
-# --- times and errors -----------------------------------------------------------------------------
 
 
 def test_an_error() -> None:
@@ -223,9 +190,6 @@ def test_a_run_that_never_ended_ends_with_its_root(late: bool) -> None:  # noqa:
     captured.recorder.flush()
     span = captured.span("execute_tool tool3")
     assert span.end_time == (never.start if late else root.end)
-
-
-# --- content --------------------------------------------------------------------------------------
 
 
 def message(role: str, text: str) -> dict[str, object]:

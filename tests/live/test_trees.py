@@ -81,9 +81,6 @@ def release_all(captured: Capture, status: Any) -> None:
         captured.pipeline.clock.release(held, Ending(status))
 
 
-# --- one after the other --------------------------------------------------------------------------
-
-
 def test_nothing_is_written_on_the_application_s_thread() -> None:
     """When the root ends there is a job, an item that is held, and no span."""
     with patient() as (captured, evaluator):
@@ -209,9 +206,6 @@ def test_bytes_are_bounded(spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(captured.spans) == (27 if spans == "essential" else 0)
 
 
-# --- in any order ---------------------------------------------------------------------------------
-
-
 STEPS = ("begin", "run", "timeout", "flushed", "shutdown", "give up")
 
 
@@ -271,9 +265,6 @@ def test_threads_that_come_at_once() -> None:
             assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 2
 
 
-# --- context --------------------------------------------------------------------------------------
-
-
 class Contexts(SpanProcessor):
     """Notes a value of the context in which spans start and end."""
 
@@ -305,9 +296,6 @@ def test_spans_are_written_in_the_context_of_the_root(ending: str) -> None:
             release_all(captured, "timeout")
         assert contexts.seen == ["a"] * 6
         assert otel_context.get_value("tenant") is None
-
-
-# --- a sampler that blocks ------------------------------------------------------------------------
 
 
 class Hanging(Sampler):

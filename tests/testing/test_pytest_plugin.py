@@ -126,9 +126,6 @@ def test_the_judge_is_an_option(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*ConfigError: *judge*openai/<model>*"])
 
 
-# --- tests that do not use it ---------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_other_sessions_are_left_alone(pytester: pytest.Pytester) -> None:
     """No report, no property, and no library is imported but pytest and our names."""
@@ -172,9 +169,6 @@ def test_the_distribution_registers_the_plugin() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert 'rag_eval_otel = "rag_eval_otel.testing.pytest_plugin"' in text
     assert (ROOT / "rag_eval_otel" / "testing" / "pytest_plugin.py").is_file()
-
-
-# --- what is asserted -----------------------------------------------------------------------------
 
 
 def offline() -> RagEval:
@@ -256,9 +250,6 @@ def test_bounds_that_cannot_be_checked(least: dict[str, Any], told: str) -> None
     """The error says what is missing."""
     with pytest.raises(ConfigError, match=told):
         offline().assert_scores(GOOD, **least)
-
-
-# --- applications ---------------------------------------------------------------------------------
 
 
 def museum(question: str) -> str:

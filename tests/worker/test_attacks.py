@@ -110,9 +110,6 @@ def worker() -> Iterator[Worker]:
         yield found
 
 
-# --- requests of many small parts -----------------------------------------------------------------
-
-
 def sized(tag: int, content: bytes) -> bytes:
     size, number = b"", len(content)
     while number > 0x7F:
@@ -203,8 +200,6 @@ def test_json_of_many_small_parts_is_refused(worker: Worker, name: str) -> None:
     assert memory < 80
     assert wait < 15  # a second on a machine that is not busy
 
-
-# --- connections that wait ------------------------------------------------------------------------
 
 HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-protobuf\r\n"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04" + bytes(5)  # and settings

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,16 +47,6 @@ with_recordings = pytest.mark.skipif(not PATHS, reason="the shared recordings ar
 STATUS = "rag.evaluation.status"
 
 
-@dataclass(slots=True)
-class Kept:
-    """A sink that keeps all evaluations."""
-
-    found: list[Evaluation] = field(default_factory=list)
-
-    def __call__(self, evaluation: Evaluation) -> None:
-        self.found.append(evaluation)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Worker:
     """An engine, with an output and a clock of the test."""
@@ -65,7 +55,7 @@ class Worker:
     output: FakeOutput
     reader: InMemoryMetricReader
     clock: _Clock
-    sink: Kept
+    found: list[Evaluation]
 
     def accept(self, *spans: Span, service: str = "shop", receipt: Receipt | None = None) -> None:
         request = request_with(*spans, service=service, scope="openinference.instrumentation.x")
@@ -95,12 +85,15 @@ def worker(output: FakeOutput | None = None, **options: Any) -> Iterator[Worker]
     own = ("max_bytes", "value_limit", "logs_quiet")
     limits = {name: options.pop(name) for name in own if name in options}
     config = Config(**{"raise_errors": True, **usual, **options})
-    output, reader, clock, sink = output or FakeOutput(), InMemoryMetricReader(), _Clock(), Kept()
+    output, reader, clock = output or FakeOutput(), InMemoryMetricReader(), _Clock()
+    found: list[Evaluation] = []
     meters = MeterProvider([reader])
-    engine = Engine(config, output, meter_provider=meters, clock=clock, sinks=[sink], **limits)
+    engine = Engine(
+        config, output, meter_provider=meters, clock=clock, sinks=[found.append], **limits
+    )
     engine.pipeline.clock.run_inline()  # `Worker.wait` sweeps
     try:
-        yield Worker(engine=engine, output=output, reader=reader, clock=clock, sink=sink)
+        yield Worker(engine=engine, output=output, reader=reader, clock=clock, found=found)
         engine.shutdown(60)
         assert engine.stats.pending == 0
         assert engine.stats.held == 0
@@ -136,17 +129,6 @@ class TestSpans:
             assert attributes_of(chain)["rag.evaluation.faithfulness.score"] == 1.0
             assert all(one.message.SerializeToString().endswith(UNKNOWN) for one in app.output.sent)
 
-    def test_a_scored_span_differs_in_its_scores_alone(self) -> None:
-        """Without the attributes that were added, the message is the one that came."""
-        with worker() as app:
-            app.accept(*turn_spans(1))
-            app.engine.shutdown(60)
-            chain = app.output.wait_for(3)[2]
-            kept = [one for one in chain.attributes if not one.key.startswith("rag.")]
-            del chain.attributes[:]
-            chain.attributes.extend(kept)
-            assert chain == turn_spans(1)[2]
-
     def test_a_trace_may_come_in_pieces_and_in_any_order(self) -> None:
         """The root comes first, and the other spans each in a request of its own."""
         with worker() as app:
@@ -155,15 +137,6 @@ class TestSpans:
             app.wait(0.4)
             assert app.sent() == ["llm", "retriever"]
             app.wait(0.2)
-            assert attributes_of(app.output.wait_for(3)[2])[STATUS] == "scored"
-
-    def test_a_parent_id_of_zeros_is_none(self) -> None:
-        """Some exporters write them at a root."""
-        spans = turn_spans(1)
-        spans[2].parent_span_id = bytes(8)
-        with worker() as app:
-            app.accept(*spans)
-            app.wait(0.6)
             assert attributes_of(app.output.wait_for(3)[2])[STATUS] == "scored"
 
     def test_a_trace_without_its_root_is_read_after_a_longer_time(self) -> None:
@@ -484,7 +457,7 @@ class TestReceipts:
             judge.open()
             app.engine.shutdown(60)
             assert "chain" not in app.sent()
-            assert len(app.sink.found) <= 1
+            assert len(app.found) <= 1
             assert [calls for calls, _ in receipts] == [[], [], ["done"]]  # the last one had left
 
     def test_a_dropped_request_may_come_again(self) -> None:
@@ -692,12 +665,12 @@ def check_scores(path: Path) -> None:
     """Assert that worker and process give the same scores, and the same attributes of spans."""
     recording = load(path)
     config = Config(raise_errors=True, drift=False, hold_seconds=600)
-    in_process, exported = Kept(), _Exported()
+    in_process, exported = list[Evaluation](), _Exported()
     pipeline = Pipeline(
         config,
         provider=NoOpTracerProvider(),
         instruments=InstrumentSink(NoOpMeterProvider()),
-        sinks=[in_process],
+        sinks=[in_process.append],
     )
     processor = RagEvalSpanProcessor.of_pipeline(exported, pipeline)
     pipeline.clock.run_inline()
@@ -707,18 +680,18 @@ def check_scores(path: Path) -> None:
             pipeline.store.add_log(call.span.trace_id, call.span.span_id, log)
         _feed(call, live, processor)
     Draining(pipeline).drain(60)
-    output, in_worker = FakeOutput(), Kept()
+    output, in_worker = FakeOutput(), list[Evaluation]()
     engine = Engine(
         config,
         output,
-        sinks=[in_worker],
+        sinks=[in_worker.append],
         value_limit=limit_of(recording),
         meter_provider=NoOpMeterProvider(),
     )
     engine.pipeline.clock.run_inline()
     feed(engine, recording)
     engine.shutdown(60)
-    assert scored(in_worker.found) == scored(in_process.found), path
+    assert scored(in_worker) == scored(in_process), path
     sent = {int.from_bytes(one.message.span_id, "big"): one.message for one in output.sent}
     for one in exported.spans:
         expected = own(one.attributes)

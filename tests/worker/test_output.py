@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -128,22 +128,23 @@ def put(output: OtlpOutput, *given: WireSpan) -> None:
         output.put(span)
 
 
-def test_spans_are_sent_in_batches_by_number(outputs: Make) -> None:
-    """A batch leaves as soon as it has the number of spans; the rest leaves at the flush."""
+@pytest.mark.parametrize(
+    ("names", "limit", "numbers"),
+    [
+        ("abcde", {"spans": 2}, [2, 2, 1]),
+        (["a" * 100, "b" * 100, "c" * 900], {"size": 300}, [2, 1]),
+    ],
+)
+def test_spans_are_sent_in_batches(
+    outputs: Make, names: Iterable[str], limit: dict[str, int], numbers: list[int]
+) -> None:
+    """A batch has at most this many spans or bytes, and at least one; the flush sends the rest."""
     sender = Script()
-    output = outputs(sender, batches=BatchLimits(spans=2, delay=WAIT, in_flight=1))
-    put(output, *spans("a", "b", "c", "d", "e"))
+    output = outputs(sender, batches=BatchLimits(delay=WAIT, in_flight=1, **limit))
+    put(output, *spans(*names))
     assert output.flush(WAIT)
-    assert sender.batches == [["a", "b"], ["c", "d"], ["e"]]
-
-
-def test_spans_are_sent_in_batches_by_size(outputs: Make) -> None:
-    """A batch has at most the given bytes, and at least one span however large it is."""
-    sender, given = Script(), spans("a" * 100, "b" * 100, "c" * 900)
-    output = outputs(sender, batches=BatchLimits(size=300, delay=WAIT, in_flight=1))
-    put(output, *given)
-    assert output.flush(WAIT)
-    assert [len(batch) for batch in sender.batches] == [2, 1]
+    assert [len(batch) for batch in sender.batches] == numbers
+    assert list(itertools.chain(*sender.batches)) == list(names)
 
 
 def test_a_span_leaves_after_the_delay(outputs: Make) -> None:
@@ -571,6 +572,21 @@ def environment(backend: OtlpReceiver, protocol: str, **more: str) -> Mapping[st
 PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 
 
+def send(variables: Mapping[str, str], message: bytes) -> Reply:
+    """Send ``message`` to the target that ``variables`` name."""
+    sender = open_sender("traces", otlp_target("traces", variables))
+    try:
+        return sender.send(message)
+    finally:
+        sender.close()
+
+
+def failure(variables: Mapping[str, str], match: str | None = None) -> SendError:
+    with pytest.raises(SendError, match=match) as caught:
+        send(variables, request("a").SerializeToString())
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("protocol", "compression"),
     [
@@ -608,22 +624,17 @@ def test_refusals_are_told_apart(
 ) -> None:
     """What a repetition would do is read from the status; the message names the receiver."""
     backend.fail_next(1, status)
-    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
-    with pytest.raises(SendError, match=r"127.0.0.1:\d+: (HTTP \d+|[A-Z_]+)$") as caught:
-        sender.send(request("a").SerializeToString())
-    assert caught.value.kind == kind
-    assert caught.value.retry_after is None
-    sender.close()
+    told = r"127.0.0.1:\d+: (HTTP \d+|[A-Z_]+)$"
+    found = failure(environment(backend, protocol), told)
+    assert (found.kind, found.retry_after) == (kind, None)
 
 
 @pytest.mark.parametrize("status", [202, 204])
 def test_each_status_of_success_is_one(backend: OtlpReceiver, status: int) -> None:
     """Grafana Cloud answers 204: a request that was accepted is neither dropped nor sent again."""
     backend.fail_next(1, status)
-    variables = environment(backend, "http/protobuf")
-    sender = open_sender("traces", otlp_target("traces", variables))
-    assert sender.send(request("a").SerializeToString()) == Reply()
-    sender.close()
+    message = request("a").SerializeToString()
+    assert send(environment(backend, "http/protobuf"), message) == Reply()
 
 
 @pytest.mark.parametrize(
@@ -662,21 +673,15 @@ def test_a_message_above_the_limit_is_told_by_its_text(code: str, details: str, 
 def test_the_time_of_a_repetition_is_read(backend: OtlpReceiver, protocol: str) -> None:
     """`Retry-After` and `RetryInfo` are the seconds to wait."""
     backend.fail_next(1, 429, retry_after=7)
-    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
-    with pytest.raises(SendError) as caught:
-        sender.send(request("a").SerializeToString())
-    assert caught.value.retry_after == 7.0
-    sender.close()
+    assert failure(environment(backend, protocol)).retry_after == 7.0
 
 
 @PROTOCOLS
 def test_a_partial_success_is_read(backend: OtlpReceiver, protocol: str) -> None:
     """The number of rejected spans is read from the response."""
     backend.reject_next(1)
-    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
-    reply = sender.send(request("a", "b").SerializeToString())
-    assert reply == Reply(rejected=1)
-    sender.close()
+    message = request("a", "b").SerializeToString()
+    assert send(environment(backend, protocol), message) == Reply(rejected=1)
 
 
 @PROTOCOLS
@@ -684,11 +689,7 @@ def test_a_receiver_that_is_not_there(protocol: str) -> None:
     """A connection that is refused is a failure that may pass."""
     with OtlpReceiver() as stopped:
         variables = environment(stopped, protocol)
-    sender = open_sender("traces", otlp_target("traces", variables))
-    with pytest.raises(SendError) as caught:
-        sender.send(b"")
-    assert caught.value.kind == "transient"
-    sender.close()
+    assert failure(variables).kind == "transient"
 
 
 SECRETS = ("key-1", "key-2", "what a user asked")
@@ -720,12 +721,7 @@ def test_no_secret_is_in_a_message(protocol: str, fault: str) -> None:
 def test_a_slow_receiver_times_out(backend: OtlpReceiver, protocol: str) -> None:
     """A request without an answer fails after the timeout, and may be sent again."""
     backend.pause()
-    variables = environment(backend, protocol, timeout="0.05")
-    sender = open_sender("traces", otlp_target("traces", variables))
-    with pytest.raises(SendError) as caught:
-        sender.send(request("a").SerializeToString())
-    assert caught.value.kind == "transient"
-    sender.close()
+    assert failure(environment(backend, protocol, timeout="0.05")).kind == "transient"
 
 
 def test_a_backend_comes_back_after_an_outage(backend: OtlpReceiver) -> None:
