@@ -39,7 +39,6 @@ current = Acme
 
 @pytest.fixture
 def acme() -> Iterator[type[Acme]]:
-    """Return the backend that an entry point called ``acme`` has."""
     with installed() as made:
         yield made
 

@@ -12,7 +12,6 @@ from rag_eval_otel.testing import FakeJudge
 
 
 def measurement(endpoint: Endpoint) -> Measurement:
-    """Return a measurement with a judge that is asked by way of ``endpoint``."""
     judge = ProtectedJudge(FakeJudge(lambda _: {}), endpoint)
     return Measurement(metrics=(), judge=judge, embedder=HashingEmbedder())
 
@@ -21,12 +20,10 @@ class Left:
     """Half of a budget that is left."""
 
     def observe(self) -> list[Observation]:
-        """Return the share that is left."""
         return [Observation(0.5, {"limit": "1 USD/day"})]
 
 
 def report(endpoint: Endpoint, *outcomes: Outcome, not_sent: str | None = None) -> None:
-    """Tell the observers of ``endpoint`` of attempts, and of a request that was not sent."""
     for outcome in outcomes:
         for observe in endpoint.observers:
             observe(AttemptResult(endpoint=endpoint.name, outcome=outcome, seconds=0.4))

@@ -36,7 +36,6 @@ def _table() -> Mapping[str, Any]:
 
 
 def is_on_spans(path: Path) -> bool:
-    """Tell whether question, contexts and answer are recorded at all."""
     return bool(_table()["traces"][path.name]["on_spans"])
 
 

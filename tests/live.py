@@ -5,11 +5,12 @@ No LangChain and no network: spans of the real SDK, started and ended in any ord
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.sdk._logs import LoggerProvider
@@ -17,7 +18,7 @@ from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import (
     NonRecordingSpan,
@@ -44,6 +45,43 @@ except ImportError:  # its name before OpenTelemetry 1.39
 KIND = "openinference.span.kind"
 STATUS = "rag.evaluation.status"
 
+Measured: TypeAlias = Callable[[str, object], None]
+Invariants: TypeAlias = Callable[..., None]
+"""What the fixtures of the faults return."""
+
+
+class GatedExporter(InMemorySpanExporter):
+    """An exporter that blocks from the time when `close` was called until `open` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self._gate = threading.Event()
+        self._gate.set()
+
+    def close(self) -> None:
+        self._gate.clear()
+
+    def open(self) -> None:
+        self._gate.set()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if not self._gate.is_set():
+            self.entered.set()
+            self._gate.wait(60)
+        return super().export(spans)
+
+
+def points_of(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    """Collect metrics, and return the data points of each by its name."""
+    data = reader.get_metrics_data()
+    return {
+        metric.name: list(metric.data.data_points)
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
 
 @dataclass(frozen=True, kw_only=True)
 class App:
@@ -59,61 +97,50 @@ class App:
 
     @property
     def processor(self) -> RagEvalSpanProcessor:
-        """The processor that stands in front of the exporter."""
         assert self.handle.processor is not None
         return self.handle.processor
 
     @property
     def store(self) -> Store:
-        """The traces under way, and the spans that are held."""
         return self.pipeline.store
 
     def let_leave(self) -> None:
-        """Wait until everything has left of which it was decided how it leaves."""
         store = self.store
         with store._changed:  # noqa: SLF001
             assert store._changed.wait_for(lambda: not store.count("leaving"), 60)  # noqa: SLF001
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline behind the handle."""
         return pipeline_of(self.handle)
 
     @staticmethod
     def below(parent: Span | None) -> Context:
-        """Return the context in which spans are below ``parent``, or are roots."""
         return Context() if parent is None else set_span_in_context(parent)
 
     def plain(self, name: str, parent: Span | None = None) -> Span:
-        """Start a span of the application, no step of RAG, below ``parent``."""
         tracer = self.provider.get_tracer("app")
         return tracer.start_span(name, context=self.below(parent))
 
     def step(self, kind: str, parent: Span | None = None, **attributes: Any) -> Span:
-        """Start a step of RAG of ``kind`` (CHAIN, RETRIEVER, LLM ...) below ``parent``."""
         attributes = {KIND: kind, **attributes}
         return self.tracer.start_span(
             kind.lower(), context=self.below(parent), attributes=attributes
         )
 
     def chain(self, number: int = 1, parent: Span | None = None) -> Span:
-        """Start the span that stands for turn ``number``."""
         return self.step("CHAIN", parent, **answered(number))
 
     def retrieve(self, number: int, parent: Span | None) -> Span:
-        """Record the retrieval of turn ``number``, from start to end."""
         span = self.step("RETRIEVER", parent, **retrieved(number))
         span.end()
         return span
 
     def generate(self, number: int, parent: Span | None) -> Span:
-        """Record the LLM's call of turn ``number``, from start to end."""
         span = self.step("LLM", parent, **generated(number))
         span.end()
         return span
 
     def turn(self, number: int = 1, parent: Span | None = None) -> Span:
-        """Record a turn, from start to end; return the span that stands for it."""
         chain = self.chain(number, parent)
         self.retrieve(number, chain)
         self.generate(number, chain)
@@ -121,46 +148,30 @@ class App:
         return chain
 
     def exported(self) -> list[ReadableSpan]:
-        """Return the spans that have left, in order."""
         return list(self.exporter.get_finished_spans())
 
     def names(self) -> list[str]:
-        """Return the names of the spans that have left, in order."""
         return [span.name for span in self.exported()]
 
     def status_of(self, span: Span) -> Any:
-        """Return the status with which ``span`` left, once; None if it has no scores."""
         own = span.get_span_context().span_id
         (found,) = [one for one in self.exported() if one.context.span_id == own]
         return (found.attributes or {}).get(STATUS)
 
     def statuses(self) -> Counter[Any]:
-        """Count the spans that have left by status."""
         return Counter((span.attributes or {}).get(STATUS) for span in self.exported())
 
     def counted(self) -> dict[tuple[Any, Any], int]:
-        """Return ``rag.evaluation.turns`` by status and reason."""
         points = self.points("rag.evaluation.turns")
         return {_key(point.attributes): int(point.value) for point in points}
 
     def counted_by(self, name: str, attribute: str) -> dict[Any, int]:
-        """Return the counter ``name`` by the values of ``attribute``."""
         return {point.attributes[attribute]: int(point.value) for point in self.points(name)}
 
     def points(self, name: str) -> list[Any]:
-        """Return the data points of the metric ``name``."""
-        data = self.reader.get_metrics_data()
-        metrics = (
-            metric
-            for resource in (data.resource_metrics if data else ())
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == name
-        )
-        return [point for metric in metrics for point in metric.data.data_points]
+        return points_of(self.reader).get(name, [])
 
     def scored_spans(self) -> Counter[int]:
-        """Count the evaluation events by the id of their span."""
         records = (data.log_record for data in self.events.get_finished_logs())
         found = [one for one in records if one.event_name == "gen_ai.evaluation.result"]
         names = {(one.attributes or {})["gen_ai.evaluation.name"] for one in found}
@@ -169,13 +180,11 @@ class App:
 
 
 def remote(flags: int, context: Context | None = None) -> Context:
-    """Return ``context`` with a span of trace 7 in another process."""
     caller = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(flags))
     return set_span_in_context(NonRecordingSpan(caller), context or Context())
 
 
 def asked(number: int) -> str:
-    """Return the question of turn ``number``."""
     return f"Who founded company number {number}?"
 
 
@@ -188,17 +197,14 @@ def told(number: int) -> list[str]:
 
 
 def said(number: int) -> str:
-    """Return the answer of turn ``number``."""
     return f"Company number {number} was founded by Ada the {number}th."
 
 
 def answered(number: int) -> dict[str, Any]:
-    """Return the attributes of a chain."""
     return {"input.value": asked(number), "output.value": said(number)}
 
 
 def retrieved(number: int) -> dict[str, Any]:
-    """Return the attributes of a retriever."""
     texts = told(number)
     documents = {f"retrieval.documents.{i}.document.content": t for i, t in enumerate(texts)}
     return {"input.value": asked(number), **documents}

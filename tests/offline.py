@@ -30,7 +30,6 @@ class Reads:
     range: ClassVar[str] = "any"
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the number."""
         if sample.answer == "?":
             return Score(name=self.name, status="undefined", reason="no_claims")
         value = float(sample.answer) * self.factor
@@ -43,12 +42,10 @@ class Reads:
 
 
 def numbers(*answers: object) -> list[dict[str, str]]:
-    """Return a row for each answer."""
     return [{"question": f"Number {i}?", "answer": str(a)} for i, a in enumerate(answers)]
 
 
 def asked_rows(count: int) -> list[dict[str, Any]]:
-    """Return rows that `JUDGED` has something to ask of, each another question."""
     return [
         {"question": f"What is {i}?", "answer": f"It is {i}.", "contexts": [f"{i} is {i}."]}
         for i in range(count)
@@ -56,7 +53,6 @@ def asked_rows(count: int) -> list[dict[str, Any]]:
 
 
 def judge(answer: Callable[[Task[Any]], object] | None = None) -> FakeJudge:
-    """Return a judge that says yes to everything, or what ``answer`` says."""
     return FakeJudge(answer or (lambda task: {"passing": True, "reason": "so it is"}))
 
 

@@ -84,11 +84,9 @@ class LoopbackServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The URL of the server: scheme, host and port."""
         return f"http://127.0.0.1:{self.server_port}"
 
     def start(self) -> None:
-        """Serve requests on a background thread; call this method only once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -105,19 +103,16 @@ class LoopbackServer(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Remember the connection, then pass it to a thread of its own."""
         with self._lock:
             self._connections.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget the connection, and close it."""
         with self._lock:
             self._connections.discard(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the exception of a request, unless the client has closed the connection."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -224,12 +219,10 @@ class ScriptedOpenAI:
         self._server = LoopbackServer(self._answer)
 
     def start(self) -> Self:
-        """Serve requests on a background thread; call this method only once."""
         self._server.start()
         return self
 
     def stop(self) -> None:
-        """Close the port and every connection at once, also connections with an open request."""
         self._server.stop()
 
     def __enter__(self) -> Self:
@@ -240,12 +233,10 @@ class ScriptedOpenAI:
 
     @property
     def base_url(self) -> str:
-        """The URL that clients of the OpenAI API take as `base_url`."""
         return self._server.url + _BASE
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """Every request so far with JSON in its body, in the order of arrival."""
         with self._lock:
             return list(self._requests)
 
@@ -314,7 +305,6 @@ class ScriptedOpenAI:
         return HttpReply(body={**head, "data": items, "usage": usage})
 
     def _count(self, content: object) -> int:
-        """Return the number of tokens in ``content``, a text or a list of message parts."""
         if isinstance(content, list):
             return sum(self._count(part.get("text")) for part in content)
         return self._tokens(str(content or ""))
@@ -340,7 +330,6 @@ def _error(status: int, message: str, *, param: str | None = None) -> HttpReply:
 
 
 def _packed(vector: Sequence[float]) -> str:
-    """Encode ``vector`` as little-endian 32-bit floats in Base64."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 

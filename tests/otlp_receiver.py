@@ -30,11 +30,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from openai_server import HttpReply, LoopbackServer
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.common.v1.common_pb2 import (
-        AnyValue,
-        InstrumentationScope,
-        KeyValue,
-    )
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
     from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
     from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
     from typing_extensions import Self
@@ -53,21 +49,11 @@ class ReceivedEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedLink:
-    """A span link that `OtlpReceiver` received."""
-
-    trace_id: int
-    span_id: int
-    attributes: Attributes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedSpan:
     """A span that `OtlpReceiver` received.
 
-    `kind` is a name such as `INTERNAL`, `status` a name such as `UNSET`. Times are nanoseconds
-    since the epoch. `trace_flags` are the W3C trace flags in the OTLP field. The exporters of the
-    Python SDK set this field to 0, for sampled spans too.
+    `kind` is a name such as `INTERNAL`, `status` a name such as `UNSET`. `links` are the attributes
+    of each link. Times are nanoseconds since the epoch.
     """
 
     name: str
@@ -79,15 +65,13 @@ class ReceivedSpan:
     status_message: str
     attributes: Attributes
     events: tuple[ReceivedEvent, ...]
-    links: tuple[ReceivedLink, ...]
+    links: tuple[Attributes, ...]
     start_ns: int
     end_ns: int
     dropped_attributes: int
     dropped_events: int
     dropped_links: int
-    trace_flags: int
     scope: str
-    scope_version: str
     resource: Attributes
 
 
@@ -95,8 +79,7 @@ class ReceivedSpan:
 class ReceivedLog:
     """A log record or event that `OtlpReceiver` received.
 
-    `severity` is the severity number, or 0 if the record has none. Outside a span, `trace_id` and
-    `span_id` are None.
+    Outside a span, `trace_id` and `span_id` are None.
     """
 
     event_name: str
@@ -104,7 +87,6 @@ class ReceivedLog:
     attributes: Attributes
     trace_id: int | None
     span_id: int | None
-    severity: int
     time_ns: int
     scope: str
     resource: Attributes
@@ -137,7 +119,6 @@ Received: TypeAlias = "ReceivedSpan | ReceivedLog | ReceivedMetric"
 
 
 def read_spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
-    """Yield the spans in an OTLP export request."""
     for group in request.resource_spans:
         resource = _attributes(group.resource.attributes)
         for part in group.scope_spans:
@@ -146,7 +127,6 @@ def read_spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
 
 
 def read_logs(request: ExportLogsServiceRequest) -> Iterator[ReceivedLog]:
-    """Yield the log records in an OTLP export request."""
     for group in request.resource_logs:
         resource = _attributes(group.resource.attributes)
         for part in group.scope_logs:
@@ -173,15 +153,13 @@ def _span(span: Span, scope: InstrumentationScope, *, resource: Attributes) -> R
         status_message=span.status.message,
         attributes=_attributes(span.attributes),
         events=tuple(_event(event) for event in span.events),
-        links=tuple(_link(link) for link in span.links),
+        links=tuple(_attributes(link.attributes) for link in span.links),
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
         dropped_attributes=span.dropped_attributes_count,
         dropped_events=span.dropped_events_count,
         dropped_links=span.dropped_links_count,
-        trace_flags=span.flags & 0xFF,
         scope=scope.name,
-        scope_version=scope.version,
         resource=resource,
     )
 
@@ -191,14 +169,6 @@ def _event(event: Span.Event) -> ReceivedEvent:
     return ReceivedEvent(name=event.name, attributes=attributes, time_ns=event.time_unix_nano)
 
 
-def _link(link: Span.Link) -> ReceivedLink:
-    return ReceivedLink(
-        trace_id=int.from_bytes(link.trace_id, "big"),
-        span_id=int.from_bytes(link.span_id, "big"),
-        attributes=_attributes(link.attributes),
-    )
-
-
 def _log(log: LogRecord, *, scope: str, resource: Attributes) -> ReceivedLog:
     return ReceivedLog(
         event_name=log.event_name,
@@ -206,7 +176,6 @@ def _log(log: LogRecord, *, scope: str, resource: Attributes) -> ReceivedLog:
         attributes=_attributes(log.attributes),
         trace_id=_id(log.trace_id),
         span_id=_id(log.span_id),
-        severity=int(log.severity_number),
         time_ns=log.time_unix_nano,
         scope=scope,
         resource=resource,
@@ -242,7 +211,6 @@ def _figures(kind: MetricKind, point: Any) -> dict[str, Any]:
 
 
 def _number(point: Any) -> Any:
-    """Return the number of a data point as int or float; None if the point is marked as empty."""
     which = point.WhichOneof("value")
     return which and getattr(point, which)
 
@@ -262,7 +230,6 @@ def _value(value: AnyValue) -> Any:
 
 
 def _id(raw: bytes) -> int | None:
-    """Return a trace id or span id as a number; None if the id is absent."""
     return int.from_bytes(raw, "big") or None
 
 
@@ -369,28 +336,22 @@ class OtlpReceiver:
 
     @property
     def grpc_endpoint(self) -> str:
-        """The endpoint for gRPC exporters, without TLS."""
         return f"http://127.0.0.1:{self._grpc_port}"
 
     @property
     def http_endpoint(self) -> str:
-        """The base URL for HTTP exporters, without a path such as `/v1/traces`."""
         return self._http.url
 
     def spans(self) -> list[ReceivedSpan]:
-        """Return the received spans, in the order of arrival."""
         return self._of_type(ReceivedSpan)
 
     def logs(self) -> list[ReceivedLog]:
-        """Return the received log records, in the order of arrival."""
         return self._of_type(ReceivedLog)
 
     def metrics(self) -> list[ReceivedMetric]:
-        """Return the received data points of all exports, in the order of arrival."""
         return self._of_type(ReceivedMetric)
 
     def clear(self) -> None:
-        """Delete the spans, log records and data points received so far."""
         with self._changed:
             self._received.clear()
 
@@ -439,7 +400,6 @@ class OtlpReceiver:
             self._paused = True
 
     def resume(self) -> None:
-        """End `pause`: store the records of the waiting requests, and answer requests at once."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()

@@ -86,7 +86,6 @@ def turn(
 
 
 def good_answers(task: Task[Any]) -> object:
-    """Answer every task as a judge who is content would."""
     sentences = enumerate(dict(task.inputs).get("sentences", ()), start=1)
     return {
         "ReverseQuestion": {"question": QUESTION, "noncommittal": 0},
@@ -101,7 +100,6 @@ def good_answers(task: Task[Any]) -> object:
 
 
 def good_judge() -> FakeJudge:
-    """Return a judge who is content with everything."""
     return FakeJudge(good_answers)
 
 
@@ -109,8 +107,12 @@ class OnesEmbedder:
     """Gives every text the same direction."""
 
     async def embed(self, texts: Sequence[str]) -> Any:
-        """Return ones."""
         return np.ones((len(texts), 3))
+
+
+def usual_options(**more: Any) -> dict[str, Any]:
+    """Return the options of a pipeline that is content with every answer."""
+    return {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **more}
 
 
 class GatedJudge:
@@ -119,18 +121,15 @@ class GatedJudge:
     model = "gated"
 
     def __init__(self) -> None:
-        """Start closed."""
         self.asked: Future[None] = Future()
         self._gate: Future[None] = Future()
         self._judge = good_judge()
 
     def open(self) -> None:
-        """Let every reply through, unless a shutdown has cancelled the wait for it."""
         if not self._gate.done():
             self._gate.set_result(None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Wait for the gate, then answer."""
         if not self.asked.done():
             self.asked.set_result(None)
         await asyncio.wrap_future(self._gate)
@@ -150,19 +149,16 @@ class Pipeline:
     stopped: list[bool] = field(default_factory=list)
 
     def stop(self) -> None:
-        """Shut everything down, once."""
         if not self.stopped:
             self.stopped.append(True)
             self.providers.shutdown()
 
     def start_turn(self, name: str = "turn", **options: Any) -> Span:
-        """Start a span that stands for a turn, with the question, contexts and answer."""
         given = dict(options.pop("attributes", {}))
         recorded = {key: value for key, value in RECORDED.items() if key not in given}
         return self.tracer.start_span(name, attributes={**given, **recorded}, **options)
 
     def run_turns(self, number: int) -> list[str]:
-        """Run ``number`` turns and return the names of their spans, no two the same."""
         names = [f"turn {next(self.numbers)}" for _ in range(number)]
         if self.source == "runs":
             from runs import run_chain  # noqa: PLC0415  # some programs do without LangChain
@@ -175,7 +171,6 @@ class Pipeline:
         return names
 
     def turns_in(self, spans: Iterable[ReceivedSpan]) -> list[ReceivedSpan]:
-        """Return those of ``spans`` that stand for turns."""
         return [span for span in spans if span.name.rpartition(" ")[0].endswith("turn")]
 
     def arrived(self, names: Iterable[str], *, wait: bool = False) -> list[ReceivedSpan]:
@@ -195,7 +190,6 @@ class Pipeline:
 
 
 def statuses(spans: Iterable[ReceivedSpan]) -> Counter[Any]:
-    """Count ``spans`` by the status of their evaluation."""
     return Counter(span.attributes.get("rag.evaluation.status") for span in spans)
 
 

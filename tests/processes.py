@@ -23,6 +23,22 @@ _TESTS = Path(__file__).parent
 _STATUS = "rag.evaluation.status"
 
 
+def environment(**more: str) -> dict[str, str]:
+    """Return the variables of a program that finds these helpers, without options of the tests."""
+    others = ("OTEL_", "RAG_EVAL_", "PYTEST")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
+    paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH")]
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
+
+
+def ran(script: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run ``script`` in a process of its own, to the end; ``more`` are variables."""
+    command = [sys.executable, "-c", script]
+    return subprocess.run(
+        command, env=environment(**more), capture_output=True, text=True, timeout=1200, check=False
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """A receiver and a judge for processes that score turns."""
@@ -32,11 +48,9 @@ class Stage:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the variables of a process that uses this receiver and this judge."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
-        paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH")]
+        kept = {k: v for k, v in environment().items() if not k.startswith("COV")}
         return {
             **kept,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.receiver.http_endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -70,17 +84,14 @@ class Stage:
             process.communicate()
 
     def run(self, script: str, **more: str) -> tuple[int, str, str]:
-        """Run ``script`` to its end; return its exit status, its output and its errors."""
         with self.running("-c", script, **more) as process:
             out, err = process.communicate(timeout=PATIENCE)
             return process.returncode, out, err
 
     def spans(self, name: str = "turn") -> list[ReceivedSpan]:
-        """Return the spans called ``name`` that have arrived."""
         return [span for span in self.receiver.spans() if span.name == name]
 
     def statuses(self) -> Counter[Any]:
-        """Count the spans of turns that have arrived, by their status."""
         return Counter(span.attributes.get(_STATUS) for span in self.spans())
 
 

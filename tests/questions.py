@@ -14,34 +14,28 @@ from rag_eval_otel.judge.tasks import Task
 
 
 def reverse_question(answer: str, *, draw: int) -> Task[ReverseQuestion]:
-    """Ask for a question that the answer answers."""
     return kinds.REVERSE_QUESTION.task({"answer": answer}, draw=draw)
 
 
 def statements(question: str, answer: str) -> Task[Statements]:
-    """Ask for the claims of an answer."""
     return kinds.STATEMENTS.task({"question": question, "answer": answer})
 
 
 def verdicts(contexts: Sequence[str], claims: Sequence[str], *, draw: int = 0) -> Task[Verdicts]:
-    """Ask for a verdict on each claim."""
     return kinds.VERDICTS.task({"contexts": contexts, "statements": claims}, draw=draw)
 
 
 def judged_statements(
     question: str, answer: str, contexts: Sequence[str]
 ) -> Task[JudgedStatements]:
-    """Ask for claims and verdicts at once."""
     shown = {"question": question, "answer": answer, "contexts": contexts}
     return kinds.JUDGED_STATEMENTS.task(shown)
 
 
 def context_relevance(question: str, contexts: Sequence[str], *, voice: int) -> Task[Rating]:
-    """Ask one of the two judges of context relevance."""
     kind = kinds.CONTEXT_RELEVANCE[voice - 1]
     return kind.task({"question": question, "contexts": contexts})
 
 
 def groundedness(answer: str, contexts: Sequence[str], *, voice: int) -> Task[Rating]:
-    """Ask one of the two judges of groundedness."""
     return kinds.GROUNDEDNESS[voice - 1].task({"answer": answer, "contexts": contexts})

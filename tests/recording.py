@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -40,7 +40,6 @@ class InlineEvaluator(BackgroundEvaluator):
     """Does one job at a time, in the thread that submits it. No job may wait for anything."""
 
     def submit(self, job: Job) -> bool:
-        """Do ``job``."""
         with self._lock:
             if not job.begin():
                 return True
@@ -57,20 +56,17 @@ class NotingInstruments(InstrumentSink):
     """Notes the reasons of skipped turns, and internal errors."""
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__(MeterProvider())
         self.reasons: list[SkipReason] = []
         self.errors: list[str] = []
         self.outcomes: Counter[tuple[str, str | None]] = Counter()
 
     def turn(self, outcome: Any, reason: Any = None) -> None:
-        """Note the outcome of a turn."""
         self.outcomes[outcome, reason] += 1
         if outcome == "skipped":
             self.reasons.append(reason)
 
     def internal_error(self, place: str) -> None:
-        """Note where it failed."""
         self.errors.append(place)
 
 
@@ -80,7 +76,6 @@ class NotingMeasurement(Measurement):
     samples: list[Sample]
 
     async def of_prepared(self, sample: Sample, _cut: Mapping[str, int]) -> Evaluation:
-        """Note ``sample``."""
         self.samples.append(sample)
         return Evaluation(scores=())
 
@@ -91,7 +86,6 @@ class NotingScorer(TurnScorer):
     turns: list[tuple[SpanContext, Turn]]
 
     async def score(self, job: TurnJob) -> Ending:
-        """Note the turn of ``job``."""
         self.turns.append((job.span, job.turn))
         return await super().score(job)
 
@@ -119,35 +113,29 @@ class Capture:
 
     @property
     def recorder(self) -> RunRecorder:
-        """The recorder of runs."""
         return self.pipeline.recorder
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
-        """The spans exported so far."""
         return self.exporter.get_finished_spans()
 
     def span(self, name: str) -> ReadableSpan:
-        """Return the exported span called ``name``."""
         (found,) = [span for span in self.spans if span.name == name]
         return found
 
     @property
     def truths(self) -> list[tuple[str, tuple[str, ...], str]]:
-        """The samples as question, contexts and answer, sorted."""
         return sorted(
             (s.question, tuple(p.text for p in s.contexts), s.answer) for s in self.samples
         )
 
     @contextmanager
     def within(self, name: str, attributes: Attributes = None) -> Iterator[Span]:
-        """Do something below a span of the application, whose trace is read when it has ended."""
         with self.tracer.start_as_current_span(name, attributes=attributes) as span:
             yield span
         self.flush()
 
     def flush(self) -> None:
-        """Finish the ended run trees, and read the traces of the application's spans."""
         self.recorder.flush()
         self.pipeline.submit_ended()
 
@@ -160,17 +148,14 @@ class NotingIntake:
     on_call: Callable[[str], None]
 
     def finished(self, tree: RunTree) -> None:
-        """Hand ``tree`` on."""
         self.on_call("finished")
         self.inner.finished(tree)
 
     def evicted(self, tree: RunTree) -> None:
-        """Hand ``tree`` on."""
         self.on_call("evicted")
         self.inner.evicted(tree)
 
     def waiting(self) -> None:
-        """Note the call."""
         self.on_call("waiting")
 
 
@@ -225,10 +210,9 @@ def capture(
     )
 
 
-# --- runs without LangChain's runnables -----------------------------------------------------------
-
 QUESTION, ANSWER, PAGE = "When was it founded?", "It was founded in 1987.", "Founded in 1987."
 SHOWN: Sequence[BaseMessage] = (SystemMessage(PAGE), HumanMessage(QUESTION))
+FOUND: Sequence[Document] = (Document(PAGE),)
 
 
 def begin(
@@ -274,7 +258,6 @@ def finish(captured: Capture, *runs: Run) -> None:
 
 
 def fail(captured: Capture, run: Run, error: BaseException) -> None:
-    """Send the event that ``run`` has failed."""
     getattr(captured.handler, f"on_{run.kind}_error")(error, run_id=UUID(int=run.id))
 
 
@@ -300,7 +283,65 @@ def begin_turn(captured: Capture, number: int = 1) -> tuple[Run, Run, Run]:
 
 
 def run_turn(captured: Capture, number: int = 1) -> tuple[Run, Run, Run]:
-    """Run a whole turn."""
     write, search, root = begin_turn(captured, number)
     finish(captured, write, root)
     return write, search, root
+
+
+def said(text: str = ANSWER, **options: Any) -> LLMResult:
+    message = AIMessage(text, **options)
+    return LLMResult(generations=[[ChatGeneration(message=message)]])
+
+
+class Events:
+    """The events of one turn, sent by hand to a handler."""
+
+    def __init__(self, captured: Capture) -> None:
+        self.captured = captured
+        self.handler = captured.handler
+        self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
+
+    def start(self, inputs: object = QUESTION) -> None:
+        self.handler.on_chain_start(None, inputs, run_id=self.root)
+
+    def retrieve(self, documents: Any = FOUND, query: Any = QUESTION) -> None:
+        self.look_up(query)
+        self.find(documents)
+
+    def look_up(self, query: Any = QUESTION) -> None:
+        ids = {"run_id": self.search, "parent_run_id": self.root}
+        self.handler.on_retriever_start(None, query, **ids)
+
+    def find(self, documents: Any) -> None:
+        self.handler.on_retriever_end(documents, run_id=self.search, parent_run_id=self.root)
+
+    def ask(self, messages: Any = (SHOWN,)) -> None:
+        ids = {"run_id": self.call, "parent_run_id": self.root}
+        self.handler.on_chat_model_start(None, messages, **ids)
+
+    def answer(self, response: Any = None) -> None:
+        ids = {"run_id": self.call, "parent_run_id": self.root}
+        self.handler.on_llm_end(response or said(), **ids)
+
+    def end(self, outputs: object = ANSWER, **event: Any) -> Capture:
+        self.handler.on_chain_end(outputs, run_id=self.root, **event)
+        return self.captured
+
+    def turn(self, *, inputs: Any = QUESTION, outputs: Any = ANSWER) -> Capture:
+        self.start(inputs)
+        self.retrieve()
+        self.ask()
+        self.answer()
+        return self.end(outputs)
+
+    def run(self, run_id: UUID) -> Run:
+        return self.captured.recorder.runs[run_id.int]
+
+
+class Spiteful:
+    """A value that lets nobody look at it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return Spiteful
+        raise RuntimeError(name)

@@ -1,17 +1,9 @@
-"""Replay recorded traces through the span processor and print the RAG turns in them.
-
-The command ``python tests/replay.py PATH... [--json]`` passes the spans of each recording to the
-span processor in their original order. It prints question, contexts and answer of every turn, or
-the reason why the turn would be skipped. ``PATH`` is a recording or a folder of recordings.
-``--contexts-from-prompt on`` sets the option of that name.
-"""
+"""Recorded traces, and their replay through the span processor in their original order."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -118,7 +110,6 @@ def _calls(data: Mapping[str, Any], spans: Mapping[str, ExportedSpan]) -> list[C
 
 
 def _as_started(span: ExportedSpan, attributes: Mapping[str, Any]) -> ExportedSpan:
-    """Return a copy of ``span`` with the values that the span had when it started."""
     return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
 
 
@@ -274,7 +265,6 @@ class _Noting:
         return False
 
     def choose(self, _trace_id: int, _facts: object) -> Sampling:
-        """Return that the turn is chosen, so that every turn is read."""
         return Sampling()
 
     def close(self) -> None:
@@ -327,12 +317,7 @@ class _Exported(SpanProcessor):
         self.spans.append(span)
 
 
-def replay(
-    calls: Iterable[Call],
-    *,
-    timed: bool = True,
-    contexts_from_prompt: bool = False,
-) -> list[Outcome]:
+def replay(calls: Iterable[Call], *, timed: bool = True) -> list[Outcome]:
     """Pass the recorded ``calls`` to the span processor and return the outcome of each RAG turn.
 
     If ``timed`` is True, a trace is read when it is complete by the recorded times. Otherwise all
@@ -342,11 +327,7 @@ def replay(
     """
     noting, clock, exported = _Noting(), _Clock(), _Exported()
     pipeline = Pipeline(
-        Config(
-            raise_errors=True,
-            contexts_from_prompt=contexts_from_prompt,
-            hold_seconds=_HOLD_SECONDS,
-        ),
+        Config(raise_errors=True, hold_seconds=_HOLD_SECONDS),
         provider=NoOpTracerProvider(),
         instruments=InstrumentSink(NoOpMeterProvider()),
         scorer=cast("TurnScorer", noting),
@@ -389,73 +370,3 @@ def _feed(call: Call, live: dict[int, ReplayedSpan], processor: RagEvalSpanProce
 
 def _start(outcome: Outcome) -> int:
     return outcome.turn.anchor.start if outcome.turn is not None else 0
-
-
-def as_json(recording: Recording, found: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the question, contexts and answer of each RAG turn as a dict for JSON.
-
-    ``found`` has the turns in ``recording``. A skipped turn has the reason instead of the texts.
-    """
-    return {
-        "file": recording.path.name,
-        "instrumentation": recording.instrumentation,
-        "app": recording.app,
-        "samples": [_sample(one) for one in found],
-    }
-
-
-def _sample(outcome: Outcome) -> dict[str, Any]:
-    result = outcome.result
-    if not isinstance(result, Sample):
-        empty = {"question": None, "contexts": None, "answer": None}
-        return {**empty, "status": "skipped", "reason": result}
-    return {
-        "question": result.question,
-        "contexts": [passage.text for passage in result.contexts],
-        "answer": result.answer,
-        "status": "ok",
-        "reason": None,
-    }
-
-
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        yield from sorted(path.glob("*.json")) if path.is_dir() else [path]
-
-
-def _line(report: dict[str, Any]) -> str:
-    lines = [report["file"]]
-    for sample in report["samples"]:
-        if sample["status"] == "skipped":
-            lines.append(f"  skipped: {sample['reason']}")
-        else:
-            lines.append(f"  {sample['question']!r} -> {sample['answer']!r}")
-            lines += [f"    {text!r}" for text in sample["contexts"]]
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay the recordings that ``arguments`` name, and print the RAG turns in each recording."""
-    parser = argparse.ArgumentParser(
-        prog="python tests/replay.py",
-        description="Replay recorded traces and print the samples in them.",
-    )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line and file")
-    parser.add_argument(
-        "--contexts-from-prompt",
-        action="store_true",
-        help="whether contexts are read out of prompts, by a heading",
-    )
-    options = parser.parse_args(arguments)
-    for path in _files(options.paths):
-        recording = load(path)
-        reads = options.contexts_from_prompt
-        report = as_json(recording, replay(recording.calls, contexts_from_prompt=reads))
-        text = json.dumps(report, ensure_ascii=False) if options.json else _line(report)
-        sys.stdout.write(text + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

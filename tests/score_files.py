@@ -22,30 +22,24 @@ if TYPE_CHECKING:
 
 
 def jsonl(path: Path, rows: Iterable[Any]) -> Path:
-    """Write ``rows`` as JSON Lines."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
 
 
 def page_of(path: Path, *options: str) -> str:
-    """Return the page that the command writes on the file at ``path``."""
     output = path.with_name("page.html")
     assert main(["report", str(path), "-o", str(output), *options]) == 0
     return output.read_text(encoding="utf-8")
 
 
 def falling(count: int, *, at: int, seed: int = 0) -> list[float]:
-    """Return scores that are lower from ``at`` on."""
     dice = random.Random(seed)
     return [dice.betavariate(*((8, 2) if i < at else (2, 3))) for i in range(count)]
 
 
 def row(index: int, **scores: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as ``evaluate`` writes it."""
     return {"row": index, "status": "scored", "judge": "a-judge", "scores": scores}
 
-
-# --- OTLP JSON ------------------------------------------------------------------------------------
 
 EPOCH = 1_700_000_000
 
@@ -89,14 +83,12 @@ def event(index: int, *, service: str = "shop", **found: Any) -> dict[str, Any]:
 
 
 def otlp_json(message: Any) -> Any:
-    """Return ``message`` as OTLP JSON: enumerations are numbers, and ids hexadecimal."""
     text = json.dumps(MessageToDict(message, use_integers_for_enums=True))
     ids = re.compile(r'"((?:trace|span|parentSpan)Id)": "([^"]*)"')
     return json.loads(ids.sub(lambda m: f'"{m[1]}": "{b64decode(m[2]).hex()}"', text))
 
 
 def exported(app: App) -> list[Any]:
-    """Return the export requests of ``app``."""
     metrics = app.reader.get_metrics_data()
     assert metrics is not None
     return [

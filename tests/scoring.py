@@ -31,20 +31,16 @@ Answer = Callable[[Task[Any]], object]
 
 
 def numbered(task: Task[Any], name: str, **reply: object) -> list[dict[str, object]]:
-    """Return the same reply for each of the texts shown as ``name``, by its index."""
     return [{"index": i, **reply} for i in range(1, len(task.texts(name)) + 1)]
 
 
 def flagged(*flags: object) -> list[dict[str, object]]:
-    """Return claims with these verdicts."""
     return [{"statement": f"claim {i}", "verdict": flag} for i, flag in enumerate(flags)]
 
 
 GOOD: Mapping[str, Answer] = {
     "reverse_question": lambda _: {"question": "When was she born?", "noncommittal": 0},
-    "similarities": lambda task: {
-        "similarities": numbered(task, "questions", similarity=0.75),
-    },
+    "similarities": lambda task: {"similarities": numbered(task, "questions", similarity=0.75)},
     "direct_relevancy": lambda _: {"rating": 0.9},
     "sub_questions": lambda _: {"sub_questions": ["When was she born?", "Where was she born?"]},
     "addressed": lambda task: {"verdicts": numbered(task, "sub_questions", verdict=1)},
@@ -82,7 +78,6 @@ GOOD: Mapping[str, Answer] = {
 
 
 def levels_shown(task: Task[Any]) -> list[float]:
-    """Return the levels of the rubric that ``task`` shows."""
     return [float(line.partition(":")[0]) for line in task.text("rubric").splitlines()]
 
 
@@ -120,16 +115,12 @@ def evaluated(
 
 
 def score_of(metric: Metric, judge: FakeJudge | None = None, **options: Any) -> Score:
-    """Return the only score of `evaluated`."""
     return evaluated(metric, judge, **options).scores[0]
 
 
 def told(score: Score) -> tuple[object, ...]:
-    """Return what a score says, without explanation, detail and version."""
     return (score.value, score.status, score.reason, score.label, score.normalized)
 
-
-# --- a judge that says anything that is allowed ---------------------------------------------------
 
 TEXTS = ("Ada was born.", "It was London.", "When was Ada born?", "Why?", "", " \n")
 
@@ -244,8 +235,6 @@ _SAID: Mapping[str, Callable[[random.Random], object]] = {
     "correctness": lambda dice: {"rating": dice.choice([1, 5, dice.uniform(1, 5)])},
 }
 
-
-# --- replies that are not allowed -----------------------------------------------------------------
 
 NO_NUMBERS = (None, "1", True, False, [1], -1, 99, float("nan"), float("inf"), 10**400)
 NO_INDEXES = (None, "1", True, 0.5)

@@ -58,7 +58,6 @@ async def asgi(
 
 
 def wsgi(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Serve one turn for each request, by WSGI."""
     turn()
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [str(os.getpid()).encode()]

@@ -29,12 +29,10 @@ def chain(
     told: str | None = None,
     error: str | None = None,
 ) -> Step:
-    """Build a chain that was ``asked`` something and ``told`` an answer."""
     return _step("chain", name, under, at=at, input=asked, output=told, error=error)
 
 
 def tool(name: str, under: str, *, at: Time, told: str | None = None) -> Step:
-    """Build a tool that returned ``told``."""
     return _step("tool", name, under, at=at, output=told)
 
 
@@ -47,7 +45,6 @@ def retriever(
     found: Sequence[str | Passage] | None = (),
     error: str | None = None,
 ) -> Step:
-    """Build a retriever that was asked ``query`` and ``found`` these documents."""
     documents = None if found is None else tuple(map(_passage, found))
     return _step("retriever", name, under, at=at, input=query, documents=documents, error=error)
 
@@ -61,7 +58,6 @@ def llm(
     said: str | None = None,
     error: str | None = None,
 ) -> Step:
-    """Build an LLM call, ``shown`` messages of which the last is the user's."""
     asked = shown[-1] if shown else None
     return _step(
         "llm", name, under, at=at, input=asked, prompt=tuple(shown), output=said, error=error
@@ -69,12 +65,10 @@ def llm(
 
 
 def outcomes(*steps: Step) -> list[Sample | SkipReason]:
-    """Return what becomes of each turn in ``steps``."""
     return [extract(turn) for turn in find_turns(steps)]
 
 
 def sample(*steps: Step) -> Sample:
-    """Return the only sample in ``steps``."""
     (found,) = outcomes(*steps)
     assert isinstance(found, Sample)
     return found
@@ -95,8 +89,6 @@ def _step(kind: Kind, name: str, under: str | None, *, at: Time, **texts: object
 def _passage(document: str | Passage) -> Passage:
     return Passage(text=document) if isinstance(document, str) else document
 
-
-# --- arbitrary traces -----------------------------------------------------------------------------
 
 _KINDS: Sequence[Kind] = (
     *(("llm", "retriever", "chain") * 4),
@@ -161,9 +153,6 @@ def _of_kind(
     )
 
 
-# --- outcomes of traces ---------------------------------------------------------------------------
-
-
 def outcomes_of_steps(steps: Sequence[Step]) -> list[Outcome]:
     """Return the outcome of each turn of a trace, or the reason why a trace has none."""
     turns = find_turns(steps, loss="possible")
@@ -174,5 +163,4 @@ def outcomes_of_steps(steps: Sequence[Step]) -> list[Outcome]:
 
 
 def outcomes_of(spans: Iterable[SpanView]) -> list[Outcome]:
-    """Return the outcome of each turn in the ended ``spans`` of one trace."""
     return outcomes_of_steps([read(span) for span in spans])

@@ -47,32 +47,24 @@ def benchmark(name: str) -> Any:
 
 
 def answers(**by_prompt: object) -> Callable[[Task[Any]], object]:
-    """Answer each task by its prompt: `GOOD`, except for those named here."""
     replies = {**GOOD, **by_prompt}
     return lambda task: replies[task.prompt]
 
 
 def in_turn(replies: Iterable[object]) -> Callable[..., object]:
-    """Return the replies one after the other, whatever is asked; the last one for ever."""
     waiting = list(replies)
     return lambda *_: waiting.pop(0) if len(waiting) > 1 else waiting[0]
 
 
-# --- what a server was asked ----------------------------------------------------------------------
-
-
 def names_asked(body: Mapping[str, Any]) -> list[str]:
-    """Return the names of the parts that a chat request asks for: its headings."""
     return re.findall(r"^# ([a-z0-9_]+)$", text_asked(body), flags=re.MULTILINE)
 
 
 def text_asked(body: Mapping[str, Any]) -> str:
-    """Return the text of the user's message of a chat request."""
     return str(body["messages"][-1]["content"])
 
 
 def drawings_asked(body: Mapping[str, Any]) -> int:
-    """Return how many drawings of one question a chat request asks for."""
     told = re.search(r"^Do this (\d+) times", text_asked(body), flags=re.MULTILINE)
     return int(told[1]) if told else 1
 
@@ -84,9 +76,6 @@ def good_parts(body: Mapping[str, Any]) -> dict[str, object]:
     if sentences:
         several["supported"] = [1] * int(sentences[1])
     return {name: {**GOOD, **several}[name] for name in names_asked(body)}
-
-
-# --- private texts --------------------------------------------------------------------------------
 
 
 def hide(*patterns: str) -> Callable[[str], str]:

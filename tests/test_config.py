@@ -92,7 +92,6 @@ GRPC, HTTP = ("otlp_proto_grpc",), ("otlp_proto_http",)
 
 
 def variable(option: str) -> str:
-    """Return the name of the variable of an option."""
     return f"RAG_EVAL_{option.upper()}"
 
 
@@ -301,10 +300,7 @@ def test_the_sdk_can_be_disabled(value: str, *, off: bool, monkeypatch: pytest.M
     ],
 )
 def test_exporters_are_chosen_by_the_standard_variables(
-    signal: Signal,
-    environ: dict[str, str],
-    names: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    signal: Signal, environ: dict[str, str], names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A variable of the signal takes precedence, then the protocol, then the port."""
     assert exporter_names(signal, environ) == names

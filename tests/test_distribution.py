@@ -32,14 +32,12 @@ EXTRAS = "auto,tools,worker"  # of the README's commands, but `kafka`
 def run(
     *command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` and return how it ended."""
     return subprocess.run(
         command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False
     )
 
 
 def environment(folder: Path) -> Path:
-    """Make a new environment in ``folder``, and return its Python."""
     assert run(sys.executable, "-m", "venv", "--without-pip", folder).returncode == 0
     return folder / "bin" / "python"
 
@@ -67,7 +65,6 @@ class Distribution:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
-    """Build the tree; skip where no package can be installed."""
     folder = tmp_path_factory.mktemp("built")
     python = environment(folder / "tools")
     if told := installed(python, "hatchling", "hatch-fancy-pypi-readme"):
@@ -80,7 +77,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
 
 @pytest.fixture(scope="module")
 def python(built: Distribution, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the Python of a new environment with the wheel."""
     made = environment(tmp_path_factory.mktemp("environment"))
     told = installed(made, f"rag-eval-otel[{EXTRAS}] @ {built.wheel.as_uri()}")
     assert not told, told
@@ -104,7 +100,6 @@ def test_every_tracked_file_is_in_what_is_built(built: Distribution) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Return a folder with the files that the README's commands read."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     (tmp_path / "app.py").write_text(re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)[0])
@@ -116,7 +111,6 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(python: Path, place: Path) -> Iterator[Mapping[str, str]]:
-    """Yield the only variables: no path into the tree, and a receiver of OTLP."""
     with OtlpReceiver() as receiver:
         yield {
             "HOME": str(place),
@@ -160,7 +154,6 @@ def test_the_workers_of_the_readme_start(place: Path, settings: Mapping[str, str
 
 
 def found(words: list[str], settings: Mapping[str, str]) -> list[str]:
-    """Return ``words`` with the program of the environment that has the wheel."""
     program = shutil.which(words[0], path=settings["PATH"])
     assert program
     return [program, *words[1:]]

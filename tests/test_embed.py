@@ -17,13 +17,7 @@ from hypothesis import strategies as st
 
 from apps.fakes import WordEmbeddings
 from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
-from rag_eval_otel.embed import (
-    Embed,
-    HashingEmbedder,
-    LangChainEmbedder,
-    OpenAIEmbedder,
-    cosine,
-)
+from rag_eval_otel.embed import Embed, HashingEmbedder, LangChainEmbedder, OpenAIEmbedder, cosine
 from rag_eval_otel.errors import (
     JudgeTimeoutError,
     UnparsableReplyError,
@@ -32,8 +26,6 @@ from rag_eval_otel.testing.fakes import FakeEmbedder
 from rag_eval_otel.types import Usage, Vectors
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0]}
-
-# --- the cosine -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -64,11 +56,9 @@ def test_a_cosine_is_within_its_bounds(pairs: list[tuple[float, float]]) -> None
     assert value is None or -1 <= value <= 1
 
 
-# --- offline --------------------------------------------------------------------------------------
 
 
 def hashed(*texts: str, dimensions: int = 1024) -> Vectors:
-    """Embed texts offline."""
     return asyncio.run(HashingEmbedder(dimensions).embed(texts))
 
 
@@ -101,9 +91,6 @@ def test_hashed_rows_have_unit_length_or_none(texts: list[str]) -> None:
         assert length == pytest.approx(1.0) or (length == 0 and not says_something)
 
 
-# --- LangChain ------------------------------------------------------------------------------------
-
-
 def test_langchain_embeddings_are_rows() -> None:
     """Any LangChain embeddings will do."""
     texts = ["Refunds take 14 days.", "Nothing."]
@@ -111,13 +98,9 @@ def test_langchain_embeddings_are_rows() -> None:
     assert rows.tolist() == WordEmbeddings().embed_documents(texts)
 
 
-# --- OpenAI ---------------------------------------------------------------------------------------
-
-
 def embedded(
     answer: Callable[[str], Any], *texts: str, **options: Any
 ) -> tuple[Vectors, list[Any]]:
-    """Embed texts with the real client; return the rows and the requests the server got."""
     with ScriptedOpenAI(lambda _: "", answer) as server:
         options = {"retries": 0, "api_key": "sk-secret", **options}
         embedder = OpenAIEmbedder("small", base_url=server.base_url, **options)
@@ -128,11 +111,9 @@ class AsyncEmbeddings(WordEmbeddings):
     """Embeddings that have no synchronous form."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Refuse."""
         raise NotImplementedError
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed several texts."""
         return [self.embed_query(text) for text in texts]
 
 
@@ -171,29 +152,24 @@ def test_a_server_that_knows_no_base64() -> None:
     assert formats == ["base64", None, None]
 
 
-def test_openai_embeds_all_texts_in_one_request() -> None:
+@pytest.mark.parametrize(
+    ("texts", "sent"),
+    [
+        (["b", "a"], ["b", "a"]),
+        (["", "a"], [" ", "a"]),  # servers refuse the empty string
+        (["bad \ud800 text"], ["bad ? text"]),  # as badly decoded documents have it
+    ],
+)
+def test_openai_embeds_all_texts_in_one_request(texts: list[str], sent: list[str]) -> None:
     """One request, base64 for speed, one row per text in the order of the texts."""
-    rows, requests = embedded(lambda text: VECTORS[text], "b", "a")
-    assert rows.tolist() == [VECTORS["b"], VECTORS["a"]]
+    rows, requests = embedded(lambda text: VECTORS.get(text, [1.0, 1.0]), *texts)
+    assert rows.tolist() == [VECTORS.get(text, [1.0, 1.0]) for text in sent]
     assert [request.body for request in requests] == [
-        {"model": "small", "input": ["b", "a"], "encoding_format": "base64"}
+        {"model": "small", "input": sent, "encoding_format": "base64"}
     ]
 
 
-def test_openai_is_not_sent_the_empty_string() -> None:
-    """Servers refuse it, so a space is sent in its place."""
-    _, requests = embedded(lambda _: [1.0], "", "a")
-    assert requests[0].body["input"] == [" ", "a"]
-
-
-def test_openai_is_sent_text_that_is_no_unicode() -> None:
-    """A lone surrogate, as badly decoded documents have it, is replaced, not an error."""
-    _, requests = embedded(lambda _: [1.0], "bad \ud800 text")
-    assert requests[0].body["input"] == ["bad ? text"]
-
-
 def row(index: object, embedding: object) -> dict[str, object]:
-    """Return one item of an embeddings reply."""
     return {"object": "embedding", "index": index, "embedding": embedding}
 
 
@@ -231,9 +207,6 @@ def test_openai_rows_that_are_none(body: Any) -> None:
 def test_openai_embedder_does_not_show_its_key() -> None:
     """Printing the embedder names the model only."""
     assert repr(OpenAIEmbedder("small", api_key="sk-secret")) == "OpenAIEmbedder('small')"
-
-
-# --- the front ------------------------------------------------------------------------------------
 
 
 def test_texts_that_wait_at_once_share_a_request() -> None:
@@ -280,11 +253,9 @@ class Shaped:
     """Returns whatever it is given, for any texts."""
 
     def __init__(self, rows: Any) -> None:
-        """Return ``rows``."""
         self.rows = rows
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the rows."""
         return self.rows
 
 
@@ -299,12 +270,10 @@ class Stalled:
     """Never answers; says when it was asked, and whether it was given up."""
 
     def __init__(self) -> None:
-        """Wait to be asked."""
         self.asked = asyncio.Event()
         self.given_up = False
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Wait for ever."""
         self.asked.set()
         try:
             await asyncio.Event().wait()

@@ -17,11 +17,7 @@ from rag_eval_otel.evaluation import (
     version_of,
 )
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
-from rag_eval_otel.metrics import (
-    METRIC_SETS,
-    Faithfulness,
-    metric,
-)
+from rag_eval_otel.metrics import METRIC_SETS, Faithfulness, metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.testing.fakes import FakeJudge
@@ -34,7 +30,6 @@ DEFAULT = ["answer_relevancy", "context_relevance", "faithfulness", "response_gr
 def scored(
     metrics: Sequence[str | Metric] = ("default",), judge: Judge | None = None, **options: Any
 ) -> Evaluation:
-    """Evaluate the usual sample, by a judge that answers well unless another is given."""
     options = {"embedder": HashingEmbedder(), **options}
     return evaluate(SAMPLE, metrics, judge=judge or FakeJudge(answers()), **options)
 
@@ -52,9 +47,6 @@ class Own:
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.outcome  # type: ignore[no-any-return]
-
-
-# --- which metrics --------------------------------------------------------------------------------
 
 
 def test_scores_come_in_the_order_asked_for() -> None:
@@ -89,9 +81,6 @@ def test_a_metric_may_be_measured_twice_under_two_names() -> None:
     evaluation = scored([metric("context_relevance", judges=2), strict], judge)
     assert [score.label for score in evaluation.scores] == ["pass", "fail"]
     assert len(judge.requests) == 2
-
-
-# --- what it costs, and says ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,17 +138,11 @@ def test_no_judge_is_named_where_none_was_asked() -> None:
     """A score without a request names the judge that would have been asked."""
     evaluation = asyncio.run(
         aevaluate(
-            Sample(),
-            ["context_relevance"],
-            judge=FakeJudge(answers()),
-            embedder=HashingEmbedder(),
+            Sample(), ["context_relevance"], judge=FakeJudge(answers()), embedder=HashingEmbedder()
         )
     )
     assert evaluation.judge is None
     assert evaluation.scores[0].version.endswith("/fake")
-
-
-# --- versions -------------------------------------------------------------------------------------
 
 
 def test_a_version_names_the_measurement() -> None:
@@ -179,9 +162,6 @@ def test_fusion_and_model_are_part_of_the_measurement() -> None:
         for share_requests, model in ways
     }
     assert len(versions) == 3
-
-
-# --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -244,9 +224,6 @@ def test_an_unparsable_judge_leaves_scores_undefined() -> None:
         ("undefined", "unparsable")
     }
     assert (evaluation.status, evaluation.reason) == ("unscored", "unparsable")
-
-
-# --- running out of time --------------------------------------------------------------------------
 
 
 @dataclass

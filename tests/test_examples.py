@@ -20,7 +20,6 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def run(example: Path, receiver: OtlpReceiver) -> str:
-    """Run ``example`` with its spans going to ``receiver``, and return what it printed."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -32,7 +31,6 @@ def run(example: Path, receiver: OtlpReceiver) -> str:
 
 
 def started(example: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run ``example`` in ``environment``, and assert that it succeeds."""
     return subprocess.run(  # our own script
         [sys.executable, str(example)],
         env=environment,

@@ -40,7 +40,6 @@ def _messages(text: str) -> object:
 
 
 def _spoiled(text: str) -> str:
-    """Return ``text`` with a letter more after each 20: no long part of it is the same."""
     return "q".join(text[i : i + 20] for i in range(0, len(text), 20))
 
 
@@ -86,7 +85,6 @@ SCORING: Mapping[str, growth.Read] = {  # of the texts that are scored
 
 @pytest.fixture(scope="module")
 def expressions() -> list[tuple[str, int, list[str]]]:
-    """Return the regular expressions of the package, with the methods that it calls."""
     program = Path(growth.__file__)
     run = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
     return [(pattern, flags, methods) for pattern, flags, methods in json.loads(run.stdout)]

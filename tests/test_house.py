@@ -66,28 +66,21 @@ TEST_MODULES = sorted((ROOT / "tests").rglob("*.py"))
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """Return the parsed source of ``path``."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 @cache
 def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
-    """Return every node in ``tree``; ten tests ask for them."""
     return tuple(ast.walk(tree))
 
 
 def place(path: Path) -> str:
-    """Return the module's path within the package, as the lists above spell it."""
     return path.relative_to(PACKAGE).as_posix()
 
 
 def dotted_name(path: Path) -> str:
-    """Return the name by which the module at ``path`` is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-# --- reading the source ---------------------------------------------------------------------------
 
 
 def imported_names(tree: ast.AST, package: str = "") -> Iterator[str]:
@@ -102,12 +95,10 @@ def imported_names(tree: ast.AST, package: str = "") -> Iterator[str]:
 
 
 def imports(tree: ast.AST, library: str) -> bool:
-    """Tell whether ``library``, or anything in it, is imported in ``tree``."""
     return any(f"{name}.".startswith(f"{library}.") for name in imported_names(tree))
 
 
 def mentions(tree: ast.AST, name: str) -> bool:
-    """Tell whether ``name`` is used as an attribute, or spelled out for getattr and its like."""
     return any(
         (isinstance(node, ast.Attribute) and node.attr == name)
         or (isinstance(node, ast.Constant) and node.value == name)
@@ -116,7 +107,6 @@ def mentions(tree: ast.AST, name: str) -> bool:
 
 
 def dotted(node: ast.AST) -> str:
-    """Return ``a.b.c`` for the node of this expression, and "" for another kind of expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -125,25 +115,21 @@ def dotted(node: ast.AST) -> str:
 
 
 def touches(tree: ast.AST, names: set[str]) -> bool:
-    """Tell whether any of the dotted ``names`` is used or imported in ``tree``."""
     used = (dotted(node) for node in nodes_of(tree) if isinstance(node, ast.Attribute))
     return not names.isdisjoint([*used, *imported_names(tree)])
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
-    """Yield every function and method."""
     for node in nodes_of(tree):
         if isinstance(node, Function):
             yield node
 
 
 def has_docstring(function: Function) -> bool:
-    """Tell whether the first statement of ``function`` is a docstring."""
     return ast.get_docstring(function, clean=False) is not None
 
 
 def length(function: Function) -> int:
-    """Return the lines from ``def`` to the end, without decorators and docstring."""
     lines = (function.end_lineno or function.lineno) - function.lineno + 1
     if has_docstring(function):
         docstring = function.body[0]
@@ -152,13 +138,11 @@ def length(function: Function) -> int:
 
 
 def is_declaration(function: Function) -> bool:
-    """Tell whether ``function`` has no body of its own: an overload, or a protocol's method."""
     body = function.body[has_docstring(function) :]
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body)
 
 
 def is_broad(kind: ast.expr | None) -> bool:
-    """Tell whether an except clause or `suppress` of ``kind`` catches errors of any kind."""
     if kind is None:
         return True
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
@@ -166,7 +150,6 @@ def is_broad(kind: ast.expr | None) -> bool:
 
 
 def catches_all(node: ast.AST) -> bool:
-    """Tell whether ``node`` is a broad except clause or a broad `suppress`."""
     if isinstance(node, ast.ExceptHandler):
         return is_broad(node.type)
     if isinstance(node, ast.Call) and dotted(node.func).endswith("suppress"):
@@ -175,7 +158,6 @@ def catches_all(node: ast.AST) -> bool:
 
 
 def broad_excepts(node: ast.AST, function: str = "<module>") -> Iterator[str]:
-    """Yield the name of the innermost function around each place that catches all."""
     if isinstance(node, Function):
         function = node.name
     if catches_all(node):
@@ -186,7 +168,6 @@ def broad_excepts(node: ast.AST, function: str = "<module>") -> Iterator[str]:
 
 @cache
 def without_type_checking(tree: ast.Module) -> ast.Module:
-    """Return ``tree`` without the statements under a module-level ``if TYPE_CHECKING:``."""
     body = [
         node
         for node in tree.body
@@ -196,13 +177,11 @@ def without_type_checking(tree: ast.Module) -> ast.Module:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Return, for each module of the package, those it imports when it runs."""
     names = {dotted_name(path): path for path in MODULES}
     return {name: imported_modules(name, path, set(names)) for name, path in names.items()}
 
 
 def imported_modules(name: str, path: Path, known: set[str]) -> set[str]:
-    """Return which of the ``known`` modules the module at ``path`` imports when it runs."""
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
     found = set(imported_names(without_type_checking(tree_of(path)), package))
     found |= {one.rpartition(".")[0] for one in found if one not in known}
@@ -210,11 +189,7 @@ def imported_modules(name: str, path: Path, known: set[str]) -> set[str]:
 
 
 def modules_where(condition: Callable[[ast.Module], bool]) -> set[str]:
-    """Return the modules of the package whose tree fulfils ``condition``."""
     return {place(path) for path in MODULES if condition(tree_of(path))}
-
-
-# --- who may do what ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -257,9 +232,6 @@ def test_every_package_has_a_layer() -> None:
     assert not [name for name in names if not re.search(rf"\b{name}\b", layers)]
 
 
-# --- size -----------------------------------------------------------------------------------------
-
-
 def test_no_module_is_long() -> None:
     """A module is as long as its subject, and has at most 900 lines."""
     sizes = {place(path): path.read_bytes().count(b"\n") for path in MODULES}
@@ -280,11 +252,7 @@ def test_most_functions_are_small() -> None:
     assert statistics.median(map(length, bodies)) <= MAX_MEDIAN_FUNCTION_LINES
 
 
-# --- tests ----------------------------------------------------------------------------------------
-
-
 def matching_tests(condition: Callable[[Function], bool]) -> list[str]:
-    """Return the tests that fulfil ``condition``, by file and name."""
     return [
         f"{path.relative_to(ROOT)}::{function.name}"
         for path in TEST_MODULES
@@ -300,7 +268,6 @@ def test_every_test_says_what_it_shows() -> None:
 
 
 def asserts(test: Function) -> bool:
-    """Return whether a test asserts, or calls a helper whose name says that it does."""
     nodes = list(ast.walk(test))
     calls = [dotted(node.func) for node in nodes if isinstance(node, ast.Call)]
     return any(isinstance(node, ast.Assert) for node in nodes) or any(

@@ -24,7 +24,6 @@ chmod +x "$4/bin/"*
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with our Makefile, and with a Python and a pip that install nothing."""
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     python = tmp_path / "python"
@@ -36,7 +35,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def demo(folder: Path, *, pip_status: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run `make demo`; pip ends with ``pip_status``."""
     own = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the `make test` around this test
     without_make = {name: value for name, value in os.environ.items() if name not in own}
     return subprocess.run(

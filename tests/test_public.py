@@ -46,7 +46,6 @@ def test_test_kit_names_are_real() -> None:
 
 
 def modules_after(code: str) -> set[str]:
-    """Return the modules a fresh interpreter has loaded after ``code``."""
     done = subprocess.run(  # our own code
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
         capture_output=True,
@@ -69,7 +68,6 @@ def test_first_handler_needs_neither_openai_nor_grpc() -> None:
 
 
 def hatch_options() -> dict[str, Any]:
-    """Return the options of the build in ``pyproject.toml``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     options: dict[str, Any] = project["tool"]["hatch"]
     return options

@@ -121,16 +121,6 @@ class NotingEmbedder:
         return np.ones((len(texts), 3))
 
 
-class NotingSink:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[Evaluation] = []
-
-    def __call__(self, evaluation: Evaluation) -> None:
-        self.told.append(evaluation)
-
-
 def quoting(task: Task[Any]) -> object:
     """Answer as a content judge would, with a reason that quotes all it was shown."""
     answer: Any = good_answers(task)
@@ -144,8 +134,8 @@ def quoting(task: Task[Any]) -> object:
 
 def test_nobody_sees_what_is_redacted() -> None:
     """Judge, embedder and sinks see the texts without it, and so does who reads explanations."""
-    judge, embedder, sink = FakeJudge(quoting), NotingEmbedder(), NotingSink()
-    options = {"judge": judge, "embedder": embedder, "sinks": [sink], "explanations": True}
+    judge, embedder, told = FakeJudge(quoting), NotingEmbedder(), list[Evaluation]()
+    options = {"judge": judge, "embedder": embedder, "sinks": [told.append], "explanations": True}
     with running(redact=hide(CARD, "Ada"), **options) as app:
         with app.tracer.start_as_current_span("ask"):
             record_question(f"Question: {SAID}")
@@ -153,11 +143,11 @@ def test_nobody_sees_what_is_redacted() -> None:
             record_answer(f"Answer: {SAID}")
         app.stop()
         exported = str([app.receiver.spans(), app.receiver.logs()])
-    (evaluation,) = sink.told
+    (evaluation,) = told
     explained = [score.explanation for score in evaluation.scores if score.explanation]
     assert any("[redacted]" in text for text in explained)
     assert "explanation" in exported
-    for seen in (str(judge.requests), str(embedder.texts), str(sink.told), exported):
+    for seen in (str(judge.requests), str(embedder.texts), str(told), exported):
         assert "[redacted]" in seen
         assert not any(text in seen for text in ("1234-5678", "Ada"))
 
@@ -178,11 +168,7 @@ def test_datasets_are_redacted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not any(text in asked for text in ("1234-5678", "Ada"))
 
 
-# --- rules with names, and functions --------------------------------------------------------------
-
-
 def broken(text: str) -> str:
-    """Fail, with the text in the message."""
     raise KeyError(text)
 
 
@@ -215,9 +201,6 @@ def test_a_row_whose_redaction_fails_is_not_judged(tmp_path: Path) -> None:
     assert [row["response_groundedness"].reason for row in found] == [None, "redaction_error"]
     assert found[1].sample == Sample()
     assert "secret" not in str(judge.requests)
-
-
-# --- messages of servers --------------------------------------------------------------------------
 
 
 def test_a_quoted_reply_is_not_passed_on() -> None:

@@ -11,27 +11,14 @@ from hypothesis import strategies as st
 from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, Sample, Score, Usage
 
 
-def test_a_sample_turns_strings_into_passages() -> None:
-    """Contexts may be given as strings or passages, in any sequence, and keep their order."""
+def test_a_sample_reads_what_it_is_given() -> None:
+    """Strings become passages, iterators are read once, ids become strings; the order stays."""
     sample = Sample(contexts=["one", Passage(text="two", id="2", score=0.5)])
     assert sample.contexts == (Passage(text="one"), Passage(text="two", id="2", score=0.5))
-
-
-def test_a_sample_reads_an_iterator_once() -> None:
-    """Contexts and ids from a generator are kept."""
-    sample = Sample(contexts=(text for text in "ab"), retrieved_ids=iter(["x"]))
-    assert (sample.context_texts, sample.retrieved_ids) == (("a", "b"), ("x",))
-
-
-def test_blank_contexts_are_no_texts() -> None:
-    """Only contexts that say something are shown to a judge."""
-    assert Sample(contexts=["", " \n", "text "]).context_texts == ("text ",)
-
-
-def test_ids_become_strings() -> None:
-    """Ids may be numbers in the user's database."""
-    sample = Sample(retrieved_ids=[1, 2], relevant_ids=["2"])
-    assert (sample.retrieved_ids, sample.relevant_ids) == (("1", "2"), ("2",))
+    sample = Sample(contexts=(text for text in "ab"), retrieved_ids=iter([1]), relevant_ids=["2"])
+    assert (sample.context_texts, sample.retrieved_ids) == (("a", "b"), ("1",))
+    assert sample.relevant_ids == ("2",)
+    assert Sample(contexts=["", " \n", "text "]).context_texts == ("text ",)  # as a judge sees it
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,6 @@ def test_no_ordinary_text_is_suspected() -> None:
     assert suspicions(texts) == ()
 
 
-# --- answers without content ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "answer",
     [

@@ -61,9 +61,6 @@ BLOCKS = (
 )
 
 
-# --- times ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """A text of any length: ``head``, as many ``block`` as fit, and ``tail``."""
@@ -160,18 +157,13 @@ def _shapes(samples: Sequence[str], rng: random.Random) -> Iterator[Shape]:
         yield Shape(head=sample[:start][-200:], block=block[:40] or "a", tail=tail[:200])
 
 
-# --- texts that an expression matches -------------------------------------------------------------
-
-
 def reader(expression: re.Pattern[str], method: str) -> Read:
-    """Return a function that reads a whole text by ``method`` of ``expression``."""
     if method in {"fullmatch", "match", "search"}:
         return getattr(expression, method)  # type: ignore[no-any-return]
     return lambda text: sum(1 for _ in expression.finditer(text))
 
 
 def samples_of(pattern: str, flags: int) -> list[str]:
-    """Return texts that match ``pattern`` or nearly match it, made from its parsed form."""
     rng = random.Random(ascii(pattern))  # no secret
     tree = sre_parse.parse(pattern, flags)
     return [_sample(tree, rng, {}) or "a" for _ in range(40)]
@@ -205,9 +197,6 @@ def _part(op: str, value: Any, rng: random.Random, groups: dict[Any, str]) -> st
     elif op == "GROUPREF":
         found = groups.get(value, "")
     return found
-
-
-# --- the expressions of the package ---------------------------------------------------------------
 
 
 class Spy:

@@ -28,7 +28,6 @@ def verdict(recording: Recording, found: Sequence[Outcome]) -> Verdict:
 
 
 def unmatched(truths: Sequence[Truth], samples: Sequence[Sample]) -> list[Sample]:
-    """Return the ``samples`` that match none of ``truths``; each truth matches one sample."""
     left, wrong = list(truths), []
     for sample in samples:
         truth = next((one for one in left if _is_true(sample, one)), None)

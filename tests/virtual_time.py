@@ -28,14 +28,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop with a virtual clock, which starts at 0."""
 
     def __init__(self) -> None:
-        """Start at time 0."""
         selector = _Selector()
         super().__init__(selector)
         selector.loop = self
         self.now = 0.0
 
     def time(self) -> float:
-        """Return the virtual time in seconds."""
         return self.now
 
 

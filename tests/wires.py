@@ -26,7 +26,6 @@ UNKNOWN = b"\xfa\x07\x03new"  # field 127, a text, that no version of OTLP has
 def request_with(
     *spans: Span, service: str = "shop", scope: str = "acme"
 ) -> ExportTraceServiceRequest:
-    """Return a request of ``service`` with ``spans`` in one scope."""
     request = ExportTraceServiceRequest()
     resource = request.resource_spans.add(schema_url="resource/1")
     resource.resource.attributes.add(key="service.name").value.string_value = service
@@ -76,14 +75,12 @@ class FakeOutput:
     changed: Condition = field(default_factory=Condition)
 
     def put(self, span: WireSpan) -> None:
-        """Send ``span``, or keep it."""
         with self.changed:
             self.waiting.append(span)
             if not self.is_slow:
                 self.acknowledge()
 
     def put_group(self, group: WireGroup) -> None:
-        """Send the spans of ``group``, or keep them."""
         for span in group.spans():
             self.put(span)
 
@@ -97,30 +94,22 @@ class FakeOutput:
             one.receipt.left()
 
     def put_logs(self, request: ExportLogsServiceRequest) -> None:
-        """Keep the log records."""
         self.logs.append(request)
 
     def flush(self, timeout: float) -> bool:
-        """Return whether everything was sent."""
         return not self.waiting
 
     def close(self, timeout: float) -> None:
-        """Note the time that was left."""
         self.closed = timeout
 
     def wait_for(self, number: int) -> list[Span]:
-        """Return the messages of the spans that were sent, once there are ``number`` of them."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.sent) >= number, 60), len(self.sent)
             return [one.message for one in self.sent]
 
 
 def attributes_of(message: Span) -> dict[str, Any]:
-    """Return the attributes of ``message`` as plain data."""
     return plain_attributes(message.attributes)
-
-
-# --- turns ----------------------------------------------------------------------------------------
 
 
 def turn_spans(number: int, *, parent: int | None = None, trace: int | None = None) -> list[Span]:
@@ -145,9 +134,6 @@ def turn_spans(number: int, *, parent: int | None = None, trace: int | None = No
         one.MergeFromString(UNKNOWN)
         made.append(one)
     return made
-
-
-# --- recordings -----------------------------------------------------------------------------------
 
 
 def requests_of(recording: Recording) -> Iterator[tuple[int, Any]]:

@@ -1,4 +1,4 @@
-"""Recorded traces of applications that combine what the plain ones do; ``shapes/`` made them."""
+"""Recorded traces of applications that combine what the plain ones do."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
 
-from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import (
     CONVENTIONS,
     REGISTRY,
@@ -30,7 +29,7 @@ from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
-from rag_eval_otel.types import Passage, Sample
+from rag_eval_otel.types import Passage
 from steps import outcomes_of
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
@@ -51,7 +50,6 @@ def span(
     number: int = 1,
     parent: int | None = None,
 ) -> ExportedSpan:
-    """Build a span; its ``number`` is its id and its time."""
     return ExportedSpan(
         name=name,
         scope=scope,
@@ -72,11 +70,7 @@ def span(
 
 RETRIEVALS = {
     "openinference": span(
-        {
-            OI: "RETRIEVER",
-            "input.value": ASKED,
-            "retrieval.documents.0.document.content": PAGE,
-        }
+        {OI: "RETRIEVER", "input.value": ASKED, "retrieval.documents.0.document.content": PAGE}
     ),
     "langfuse": span(
         {
@@ -361,35 +355,6 @@ def test_dropped_documents(first: int) -> None:
 def test_a_repr_is_no_text(text: str) -> None:
     """What Python prints of an object is not what it says."""
     assert read(span({OI: "CHAIN", "output.value": text})).output is None
-
-
-# --- what the application says itself -------------------------------------------------------------
-
-
-def test_explicit_attributes_win() -> None:
-    """Question, contexts and answer set by the application take the place of what was recorded."""
-    root = span(
-        {
-            OI: "CHAIN",
-            "input.value": "raw",
-            "output.value": "raw",
-            semconv.QUESTION: ASKED,
-            semconv.CONTEXTS: (PAGE,),
-            semconv.ANSWER: TOLD,
-        }
-    )
-    (outcome,) = outcomes_of([root])
-    assert outcome.result == Sample(question=ASKED, contexts=[PAGE], answer=TOLD)
-
-
-def test_explicit_contexts_on_a_plain_span() -> None:
-    """With contexts on its own span an LLM call is a turn."""
-    root = span({semconv.CONTEXTS: json.dumps([{"id": "d1", "content": PAGE}])})
-    call = span({**CALLS["genai"].attributes}, number=2, parent=1)
-    (outcome,) = outcomes_of([root, call])
-    assert outcome.result == Sample(
-        question=ASKED, contexts=[Passage(text=PAGE, id="d1")], answer=TOLD, retrieved_ids=["d1"]
-    )
 
 
 # --- spans of the SDK -----------------------------------------------------------------------------

@@ -19,11 +19,9 @@ class Proxy(trace.NonRecordingSpan):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """Look like what it stands for."""
         return type(self.__wrapped__)
 
     def get_span_context(self) -> trace.SpanContext:
-        """Return what it stands for says."""
         context: trace.SpanContext = self.__wrapped__.get_span_context()
         return context
 
@@ -51,7 +49,6 @@ class Watching:
 
     @property
     def end_time(self) -> None:
-        """Note how many spans are known to be open, and start another."""
         if not self.seen:
             self.seen.append(-1)
             self.seen.append(len(self.spans.newest(self.context.trace_id)))

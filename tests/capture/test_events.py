@@ -29,7 +29,6 @@ FOUNDED = (company.FOUNDED, (company.HISTORY, company.FOUNDER))
 
 
 def threads_of(captured: Capture, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Count on which threads the recorder is told that something starts or ends."""
     threads: Counter[int] = Counter()
     recorder = captured.recorder
     for name in ("start", "end"):
@@ -98,7 +97,6 @@ def test_a_subclass_may_override_events(*, asynchronous: bool) -> None:
 
 
 def run(chain: Any, *handlers: Any, asynchronous: bool) -> Any:
-    """Ask ``chain``, synchronously or not."""
     config: Any = {"callbacks": list(handlers)}
     if asynchronous:
         return asyncio.run(chain.ainvoke(company.FOUNDED, config))
@@ -109,35 +107,27 @@ class Plain(BaseCallbackHandler):
     """A handler of others: not inline, with ordinary methods."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.seen: Counter[str] = Counter()
 
     def on_chain_start(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["chain start"] += 1
 
     def on_chain_end(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["chain end"] += 1
 
     def on_chat_model_start(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["model start"] += 1
 
     def on_llm_start(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["model start"] += 1
 
     def on_llm_end(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["model end"] += 1
 
     def on_retriever_start(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["retriever start"] += 1
 
     def on_retriever_end(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["retriever end"] += 1
 
 
@@ -145,15 +135,12 @@ class Async(AsyncCallbackHandler):
     """A handler of others with coroutines."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.seen: Counter[str] = Counter()
 
     async def on_chain_start(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["chain start"] += 1
 
     async def on_llm_end(self, *_: Any, **__: Any) -> None:
-        """Count."""
         self.seen["model end"] += 1
 
 

@@ -12,7 +12,6 @@ PARENT = "0000000000000007"
 
 
 def read(**fields: Any) -> ExportedSpan:
-    """Return a span with these fields of OTLP JSON, as it is read."""
     span = {"traceId": "1" * 32, "spanId": "2" * 16, **fields}
     message = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
     (found,) = spans_of(parts_of(message))

@@ -17,7 +17,7 @@ from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.types import Passage, Sample
-from steps import chain, forests, llm, outcomes, retriever, sample, tool
+from steps import chain, forests, llm, outcomes, retriever, sample
 
 ASKED = "When was the company founded?"
 ANSWER = "It was founded in the year 1987."
@@ -25,22 +25,18 @@ PAGES = ("History: founded in 1987.", "Founder: Ada Lindqvist.", "Returns: withi
 
 
 def root(**options: object) -> Step:
-    """Return the chain of a plain turn."""
     return chain("app", **{"asked": ASKED, "told": ANSWER, **options})  # type: ignore[arg-type]
 
 
 def search(*found: str, at: tuple[int, int] = (1, 2), query: str | None = ASKED) -> Step:
-    """Return a retrieval of a plain turn; its name is its time."""
     return retriever(f"search{at[0]}", "app", at=at, query=query, found=found)
 
 
 def write(*shown: str, said: str | None = ANSWER, at: tuple[int, int | None] = (50, 60)) -> Step:
-    """Return a call of a plain turn; its name is its time."""
     return llm(f"write{at[0]}", "app", at=at, shown=shown, said=said)
 
 
 def contexts(*steps: Step) -> tuple[str, ...]:
-    """Return the contexts of the only sample in ``steps``."""
     return tuple(passage.text for passage in sample(*steps).contexts)
 
 
@@ -166,14 +162,6 @@ def test_retrieved_ids_are_of_all_contexts_or_none(
     assert sample(root(), search, write()).retrieved_ids == expected
 
 
-def test_contexts_that_came_through_an_earlier_call() -> None:
-    """In a map-reduce the last prompt shows what earlier calls made of the pages."""
-    digests = [f"Digest {n}: {'so ' * 10}" for n in range(2)]
-    maps = [write(PAGES[n], said=digests[n], at=(10 + n, 20)) for n in range(2)]
-    steps = root(), search(*PAGES), *maps, write("\n".join(digests), ASKED)
-    assert contexts(*steps) == PAGES[:2]
-
-
 @pytest.mark.parametrize("length", [2, 4, 7])
 def test_contexts_of_a_refine_chain(length: int) -> None:
     """Each call is shown the draft of the one before it and one more page, however many."""
@@ -192,22 +180,6 @@ def test_short_outputs_link_nothing() -> None:
     grader = write(PAGES[1], said="yes", at=(10, 11))
     prompt = f"{PAGES[0]} Say yes or no."
     assert contexts(root(), search(*PAGES), grader, write(prompt, ASKED)) == (PAGES[0],)
-
-
-def test_contexts_of_a_chain_used_as_a_tool() -> None:
-    """The agent saw the answers of the inner chain, which saw the pages."""
-    inner_answer = "The handbook says that it was in 1987."
-    steps = (
-        root(),
-        tool("ask", "app", at=(1, 20), told=inner_answer),
-        chain("rag", "ask", at=(2, 19), asked="Founded?", told=inner_answer),
-        retriever("search", "rag", at=(3, 4), query="Founded?", found=PAGES),
-        llm("inner", "rag", at=(5, 6), shown=(PAGES[0], "Founded?"), said=inner_answer),
-        write(inner_answer, ASKED),
-    )
-    found = sample(*steps)
-    assert (found.question, found.answer) == (ASKED, ANSWER)
-    assert contexts(*steps) == (PAGES[0],)
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -394,25 +366,6 @@ def test_a_prompt_is_no_question() -> None:
     assert sample(root(asked=None), found, inner, call).question == ASKED
 
 
-def test_branches_have_questions_of_their_own() -> None:
-    """Each branch of a parallel chain is asked what its own input says."""
-    steps = [chain("app", asked="Two questions", told="two answers")]
-    for number, question in enumerate(("First?", "Second?")):
-        name = f"branch{number}"
-        steps += [
-            chain(name, "app", at=(number, 90 + number), asked=question, told=f"To {question}"),
-            retriever(
-                f"r{number}", name, at=(10 + number, 20), query=question, found=[PAGES[number]]
-            ),
-            llm(f"l{number}", name, at=(30 - number, 40), shown=(PAGES[number], question)),
-        ]
-    found = [f for f in outcomes(*steps) if isinstance(f, Sample)]
-    assert {(s.question, s.context_texts, s.answer) for s in found} == {
-        ("First?", PAGES[:1], "To First?"),
-        ("Second?", PAGES[1:2], "To Second?"),
-    }
-
-
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -466,7 +419,6 @@ def test_without_a_question_there_is_no_sample() -> None:
 
 
 def texts(steps: list[Step], *names: str) -> set[str | None]:
-    """Return the texts in these fields of ``steps``."""
     return {getattr(step, name) for step in steps for name in names}
 
 

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(not PATHS, reason="the shared traces are not her
 
 @cache
 def replayed(path: Path) -> str:
-    """Replay a trace once."""
     recording = load(path)
     return verdict(recording, replay(recording.calls))
 
@@ -62,7 +61,6 @@ def test_the_kind_is_told_without_parsing() -> None:
 
 
 def texts_left(path: Path) -> list[str]:
-    """Return the questions, contexts and answers that a stripped trace still holds."""
     texts = {text for one in stated(path) for text in (one.question, one.answer, *one.contexts)}
     exported = []
     for span in map(ReplayedSpan, load(path).spans):

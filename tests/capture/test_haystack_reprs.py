@@ -25,7 +25,6 @@ class ChatRole(str, Enum):
 
 
 def span(name: str, kind: str = "CHAIN", *, asked: Any, told: Any, **more: Any) -> View:
-    """Return the span of a component."""
     return View(
         name=name,
         scope="openinference.instrumentation.haystack",
@@ -39,12 +38,10 @@ def span(name: str, kind: str = "CHAIN", *, asked: Any, told: Any, **more: Any) 
 
 
 def message(role: str, part: str) -> str:
-    """Return the repr of a message."""
     return f"ChatMessage(_role=<ChatRole.{role.upper()}: {role!r}>, _content=[{part}], _meta={{}})"
 
 
 def document(text: str, *, name: str = "a1b2") -> str:
-    """Return the repr of a document: nothing is escaped there, and long texts are cut."""
     shown = text if len(text) < 100 else f"{text[:100]}..."
     return f"Document(id={name}, content: '{shown}', meta: {{'source': 'it\\'s'}}, score: 0.5)"
 

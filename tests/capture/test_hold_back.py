@@ -26,7 +26,6 @@ class Shape:
     ends: list[int]
 
     def below(self, number: int) -> set[int]:
-        """Return what is below a span."""
         own = {n for n, parent in enumerate(self.parents) if parent == number}
         return own.union(*map(self.below, own))
 
@@ -48,7 +47,6 @@ class Shape:
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
-    """Draw any traces: trees, each of any kinds, that end in any order."""
     count = draw(st.integers(1, 9))
     return Shape(
         kinds=[draw(st.sampled_from(KINDS)) for _ in range(count)],
@@ -73,7 +71,6 @@ def turns(draw: st.DrawFn) -> Shape:
 
 
 def start(app: App, shape: Shape) -> list[Span]:
-    """Start the spans of ``shape``, in order."""
     attributes: dict[str, dict[str, Any]] = {
         "CHAIN": answered(1),
         "AGENT": answered(1),
@@ -92,7 +89,6 @@ def start(app: App, shape: Shape) -> list[Span]:
 
 
 def left(app: App) -> Counter[int]:
-    """Count how often each span has left."""
     return Counter(span.context.span_id for span in app.exported())
 
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,95 +14,26 @@ from uuid import UUID, uuid4
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, Generation, LLMResult
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
+from langchain_core.outputs import Generation, LLMResult
 from langchain_core.prompts import PromptTemplate
-from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from apps import company
-from apps.compat import make_agent
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
-from apps.parts import PROMPT, join, lookup, rag
-from apps.replies import calling
+from apps.parts import lookup, rag
+from parallel import at_once
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
-from recording import Capture, capture
-
-PAGE, QUESTION, ANSWER = "Founded in 1987.", "When was it founded?", "In 1987, it says."
-DOCUMENTS = (Document(PAGE),)
-MESSAGES = ((SystemMessage(PAGE), HumanMessage(QUESTION)),)
-
-
-def said(text: str = ANSWER, **options: Any) -> LLMResult:
-    """Return what a chat model's call ends with."""
-    message = AIMessage(text, **options)
-    return LLMResult(generations=[[ChatGeneration(message=message)]])
-
-
-class Events:
-    """The events of one turn, sent by hand to a handler."""
-
-    def __init__(self, captured: Capture) -> None:
-        """Send to the handler of ``captured``."""
-        self.captured = captured
-        self.handler = captured.handler
-        self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
-
-    def start(self, inputs: object = QUESTION) -> None:
-        """Start the chain."""
-        self.handler.on_chain_start(None, inputs, run_id=self.root)
-
-    def retrieve(self, documents: Any = DOCUMENTS, query: Any = QUESTION) -> None:
-        """Retrieve."""
-        self.look_up(query)
-        self.find(documents)
-
-    def look_up(self, query: Any = QUESTION) -> None:
-        """Start a retrieval."""
-        ids = {"run_id": self.search, "parent_run_id": self.root}
-        self.handler.on_retriever_start(None, query, **ids)
-
-    def find(self, documents: Any) -> None:
-        """End it."""
-        self.handler.on_retriever_end(documents, run_id=self.search, parent_run_id=self.root)
-
-    def ask(self, messages: Any = MESSAGES) -> None:
-        """Ask the model."""
-        ids = {"run_id": self.call, "parent_run_id": self.root}
-        self.handler.on_chat_model_start(None, messages, **ids)
-
-    def answer(self, response: Any = None) -> None:
-        """Let the model answer."""
-        ids = {"run_id": self.call, "parent_run_id": self.root}
-        self.handler.on_llm_end(response or said(), **ids)
-
-    def end(self, outputs: object = ANSWER, **event: Any) -> None:
-        """End the chain."""
-        self.handler.on_chain_end(outputs, run_id=self.root, **event)
-
-    def turn(self) -> Capture:
-        """Send a whole turn."""
-        self.start()
-        self.retrieve()
-        self.ask()
-        self.answer()
-        self.end()
-        return self.captured
-
-    def run(self, run_id: UUID) -> Run:
-        """Return a run in the making."""
-        return self.captured.recorder.runs[run_id.int]
+from recording import ANSWER, PAGE, QUESTION, Capture, Events, Spiteful, capture, said
 
 
 def step_of(run: Run) -> Step:
-    """Return what is read out of ``run``."""
     return next(step for step in run.tree.steps(USUAL) if step.id == run.id)
 
 
@@ -117,13 +49,6 @@ def test_it_is_a_modest_handler() -> None:
     assert handler.raise_error is False
     assert handler.run_inline is False
     assert LangChainCapture.on_llm_new_token is BaseCallbackHandler.on_llm_new_token
-
-
-def test_events_by_hand() -> None:
-    """The events that the other tests change give one sample."""
-    captured = Events(capture()).turn()
-    assert captured.truths == TURN
-    assert len(captured.recorder) == 0
 
 
 # --- events that lack something -------------------------------------------------------------------
@@ -256,16 +181,6 @@ def test_a_run_ends_though_its_end_cannot_be_read(
     events.captured.recorder.flush()
 
 
-class Spiteful:
-    """A value that lets nobody look at it."""
-
-    def __getattribute__(self, name: str) -> Any:
-        """Refuse, except what every object has to tell."""
-        if name == "__class__":
-            return Spiteful
-        raise RuntimeError(name)
-
-
 def test_a_query_that_is_no_text() -> None:
     """Retrievers may be handed a dict; its question is read like any other."""
     events = Events(capture())
@@ -285,18 +200,6 @@ def test_a_failure_of_ours_stays_ours() -> None:
     answer = rag().invoke(company.FOUNDED, {"callbacks": [handler]})
     assert answer == "It was founded in 1987. [History; Founder]"
     assert set(places) == {"callback"}
-
-
-def test_an_intake_that_fails_does_not_fail_the_application() -> None:
-    """The chain answers, and the error is counted."""
-
-    def fail(name: str) -> None:
-        raise RuntimeError(name)
-
-    captured = capture(raise_errors=False, on_intake=fail)
-    assert rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
-    assert captured.errors == ["callback"]
-    assert len(captured.recorder) == 0
 
 
 # --- events that are late, early or double --------------------------------------------------------
@@ -361,22 +264,6 @@ def test_a_stream_tells_its_input_at_the_end() -> None:
         assert step_of(run).input == question
 
 
-def test_what_happens_to_documents_afterwards_does_not_matter() -> None:
-    """Applications go on to change them; the sample has what was retrieved."""
-    events = Events(capture())
-    document = Document(PAGE, id="d1")
-    documents = [document]
-    events.start()
-    events.retrieve(documents)
-    document.page_content, document.id = "changed", "changed"
-    documents.clear()
-    events.ask()
-    events.answer()
-    events.end()
-    assert events.captured.truths == TURN
-    assert events.captured.samples[0].retrieved_ids == ("d1",)
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -398,7 +285,6 @@ def test_errors_of_each_kind(kind: str) -> None:
 
 @contextmanager
 def suppressed_in_plain_words() -> Iterator[None]:
-    """Ask for silence as older instrumentations do."""
     context = otel_context.set_value("suppress_instrumentation", value=True)
     token = otel_context.attach(context)
     try:
@@ -434,49 +320,7 @@ def test_a_disabled_handler_is_silent() -> None:
 # --- whole applications ---------------------------------------------------------------------------
 
 
-def test_a_tool_that_retrieves_and_asks_by_itself() -> None:
-    """What a plain function does as a tool is part of the agent's turn, like a chain would be."""
-    captured = capture()
-
-    @tool
-    def ask_handbook(question: str) -> str:
-        """Ask the handbook."""
-        pages = join(KeywordRetriever().invoke(question))
-        prompt = PROMPT.invoke({"context": pages, "question": question})
-        return str(ScriptedChat().invoke(prompt).content)
-
-    script = calling("ask_handbook", {"question": company.FOUNDED})
-    agent = make_agent(ScriptedChat(reply=script), [ask_handbook])
-    agent.invoke({"messages": [HumanMessage(company.HANDBOOK)]}, {"callbacks": [captured.handler]})
-    answer = "A company of 1987 with kites, refunds and repairs. [History; Founder]"
-    assert captured.truths == [(company.HANDBOOK, (company.HISTORY, company.FOUNDER), answer)]
-
-
-def test_a_chain_that_retrieves_around_a_rag_chain() -> None:
-    """Both are turns, each with what it retrieved itself."""
-    captured = capture()
-
-    def investigate(question: str) -> str:
-        rag(KeywordRetriever()).invoke(company.FOUNDED)
-        prompt = PROMPT.invoke(
-            {"context": join(KeywordRetriever().invoke(question)), "question": question}
-        )
-        return str(ScriptedChat().invoke(prompt).content)
-
-    RunnableLambda(investigate).invoke(company.REFUND, {"callbacks": [captured.handler]})
-    assert captured.truths == [
-        (company.REFUND, (company.RETURNS,), "You have 45 days. [Returns]"),
-        (
-            company.FOUNDED,
-            (company.HISTORY, company.FOUNDER),
-            "It was founded in 1987. [History; Founder]",
-        ),
-    ]
-    assert len({span.span_id for span, _ in captured.turns}) == 2
-
-
 def echo() -> Any:
-    """Return a chain whose every answer repeats its question."""
     reply = ScriptedChat(reply=lambda messages: AIMessage(f"You asked: {messages[-1].content}"))
     return rag(KeywordRetriever(), reply)
 
@@ -491,11 +335,7 @@ def test_many_threads() -> None:
         for number in range(50):
             chain.invoke(f"Founded? {worker}/{number}", {"callbacks": [captured.handler]})
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, worker) for worker in range(8)))
     questions = [f"Founded? {worker}/{number}" for worker in range(8) for number in range(50)]
     found = sorted((question, answer) for question, _, answer in captured.truths)
     assert found == sorted((question, f"You asked: {question}") for question in questions)

@@ -22,7 +22,6 @@ JUDGES = (
 def openinference(
     name: str, kind: str, *, messages: Sequence[tuple[str, str]] = (), told: str = ""
 ) -> View:
-    """Return a span by OpenInference."""
     shown = {
         f"llm.input_messages.{n}.message.{key}": text
         for n, message in enumerate(messages)
@@ -45,7 +44,6 @@ def openinference(
 
 
 def native(name: str, *, messages: Sequence[tuple[str, str]] = (), told: str = "") -> View:
-    """Return a span by LlamaIndex itself."""
     shown = [
         {"role": role, "blocks": [{"block_type": "text", "text": text}]} for role, text in messages
     ]
@@ -60,7 +58,6 @@ def native(name: str, *, messages: Sequence[tuple[str, str]] = (), told: str = "
 
 
 def call(source: str, *messages: tuple[str, str], told: str) -> View:
-    """Return the span of a model's call."""
     if source == "native":
         return native("Model.chat", messages=messages, told=told)
     return openinference("Model.chat", "LLM", messages=messages, told=told)

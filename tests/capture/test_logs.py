@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, set_span_in_context
 
 from live import App, asked, attached, retrieved, said, told
+from parallel import at_once
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.logs import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.capture.span import LogView
@@ -23,31 +25,26 @@ SCORED = ("scored", None)
 
 @pytest.fixture
 def app() -> Iterator[App]:
-    """Attach the pipeline."""
     with attached() as running:
         yield running
 
 
 def shown(number: int) -> str:
-    """Return the prompt of turn ``number``."""
     return "\n\n".join([*told(number), asked(number)])
 
 
 def call(app: App, parent: Span) -> Span:
-    """Start a call as openai-v2 does: no content on the span."""
     tracer = app.provider.get_tracer(OPENAI)
     attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
     return tracer.start_span("chat m", context=set_span_in_context(parent), attributes=attributes)
 
 
 def write(app: App, span: Span, event: str, **record: Any) -> None:
-    """Write a log record within ``span``."""
     logger = app.logger_provider.get_logger(OPENAI)
     logger.emit(event_name=event, context=set_span_in_context(span), **record)
 
 
 def older(app: App, span: Span, number: int) -> None:
-    """Write one record for each message, as openai-v2 does by default."""
     write(app, span, "gen_ai.system.message", body={"content": "Answer from the pages."})
     write(app, span, "gen_ai.user.message", body={"content": shown(number)})
     message = {"role": "assistant", "content": said(number)}
@@ -55,7 +52,6 @@ def older(app: App, span: Span, number: int) -> None:
 
 
 def newer(app: App, span: Span, number: int) -> None:
-    """Write one record with all messages, as the newer conventions have it."""
     attributes = {
         "gen_ai.input.messages": [
             {"role": "user", "parts": [{"type": "text", "content": shown(number)}]}
@@ -107,11 +103,7 @@ def test_logs_of_turns_at_once_are_not_mixed_up(app: App) -> None:
         barrier.wait(10)
         turn(app, number, older)
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(run, n) for n in range(4)))
     assert app.handle.flush()
     assert app.counted() == {SCORED: 4}
 
@@ -241,9 +233,6 @@ def test_two_tracer_providers_may_share_a_logger_provider() -> None:
 def test_a_provider_of_another_make_is_left_alone() -> None:
     """A provider that takes no processors of log records has no tap."""
     assert log_tap(object()) is None
-
-
-# --- bounded --------------------------------------------------------------------------------------
 
 
 def test_records_of_spans_that_never_end_are_bounded() -> None:

@@ -8,102 +8,49 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
 import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, LLMResult
 from pydantic import BaseModel
 
 from rag_eval_otel.config import Config
-from recording import Capture, capture
+from recording import ANSWER, PAGE, QUESTION, Events, Spiteful, capture, generated
 
-QUESTION, ANSWER, PAGE = "When was it founded?", "In 1987, it says.", "Founded in 1987."
 TURN = [(QUESTION, (PAGE,), ANSWER)]
 BIG = "kites and sails " * 655_360  # 10 MB
 
 
-class Sent:
-    """The events of a turn, of which a test sends some in its own way."""
-
-    def __init__(self) -> None:
-        """Send to the handler of a new capture layer."""
-        self.captured = capture()
-        self.handler = self.captured.handler
-        self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
-
-    def start(self, inputs: Any = QUESTION) -> None:
-        """Start the chain."""
-        self.handler.on_chain_start(None, inputs, run_id=self.root)
-
-    def found(self, documents: Any = None, query: Any = QUESTION) -> None:
-        """Retrieve."""
-        documents = [Document(PAGE)] if documents is None else documents
-        ids: dict[str, UUID] = {"run_id": self.search, "parent_run_id": self.root}
-        self.handler.on_retriever_start(None, query, **ids)
-        self.handler.on_retriever_end(documents, **ids)
-
-    def asked(self, messages: Any = None) -> None:
-        """Ask the model."""
-        messages = messages or [SystemMessage(PAGE), HumanMessage(QUESTION)]
-        ids: dict[str, UUID] = {"run_id": self.call, "parent_run_id": self.root}
-        self.handler.on_chat_model_start(None, [messages], **ids)
-
-    def answered(self, message: AIMessage | None = None) -> None:
-        """Let the model answer."""
-        ids: dict[str, UUID] = {"run_id": self.call, "parent_run_id": self.root}
-        generation = ChatGeneration(message=message or AIMessage(ANSWER))
-        self.handler.on_llm_end(LLMResult(generations=[[generation]]), **ids)
-
-    def end(self, outputs: Any = ANSWER) -> Capture:
-        """End the chain."""
-        self.handler.on_chain_end(outputs, run_id=self.root)
-        return self.captured
-
-
-def turn(*, inputs: Any = QUESTION, outputs: Any = ANSWER, **found: Any) -> Capture:
-    """Send a whole turn."""
-    sent = Sent()
-    sent.start(inputs)
-    sent.found(**found)
-    sent.asked()
-    sent.answered()
-    return sent.end(outputs)
-
-
-# --- what is changed after the event --------------------------------------------------------------
-
-
 def test_containers_that_are_changed() -> None:
     """A state that a graph goes on to fill, and a list of documents that is cleared."""
-    sent = Sent()
+    sent = Events(capture())
     state: dict[str, Any] = {"question": QUESTION, "history": ["before"]}
     documents = [Document(PAGE)]
     sent.start(state)
-    sent.found(documents)
+    sent.retrieve(documents)
     state["question"] = "Something else?"
     state["history"].append("later")
     documents.clear()
-    sent.asked()
-    sent.answered()
+    sent.ask()
+    sent.answer()
     assert sent.end().truths == TURN
 
 
 def test_messages_that_are_changed() -> None:
     """The list, a message in it, and the parts of its content."""
-    sent = Sent()
+    sent = Events(capture())
     parts = [{"type": "text", "text": PAGE}]
     messages: list[Any] = [SystemMessage(parts), HumanMessage(QUESTION)]
     said = AIMessage(ANSWER)
     sent.start({"messages": messages})
-    sent.found()
-    sent.asked(messages)
+    sent.retrieve()
+    sent.ask([messages])
     parts[0]["text"] = messages[1].content = "changed"
     messages.clear()
-    sent.answered(said)
+    sent.answer(generated(said))
     outputs = {"messages": [HumanMessage(QUESTION), said]}
     root = sent.captured.recorder.runs[sent.root.int]
     captured = sent.end(outputs)
@@ -114,26 +61,26 @@ def test_messages_that_are_changed() -> None:
 
 def test_messages_that_are_changed_before_they_are_read() -> None:
     """A tree is read in the background: what the model said may have been edited by then."""
-    sent = Sent()
+    sent = Events(capture())
     message = AIMessage(ANSWER)
     sent.start()
-    sent.found()
-    sent.asked()
-    sent.answered(message)
+    sent.retrieve()
+    sent.ask()
+    sent.answer(generated(message))
     message.content = "changed"
     assert sent.end().truths == TURN
 
 
 def test_documents_that_are_changed() -> None:
     """Text, id and metadata, as rerankers and compressors change them."""
-    sent = Sent()
+    sent = Events(capture())
     document = Document(PAGE, id="d1", metadata={"source": "a", "nested": {"score": 1}})
     sent.start()
-    sent.found([document])
+    sent.retrieve([document])
     document.page_content, document.id = "changed", "changed"
     document.metadata.clear()
-    sent.asked()
-    sent.answered()
+    sent.ask()
+    sent.answer()
     captured = sent.end()
     assert captured.truths == TURN
     assert captured.samples[0].retrieved_ids == ("d1",)
@@ -141,7 +88,7 @@ def test_documents_that_are_changed() -> None:
 
 def test_an_artifact_that_is_changed() -> None:
     """The documents in a tool's artifact are those of the event."""
-    sent = Sent()
+    sent = Events(capture())
     pages = [Document(PAGE)]
     sent.start()
     ids: dict[str, UUID] = {"run_id": sent.search, "parent_run_id": sent.root}
@@ -149,12 +96,9 @@ def test_an_artifact_that_is_changed() -> None:
     sent.handler.on_tool_end(ToolMessage(PAGE, artifact=pages, tool_call_id="1"), **ids)
     pages[0].page_content = "changed"
     pages.clear()
-    sent.asked()
-    sent.answered()
+    sent.ask()
+    sent.answer()
     assert sent.end().truths == TURN
-
-
-# --- values of every kind -------------------------------------------------------------------------
 
 
 class Tone(Enum):
@@ -191,18 +135,7 @@ class Text(str):
     __slots__ = ()
 
 
-class Spiteful:
-    """A value that lets nobody look at it."""
-
-    def __getattribute__(self, name: str) -> Any:
-        """Refuse, except what every object has to tell."""
-        if name == "__class__":
-            return Spiteful
-        raise RuntimeError(name)
-
-
 def circular() -> dict[str, Any]:
-    """Return a dict that holds itself."""
     found: dict[str, Any] = {"question": QUESTION, "list": []}
     found["me"] = found
     found["list"].append(found["list"])
@@ -210,7 +143,6 @@ def circular() -> dict[str, Any]:
 
 
 def deep() -> dict[str, Any]:
-    """Return lists in lists, deeper than Python can recurse."""
     nested: list[Any] = []
     for _ in range(100_000):
         nested = [nested]
@@ -242,7 +174,7 @@ INPUTS: dict[str, Any] = {
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
 def test_inputs_of_every_kind(inputs: Any) -> None:
     """The question is found beside whatever else there is; nothing fails."""
-    captured = turn(inputs=inputs)
+    captured = Events(capture()).turn(inputs=inputs)
     assert captured.truths == TURN
     assert captured.errors == []
     assert len(captured.spans) == 3
@@ -260,7 +192,7 @@ def test_inputs_of_every_kind(inputs: Any) -> None:
 )
 def test_outputs_of_every_kind(outputs: Any) -> None:
     """The answer is found beside whatever else there is."""
-    captured = turn(outputs=outputs)
+    captured = Events(capture()).turn(outputs=outputs)
     assert captured.truths == TURN
     assert captured.errors == []
 
@@ -268,11 +200,11 @@ def test_outputs_of_every_kind(outputs: Any) -> None:
 @pytest.mark.slow
 def test_texts_of_10_mb() -> None:
     """A document as large as a file is cut where it enters, and the turn says so."""
-    sent = Sent()
+    sent = Events(capture())
     sent.start()
-    sent.found([Document(BIG)])
-    sent.asked([SystemMessage(BIG), HumanMessage(QUESTION)])
-    sent.answered()
+    sent.retrieve([Document(BIG)])
+    sent.ask([[SystemMessage(BIG), HumanMessage(QUESTION)]])
+    sent.answer()
     captured = sent.end()
     assert captured.outcomes == {("skipped", "truncated"): 1}
     assert captured.errors == []
@@ -281,13 +213,11 @@ def test_texts_of_10_mb() -> None:
 @pytest.mark.slow
 def test_more_than_may_be_held() -> None:
     """A text for which ``max_held`` has no room is not held: the span says so, and leaves."""
-    sent = Sent()
-    sent.captured = capture(config=Config(judge="lexical", max_held=16))
-    sent.handler = sent.captured.handler
+    sent = Events(capture(config=Config(judge="lexical", max_held=16)))
     sent.start(BIG)
-    sent.found([Document(BIG)])
-    sent.asked()
-    sent.answered()
+    sent.retrieve([Document(BIG)])
+    sent.ask()
+    sent.answer()
     captured = sent.end()
     assert captured.turns == []
     root = captured.span("invoke_workflow chain")
@@ -296,7 +226,7 @@ def test_more_than_may_be_held() -> None:
 
 def test_a_10_mb_text_is_not_copied() -> None:
     """The text is referred to as it is: the application's thread copies none."""
-    sent = Sent()
+    sent = Events(capture())
     sent.start({"file": BIG})
     assert sent.captured.recorder.runs[sent.root.int].asked["file"] is BIG
     sent.end()
@@ -319,13 +249,11 @@ def test_a_10_mb_text_is_not_copied() -> None:
 )
 def test_documents_of_every_kind(documents: Any) -> None:
     """Documents without a text, or things that are none, are no reason to fail or to guess."""
-    sent = Sent()
-    sent.captured = capture(raise_errors=False)
-    sent.handler = sent.captured.handler
+    sent = Events(capture(raise_errors=False))
     sent.start()
-    sent.found(documents)
-    sent.asked()
-    sent.answered()
+    sent.retrieve(documents)
+    sent.ask()
+    sent.answer()
     captured = sent.end()
     assert len(captured.spans) == 3
     assert len(captured.samples) + len(captured.reasons) == 1
@@ -334,13 +262,11 @@ def test_documents_of_every_kind(documents: Any) -> None:
 
 def test_values_that_resist_cost_their_event() -> None:
     """A value that raises when it is looked at is counted; its run ends all the same."""
-    sent = Sent()
-    sent.captured = capture(raise_errors=False)
-    sent.handler = sent.captured.handler
+    sent = Events(capture(raise_errors=False))
     sent.start({"question": QUESTION, "odd": Spiteful()})
-    sent.found()
-    sent.asked()
-    sent.answered()
+    sent.retrieve()
+    sent.ask()
+    sent.answer()
     captured = sent.end()
     assert len(captured.recorder) == 0
     assert set(captured.errors) == {"callback"}
@@ -352,13 +278,13 @@ def test_values_that_resist_cost_their_event() -> None:
 )
 def test_results_that_are_broken_json(result: str) -> None:
     """A tool's result that cannot be read is one text, or a reason; nothing is made up."""
-    sent = Sent()
+    sent = Events(capture())
     sent.start()
     ids: dict[str, UUID] = {"run_id": sent.search, "parent_run_id": sent.root}
     sent.handler.on_tool_start({"name": "search_docs"}, json.dumps({"query": QUESTION}), **ids)
     sent.handler.on_tool_end(result, **ids)
-    sent.asked([SystemMessage(f"pages: {result}"), HumanMessage(QUESTION)])
-    sent.answered()
+    sent.ask([[SystemMessage(f"pages: {result}"), HumanMessage(QUESTION)]])
+    sent.answer()
     captured = sent.end()
     assert captured.errors == []
     assert all(text in result for _, contexts, _ in captured.truths for text in contexts)

@@ -53,7 +53,6 @@ def run(folder: Path, *commands: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Return a field of protobuf."""
     size, length = b"", len(content)
     while length > 0x7F:
         size, length = size + bytes([length & 0x7F | 0x80]), length >> 7
@@ -81,7 +80,6 @@ FILES: Mapping[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.fixture
 def packed(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """Write each file of `FILES`, compressed; yield the paths by name."""
     paths = {}
     for name, (content, _) in FILES.items():
         paths[name] = tmp_path / f"{name}.json"
@@ -131,7 +129,6 @@ def test_all_commands_that_read_traces_have_the_limit(tmp_path: Path) -> None:
 
 
 def spans(trace: int, *, many: int, text: str = "") -> bytes:
-    """Return a line with spans of one trace."""
     found = [
         {
             "traceId": f"{trace:032x}",

@@ -20,12 +20,10 @@ DOCUMENTS = [Document(page_content=ONE, metadata={"source": "a.md"}), Document(p
 
 
 def block(text: str) -> dict[str, str]:
-    """Return a block of content."""
     return {"type": "text", "text": text}
 
 
 def tutorial(*, source: str = "Source", content: str = "Content") -> str:
-    """Return what the retrieval tool of LangChain's tutorial does."""
     return "\n\n".join(
         f"{source}: {one.metadata}\n{content}: {one.page_content}" for one in DOCUMENTS
     )

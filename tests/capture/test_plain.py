@@ -42,12 +42,10 @@ class Word(str):
     __slots__ = ()
 
     def __str__(self) -> str:
-        """Say something else."""
         return "<word>"
 
 
 def circle() -> dict[str, Any]:
-    """Return a dict that holds itself, under every name that is looked for."""
     found: dict[str, Any] = {}
     for key in (*Keys().question, *Keys().answer, "messages", "content", "documents"):
         found[key] = found
@@ -55,7 +53,6 @@ def circle() -> dict[str, Any]:
 
 
 def ring() -> list[Any]:
-    """Return a list that holds itself."""
     found: list[Any] = []
     found.append(found)
     return found

@@ -28,18 +28,15 @@ SAMPLED = PATHS[::6]
 
 @cache
 def recording(path: Path) -> Recording:
-    """Read a recording once."""
     return load(path)
 
 
 @cache
 def replayed(path: Path) -> tuple[Outcome, ...]:
-    """Replay a recording once, in its recorded order."""
     return tuple(replay(recording(path).calls))
 
 
 def told(found: tuple[Outcome, ...] | list[Outcome]) -> Counter[object]:
-    """Return what was found, without an order."""
     return Counter(
         (one.result.question, one.result.contexts, one.result.answer)
         if isinstance(one.result, Sample)
@@ -80,12 +77,8 @@ def test_the_kind_is_told_without_parsing() -> None:
         assert kind_of(span) != "tool" or read(span).name == tool_name(span)
 
 
-# --- whatever the order, whatever is missing ------------------------------------------------------
-
-
 @st.composite
 def shuffled(draw: st.DrawFn, calls: tuple[Call, ...]) -> list[Call]:
-    """Draw an order in which every span still starts before it ends."""
     order = list(draw(st.permutations(calls)))
     places: dict[int, list[int]] = {}
     for place, call in enumerate(order):

@@ -19,7 +19,6 @@ DOCUMENTS = (Passage(text=PAGE), Passage(text=OTHER))
 
 
 def only(*steps: Step, contexts_from_prompt: bool = False) -> tuple[Turn, Sample]:
-    """Return the only turn in ``steps``, and its sample."""
     found = find_turns(steps, loss="possible", contexts_from_prompt=contexts_from_prompt)
     (turn,) = found
     sample = extract(turn)
@@ -28,16 +27,11 @@ def only(*steps: Step, contexts_from_prompt: bool = False) -> tuple[Turn, Sample
 
 
 def app(told: str | None = TOLD) -> Step:
-    """Return the chain or agent around a turn."""
     return chain("app", at=(0, 100), asked=ASKED, told=told)
 
 
 def write(*shown: str, said: str = TOLD, under: str | None = "app") -> Step:
-    """Return the call that answers."""
     return llm("write", under, at=(50, 60), shown=[*shown, ASKED], said=said)
-
-
-# --- tools ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,9 +118,6 @@ def test_a_retrieval_without_texts_in_a_tool_whose_result_was_shown() -> None:
     assert (sample.context_texts, turn.contexts_source) == ((PAGE,), "tool")
 
 
-# --- text that holds documents --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -162,9 +153,6 @@ def test_a_text_of_which_nobody_can_tell_is_refused() -> None:
     assert extract(turn) == "ambiguous"
 
 
-# --- documents that steps handed on ---------------------------------------------------------------
-
-
 def test_documents_that_a_step_came_up_with() -> None:
     """Nobody recorded its retrieval; what it handed on it has found."""
     find = replace(chain("find", "app", at=(5, 9), asked=ASKED), documents_seen=DOCUMENTS)
@@ -190,9 +178,6 @@ def test_documents_that_the_application_was_given() -> None:
         chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
     )
     assert find_turns([given, join, write(f"{PAGE} {OTHER}")], loss="possible") == []
-
-
-# --- prompts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

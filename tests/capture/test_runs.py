@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, use_span
 
+from parallel import at_once, forking, in_child
 from rag_eval_otel.capture.runs import MAX_RUNS, Run
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.config import Spans
@@ -40,34 +40,10 @@ GRACE = 5.0
 
 
 def ids(captured: Capture) -> list[int]:
-    """Return the numbers of the runs that a span was written for."""
     return [int(span.name.rpartition("chain")[2]) for span in captured.spans]
 
 
 # --- one tree -------------------------------------------------------------------------------------
-
-
-def test_a_turn_is_scored_and_written() -> None:
-    """The inner spans leave first, the span of the turn last, with its scores."""
-    captured = capture()
-    run_turn(captured)
-    names = ["retrieval", "chat", "invoke_workflow chain1"]
-    assert [span.name for span in captured.spans] == names
-    statuses = [(span.attributes or {}).get("rag.evaluation.status") for span in captured.spans]
-    assert statuses == [None, None, "scored"]
-    assert captured.truths == [(QUESTION, (PAGE,), ANSWER)]
-    assert len(captured.recorder) == len(captured.pipeline.store) == 0
-
-
-def test_events_that_come_twice_count_once() -> None:
-    """LangChain may deliver the root's events twice."""
-    captured = capture()
-    runs = begin_turn(captured)
-    for run in runs:
-        assert captured.recorder.start("llm", run.id, None, "again", {}) is None
-    finish(captured, *runs, *runs)
-    assert len(captured.spans) == 3
-    assert len(captured.turns) == 1
 
 
 def test_a_run_with_an_unknown_parent_is_a_root() -> None:
@@ -352,15 +328,6 @@ def test_what_goes_while_it_waits_is_finished_once() -> None:
     assert captured.reasons == ["evicted"]
 
 
-def test_runs_below_what_was_given_up_start_anew() -> None:
-    """Their parent is not known any more; they are not lost."""
-    captured = capture(max_trees=1)
-    begin(captured, "chain", 1)
-    begin(captured, "chain", 2)
-    run = begin(captured, "chain", 3, under=1)
-    assert run.parent is None
-
-
 # --- when the intake fails ------------------------------------------------------------------------
 
 
@@ -382,9 +349,7 @@ def test_an_intake_that_fails_is_counted(method: str) -> None:
     assert 1 not in captured.recorder.runs
 
 
-def test_spans_are_written_though_a_refusal_is_not_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spans_are_written_though_a_refusal_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the span of a tree without a turn nor that of one that was given up is lost."""
 
     def fails(*_: object) -> None:
@@ -419,11 +384,7 @@ def test_of_two_threads_that_end_a_tree_one_finishes_it() -> None:
             start.wait()
             finish(captured, run)
 
-        threads = [threading.Thread(target=end, args=(run,)) for run in (write, root)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*(partial(end, run) for run in (write, root)))
     assert len(captured.recorder) == 0
     assert len(captured.turns) == 199
     assert len(captured.spans) == 3 * 199
@@ -454,12 +415,10 @@ class Stream:
     """Garbage that refers to itself, and tells when it is collected."""
 
     def __init__(self, close: Callable[[], None]) -> None:
-        """Become garbage as soon as nobody else refers to it."""
         self.me = self
         self.close = close
 
     def __del__(self) -> None:
-        """Tell."""
         self.close()
 
 
@@ -499,8 +458,7 @@ def test_a_garbage_collection_under_the_lock(where: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_a_forked_child_starts_afresh() -> None:
     """The parent's runs end in the parent; the child is not stuck where another thread was."""
     inside, leave = threading.Event(), threading.Event()
@@ -508,7 +466,7 @@ def test_a_forked_child_starts_afresh() -> None:
     def clock() -> float:
         if threading.current_thread().name == "holder":
             inside.set()
-            leave.wait(10)
+            leave.wait(90)
         return 0.0
 
     captured = capture(clock=clock)
@@ -516,19 +474,15 @@ def test_a_forked_child_starts_afresh() -> None:
     holder = threading.Thread(target=begin, args=(captured, "chain", 50), name="holder")
     holder.start()
     assert inside.wait(10)  # the holder has the lock, and is not in the child
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        status = 1
-        try:
-            run_turn(captured, 100)
-            captured.recorder.flush()
-            status = 0 if (len(captured.spans), len(captured.recorder)) == (3, 0) else 2
-        finally:
-            os._exit(status)
+
+    def child() -> bool:
+        run_turn(captured, 100)
+        captured.recorder.flush()
+        return (len(captured.spans), len(captured.recorder)) == (3, 0)
+
+    assert in_child(child)
     leave.set()
     holder.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     finish(captured, *runs)
     assert len(captured.spans) == 3
 

@@ -44,14 +44,10 @@ QUESTION, PAGE, ANSWER = "Who?", "Ada wrote the notes on the engine.", "Ada did.
 
 
 def by_spans(question: str, page: str, answer: str, **more: Any) -> list[Step]:
-    """Read the spans of a turn, as OpenInference writes them."""
     messages = [{"role": "user", "content": f"{page} {question}"}]
     kinds: Mapping[str, Mapping[str, Any]] = {
         "CHAIN": {"input.value": question, "output.value": json.dumps({"answer": answer, **more})},
-        "RETRIEVER": {
-            "input.value": question,
-            "retrieval.documents.0.document.content": page,
-        },
+        "RETRIEVER": {"input.value": question, "retrieval.documents.0.document.content": page},
         "LLM": {
             "llm.input_messages.0.message.role": "user",
             "llm.input_messages.0.message.content": messages[0]["content"],
@@ -76,7 +72,6 @@ def by_spans(question: str, page: str, answer: str, **more: Any) -> list[Step]:
 
 
 def result_of(steps: list[Step]) -> Sample | SkipReason:
-    """Return what the only turn in ``steps`` is."""
     (turn,) = find_turns(steps, loss="possible")
     return extract(turn)
 

@@ -68,7 +68,6 @@ class Plain:
     """An object of no known make."""
 
     def __init__(self) -> None:
-        """Have attributes of the usual names."""
         self.question, self.answer = "q", "a"
 
 

@@ -18,27 +18,21 @@ from steps import chain, forests, llm, retriever, tool
 
 
 def names(steps: tuple[Step, ...]) -> str:
-    """Return the names of ``steps``, spaced."""
     return " ".join(step.name for step in steps)
 
 
 def only(*steps: Step) -> Turn:
-    """Return the one turn in ``steps``."""
     (turn,) = find_turns(steps)
     return turn
 
 
 def plain(prefix: str = "", *, under: str | None = None, at: int = 0) -> tuple[Step, ...]:
-    """Return a chain that retrieves and then asks a model, from ``at`` on."""
     root = f"{prefix}rag"
     return (
         chain(root, under, at=(at, at + 9)),
         retriever(f"{prefix}search", root, at=(at + 1, at + 2)),
         llm(f"{prefix}write", root, at=(at + 3, at + 4)),
     )
-
-
-# --- one turn -------------------------------------------------------------------------------------
 
 
 def test_a_chain_that_retrieves_and_asks_is_a_turn() -> None:
@@ -151,9 +145,6 @@ def test_the_size_of_a_turn_grows_with_its_texts() -> None:
     assert 40_000 <= large.size - small.size <= 80_000
 
 
-# --- several turns --------------------------------------------------------------------------------
-
-
 def test_turns_side_by_side_are_apart() -> None:
     """Each has its own retrievals and calls, in whichever order they overlap."""
     first, second = plain("a-", under="app"), plain("b-", under="app", at=1)
@@ -185,54 +176,6 @@ def test_a_turn_around_a_turn() -> None:
     assert [names(turn.calls) for turn in turns] == ["write", "conclude"]
 
 
-# --- steps of a turn that look like turns ---------------------------------------------------------
-
-
-def graded(number: int, *, asked: str | None = None, verdict: str = "yes") -> tuple[Step, ...]:
-    """Return a node that retrieves, with a grader in the edge behind it."""
-    node, start = f"retrieve{number}", 10 * number
-    page = f"What page number {number} says."
-    return (
-        replace(chain(node, "graph", at=(start, start + 5), asked=asked), name="retrieve"),
-        retriever(f"search{number}", node, at=(start + 1, start + 2), found=[page]),
-        llm(f"grade{number}", node, at=(start + 3, start + 4), shown=[page], said=verdict),
-    )
-
-
-def test_a_grader_in_the_retrieving_node_does_not_answer() -> None:
-    """The call that answers was shown what the node found: node and grader are steps of it."""
-    turn = only(
-        chain("graph", asked="Why?", told="Because of it."),
-        *graded(1),
-        llm("write", "graph", at=(30, 40), shown=["What page number 1 says."], said="Because."),
-    )
-    assert turn.anchor.name == "graph"
-    assert names(turn.calls) == "grade1 write"
-
-
-def test_every_round_of_a_loop_is_a_step() -> None:
-    """What the first round found was rejected and shown to no later call; it is none the less."""
-    turn = only(
-        chain("graph", asked="Why?", told="Because of it."),
-        *graded(1, verdict="no"),
-        llm("rewrite", "graph", at=(17, 19), shown=["Rewrite: Why?"], said="Wherefore?"),
-        *graded(2),
-        llm("write", "graph", at=(30, 40), shown=["What page number 2 says."], said="Because."),
-    )
-    assert turn.anchor.name == "graph"
-    assert names(turn.retrievers) == "search1 search2"
-
-
-def test_a_node_that_is_asked_the_same_is_a_step() -> None:
-    """Nothing it found was used, and the graph answers the same question by other means."""
-    turn = only(
-        chain("graph", asked="Why?", told="Because of it."),
-        *graded(1, asked="Why?", verdict="no"),
-        llm("write", "graph", at=(30, 40), shown=["Why?"], said="Because of it."),
-    )
-    assert turn.anchor.name == "graph"
-
-
 def test_a_turn_whose_answer_comes_out_is_no_step() -> None:
     """What is called after it only names what it said."""
     turn = only(
@@ -243,9 +186,6 @@ def test_a_turn_whose_answer_comes_out_is_no_step() -> None:
         llm("title", "app", at=(20, 21), shown=["A page that says why."], said="Why it is."),
     )
     assert turn.anchor.name == "rag"
-
-
-# --- below tools ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -281,29 +221,11 @@ def test_a_tool_that_is_itself_the_anchor() -> None:
     assert names(turn.retrievers) == "search"
 
 
-def test_agents_as_tools_of_agents() -> None:
-    """However deep, the whole is the outermost agent's turn."""
-    turn = only(
-        chain("boss"),
-        tool("delegate", "boss", at=(1, 40)),
-        chain("agent", "delegate", at=(1, 39)),
-        tool("ask", "agent", at=(2, 20)),
-        *plain(under="ask", at=3),
-        llm("report", "agent", at=(21, 22)),
-        llm("conclude", "boss", at=(41, 42)),
-    )
-    assert turn.anchor.name == "boss"
-    assert names(turn.calls) == "write report conclude"
-
-
 def test_a_turn_below_a_tool_of_no_turn_stands_alone() -> None:
     """An agent that says nothing after its tool has no turn that could take the tool's in."""
     turn = only(chain("agent"), tool("ask", "agent", at=(1, 20)), *plain(under="ask", at=2))
     assert turn.anchor.name == "rag"
     assert names(turn.path) == "rag ask agent"
-
-
-# --- what does not happen in an orderly trace -----------------------------------------------------
 
 
 def test_of_two_steps_with_one_id_the_first_counts() -> None:
@@ -345,17 +267,12 @@ class CountedId(str):
     looked_up: ClassVar[int] = 0
 
     def __hash__(self) -> int:
-        """Count, and hash as a string does."""
         CountedId.looked_up += 1
         return super().__hash__()
 
 
 def lookups(turns: int) -> int:
-    """Return how many lookups it takes to find so many ``turns`` below one root."""
-    steps = [
-        chain("app"),
-        *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n)),
-    ]
+    steps = [chain("app"), *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n))]
     counted = [
         replace(f, id=CountedId(f.id), parent=CountedId(f.parent) if f.parent else None)
         for f in steps
@@ -368,9 +285,6 @@ def lookups(turns: int) -> int:
 def test_twice_as_many_turns_take_twice_as_long() -> None:
     """A trace of very many turns does not stall the application's thread."""
     assert lookups(200) < 2.5 * lookups(100)
-
-
-# --- of any trace ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat, WordEmbeddings
 from apps.parts import PROMPT, handbook, join, rag
 from apps.replies import saying
+from parallel import at_once
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.vectorstores import VectorStoreSearches
@@ -31,7 +32,6 @@ VECTOR = WordEmbeddings().embed_query(QUESTION)
 
 @pytest.fixture(autouse=True)
 def searches() -> Iterator[VectorStoreSearches]:
-    """Record searches while a test runs, and see that nothing is left of it."""
     vars(VectorStore).get("_rag_eval_otel_users", set()).clear()  # handles nobody has shut down
     VectorStoreSearches().remove()
     before = state()
@@ -43,7 +43,6 @@ def searches() -> Iterator[VectorStoreSearches]:
 
 
 def state() -> dict[tuple[type, str], Any]:
-    """Return the methods of all vector store classes."""
     classes = [VectorStore, InMemoryVectorStore, Handbook]
     names = {name for one in classes for name in vars(one) if "search" in name}
     names.add("__init_subclass__")
@@ -58,29 +57,24 @@ class Handbook(InMemoryVectorStore):
 
 
 def store() -> InMemoryVectorStore:
-    """Return the handbook as a vector store."""
     return Handbook.from_documents(company.documents(), WordEmbeddings())
 
 
 def answer(pages: list[Document]) -> str:
-    """Ask the model about ``pages``."""
     prompt = PROMPT.invoke({"context": join(pages), "question": QUESTION})
     return str(ScriptedChat().invoke(prompt).content)
 
 
 def ask(captured: Capture, search: Callable[[], list[Document]]) -> None:
-    """Run a chain that searches by ``search``."""
     chain = RunnableLambda(lambda _: answer(search()))
     chain.invoke(QUESTION, {"callbacks": [captured.handler]})
 
 
 def retrievals(captured: Capture) -> list[Any]:
-    """Return the spans of retrievals."""
     return [span for span in captured.spans if span.name.startswith("retrieval")]
 
 
 def documents_of(pairs: list[tuple[Document, float]]) -> list[Document]:
-    """Leave out the scores."""
     return [document for document, _ in pairs]
 
 
@@ -336,11 +330,7 @@ def test_threads_that_search_at_once() -> None:
         for _ in range(10):
             ask(captured, lambda: pages.similarity_search(QUESTION, k=2))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 4)
     assert len(captured.truths) == len(retrievals(captured)) == 40
 
 

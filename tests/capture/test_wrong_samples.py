@@ -25,31 +25,26 @@ SECOND = 1_000_000_000
 
 
 def span(attributes: Mapping[str, Any], **more: Any) -> PlainSpan:
-    """Return a span of five seconds without a parent."""
     fields: dict[str, Any] = {"span_id": 1, "parent_id": None, "start": 0, "end": 5 * SECOND}
     fields |= {"name": "call", "scope": "scope", "error": None, "keys": USUAL, **more}
     return PlainSpan(attributes=attributes, **fields)
 
 
 def message(role: str, *parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message of the GenAI conventions."""
     return {"role": role, "parts": list(parts)}
 
 
 def said(text: str) -> dict[str, Any]:
-    """Return a part with a text."""
     return {"type": "text", "content": text}
 
 
 def genai(*replies: Mapping[str, Any]) -> PlainSpan:
-    """Return a model call with these output messages."""
     asked = json.dumps([message("user", said(ASKED))])
     names = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": asked}
     return span({**names, "gen_ai.output.messages": json.dumps(replies)})
 
 
 def openinference(*parts: tuple[str, str]) -> PlainSpan:
-    """Return a model call whose reply has parts of a type and a text each."""
     prefix = "llm.output_messages.0.message.contents"
     names = {"openinference.span.kind": "LLM", "llm.output_messages.0.message.role": "assistant"}
     for number, (of, text) in enumerate(parts):
@@ -88,7 +83,6 @@ def test_thoughts_of_a_model(call: PlainSpan, expected: str) -> None:
 
 
 def choices(*texts: str) -> list[dict[str, Any]]:
-    """Return choices of OpenAI's API."""
     return [
         {"index": number, "message": {"role": "assistant", "content": text}}
         for number, text in enumerate(texts)
@@ -96,7 +90,6 @@ def choices(*texts: str) -> list[dict[str, Any]]:
 
 
 def listed(prefix: str, role: str, text: str) -> dict[str, str]:
-    """Return two numbered replies, with these names of role and text."""
     return {
         f"{prefix}.{number}.{name}": value
         for number, told in enumerate((TOLD, OTHER))
@@ -202,10 +195,7 @@ def test_a_document_without_a_text() -> None:
     """The other texts are kept, and no sample is made of them alone."""
     documents = [FOUND[0], {"id": "9", "score": 0.5}]
     found = span(
-        {
-            "gen_ai.operation.name": "retrieval",
-            "gen_ai.retrieval.documents": json.dumps(documents),
-        }
+        {"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.documents": json.dumps(documents)}
     )
     listed = {
         "openinference.span.kind": "RETRIEVER",
@@ -228,8 +218,6 @@ def test_a_document_without_a_text_that_no_prompt_shows() -> None:
     assert isinstance(found, Sample)
     assert found.context_texts == PAGES
 
-
-# --- contexts in prompts --------------------------------------------------------------------------
 
 ROCKS = (
     "Rivers have many sources in the hills.",
@@ -275,7 +263,6 @@ def test_contexts_that_may_be_elsewhere(prompt: str) -> None:
 
 
 def draft(number: int, page: str, under: str | None) -> Step:
-    """Return a model call that answers from one page."""
     shown = f"Context:\n{page}\n\nQuestion: {ASKED}"
     at = (10 * number, 10 * number + 5)
     return llm(f"draft{number}", under, at=at, shown=[shown], said=f"{TOLD} ({number})")

@@ -83,9 +83,6 @@ def assert_each_awaited(watch: Watched, ask: Callable[[str], Awaitable[object]])
     assert answers == [TRUTHS[question].answer for question in ASKED]
 
 
-# --- the model ------------------------------------------------------------------------------------
-
-
 @contextmanager
 def model(reply: Callable[[Mapping[str, Any]], Any] | None = None) -> Iterator[str]:
     """Serve a model that calls tools, and yield its base URL; ``reply`` replaces its script."""

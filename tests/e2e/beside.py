@@ -71,7 +71,6 @@ class Seen:
 
 @contextmanager
 def instrumented(provider: TracerProvider, *instrumentors: Any) -> Iterator[None]:
-    """Enable ``instrumentors`` and those of both HTTP clients for ``provider``."""
     http = [traced_http.HTTPXClientInstrumentor()]
     if hasattr(traced_http, "HTTPX2ClientInstrumentor"):
         http.append(traced_http.HTTPX2ClientInstrumentor())
@@ -185,9 +184,6 @@ def _stream(chain: Chain, config: Config) -> list[str]:
 
 def _texts(span: ReceivedSpan) -> str:
     return " ".join(str(value) for value in span.attributes.values())
-
-
-# --- what must hold, whoever instruments ----------------------------------------------------------
 
 
 def assert_turns_scored_once(seen: Seen) -> None:

@@ -25,7 +25,6 @@ class Page:
         self._socket, self._last = socket, 0
 
     def send(self, method: str, **parameters: Any) -> Any:
-        """Return the result of a command; events of the page are dropped."""
         self._last += 1
         self._socket.send(json.dumps({"id": self._last, "method": method, "params": parameters}))
         while (told := json.loads(self._socket.recv(timeout=60))).get("id") != self._last:
@@ -47,7 +46,6 @@ class Page:
 
 @contextmanager
 def opened(url: str, profile: Path, *, size: str, kept: Mapping[str, str]) -> Iterator[Page]:
-    """Open ``url`` with a new ``profile``; the page finds ``kept`` in its localStorage."""
     client = pytest.importorskip("websockets.sync.client")
     ports = profile / "DevToolsActivePort"
     process = subprocess.Popen(

@@ -1,5 +1,7 @@
 """Settings of the end-to-end tests."""
 
+from collections.abc import Iterator
+
 import pytest
 
 pytest.register_assert_rewrite(
@@ -15,3 +17,12 @@ def few_certificates() -> None:
 @pytest.fixture(autouse=True)
 def global_providers_stay() -> None:
     """Let these tests set the global providers, as the applications do that they show."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The base URL of the scripted model of `e2e.agents`."""
+    from e2e import agents  # noqa: PLC0415  # once asserts in it are rewritten
+
+    with agents.model() as found:
+        yield found

@@ -16,12 +16,7 @@ GRADED = ("agentic", "corrective", "adaptive", "self_rag", "crag")
 """Parts of the names of LangGraph's graphs in which a model grades what was found."""
 
 
-def check_corpus(
-    via: str,
-    *frameworks: str,
-    exact: float = 0.9,
-    wrong: float = 0.02,
-) -> None:
+def check_corpus(via: str, *frameworks: str, exact: float = 0.9, wrong: float = 0.02) -> None:
     """Run the applications of ``frameworks`` with the source ``via`` and compare their truths.
 
     At least the share ``exact`` of those with a recorded truth must be exact. At most the share

@@ -77,7 +77,6 @@ def fickle(
     traces: Sequence[SpanExporter] = (),
     **options: Any,
 ) -> Iterator[Fickle]:
-    """Run the app ``service``, which exports to ``target``; its spans by ``traces``, if given."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_SERVICE_NAME", service)
         every = signals == "all"

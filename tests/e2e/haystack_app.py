@@ -52,7 +52,6 @@ class HandbookPipeline:
     """A pipeline that embeds, retrieves, fills a prompt and asks a model."""
 
     def __init__(self) -> None:
-        """Index the pages."""
         embed = WordEmbeddings().embed_query
         pages = [(str(page.id), page.page_content) for page in company.documents()]
         self._store = InMemoryDocumentStore(embedding_similarity_function="cosine")

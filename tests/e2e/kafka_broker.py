@@ -132,7 +132,6 @@ class Broker:
         return {"bootstrap.servers": self.address, "log_level": 0, **options}
 
     def start(self) -> None:
-        """Start the broker, and wait until it answers."""
         with (self.folder / "broker.log").open("ab") as log:
             self.processes.append(
                 subprocess.Popen(

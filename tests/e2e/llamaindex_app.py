@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.embeddings import BaseEmbedding
-from llama_index.core.llms import (
-    CompletionResponse,
-    CompletionResponseGen,
-    CustomLLM,
-    LLMMetadata,
-)
+from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.query_engine import BaseQueryEngine
@@ -73,7 +68,6 @@ class HandbookEngine:
     """A query engine over an index of the handbook."""
 
     def __init__(self) -> None:
-        """Index the pages."""
         nodes = [TextNode(id_=str(page.id), text=page.page_content) for page in company.documents()]
         self._index = VectorStoreIndex(nodes, embed_model=Words())
 

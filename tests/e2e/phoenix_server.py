@@ -82,7 +82,6 @@ class Phoenix:
 
 @contextmanager
 def served(folder: Path, **settings: str) -> Iterator[Phoenix]:
-    """Run Phoenix, with its data in ``folder``; ``settings`` are further variables."""
     port, grpc = free_ports(2)
     environment = {
         "PHOENIX_HOST": "127.0.0.1",
@@ -105,6 +104,5 @@ def served(folder: Path, **settings: str) -> Iterator[Phoenix]:
 
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
-    """Run Phoenix."""
     with served(tmp_path_factory.mktemp("phoenix")) as found:
         yield found

@@ -72,7 +72,6 @@ def running(
     environment: Mapping[str, str] | None = None,
     patience: float = PATIENCE,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``command`` during the block, which starts when ``ready`` responds."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,

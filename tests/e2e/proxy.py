@@ -114,7 +114,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def proxied(target: str) -> Iterator[Proxy]:
-    """Run a proxy in front of the server at the URL ``target``."""
     proxy = Proxy(target=target)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     with responding(handler) as url:

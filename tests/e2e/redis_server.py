@@ -26,12 +26,10 @@ class Server:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self) -> None:
-        """Start the server, and wait until it answers."""
         self.processes.append(subprocess.Popen(self.command, stdout=subprocess.DEVNULL))
         eventually(self._answers, "the server answers")
 
     def send(self, number: int) -> None:
-        """Send a signal to the server."""
         self.processes[-1].send_signal(number)
 
     def kill(self) -> None:

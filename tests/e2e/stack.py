@@ -98,7 +98,6 @@ def loaded(name: str) -> Any:
 def prometheus(
     folder: Path, gateway: Collector, *, alertmanager: str = "127.0.0.1:9", rules: Target = QUICK
 ) -> Iterator[Prometheus]:
-    """Run Prometheus with our configuration and ``rules``, every second."""
     binary = program("prometheus")
     folder.mkdir(exist_ok=True)
     config = loaded("prometheus/prometheus.yaml")
@@ -126,7 +125,6 @@ def prometheus(
 
 @contextmanager
 def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
-    """Run Alertmanager with our routing, without delays, and both receivers at ``webhook``."""
     binary = program("prometheus-alertmanager")
     folder.mkdir(exist_ok=True)
     config = loaded("alertmanager/alertmanager.yaml")

@@ -17,7 +17,6 @@ class StartedSpans(SpanProcessor):
     by_judge: list[str] = field(default_factory=list)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Record the span under its scope."""
         context = span.get_span_context()
         scope = span.instrumentation_scope
         is_own = (

@@ -33,13 +33,6 @@ def watch() -> Iterator[Watched]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The base URL of the scripted model."""
-    with common.model() as found:
-        yield found
-
-
 async def answer(url: str, found: Callable[[str], object], question: str) -> str:
     """Return the answer of an agent with a search tool."""
 

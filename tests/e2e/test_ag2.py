@@ -19,15 +19,7 @@ httpx2 = pytest.importorskip("httpx2")
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider for the agents' spans."""
     with watched() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The base URL of the scripted model."""
-    with common.model() as found:
         yield found
 
 

@@ -25,13 +25,6 @@ def watch() -> Iterator[Watched]:
         instrumentor.uninstrument()
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The base URL of the scripted model."""
-    with common.model() as found:
-        yield found
-
-
 def agent(url: str, **options: Any) -> Any:
     """Return an agent."""
     model = agno_openai.OpenAIChat(id=common.MODEL, base_url=url, api_key="app")

@@ -67,7 +67,6 @@ class Watched:
     times: dict[str, float] = field(default_factory=dict)
 
     def mark(self, what: str) -> None:
-        """Record the time of the event ``what``."""
         self.times[what] = time.monotonic()
 
     def counted(self, at_least: int) -> None:
@@ -106,14 +105,12 @@ def watching(folder: Path, signals: Signals, **options: Any) -> Iterator[Watched
 
 @pytest.fixture
 def spans_alone(tmp_path: Path) -> Iterator[Watched]:
-    """Monitor an app that exports only spans."""
     with watching(tmp_path, "traces") as found:
         yield found
 
 
 @pytest.fixture
 def with_detector(tmp_path: Path) -> Iterator[Watched]:
-    """Monitor an app that exports all signals and has a baseline of 100 turns."""
     with watching(tmp_path, "all", drift=DriftOptions(learn=100, every=10_000)) as found:
         yield found
 

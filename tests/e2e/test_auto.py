@@ -87,21 +87,18 @@ def turn_of(receiver: OtlpReceiver) -> ReceivedSpan:
 
 @pytest.fixture
 def judge() -> Iterator[ScriptedOpenAI]:
-    """A judge's server."""
     with ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]) as server:
         yield server
 
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    """The receiver of the app's exports."""
     with OtlpReceiver() as started:
         yield started
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """The app, as a file."""
     path = tmp_path / "app.py"
     path.write_text(APP)
     return path

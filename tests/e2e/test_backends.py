@@ -50,7 +50,6 @@ class Running:
     app: App
 
     def outcomes(self) -> dict[Any, int]:
-        """Return the counter of scores by what became of them."""
         points = self.app.points("rag.evaluation.backend.scores")
         return {p.attributes.get("reason", p.attributes["outcome"]): p.value for p in points}
 
@@ -61,11 +60,7 @@ def running(
 ) -> Iterator[Running]:
     """Run an application whose scores go to the service ``name``, through a proxy."""
     service = SERVICES[name]()
-    with (
-        serving(service),
-        proxied(service.url) as proxy,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with serving(service), proxied(service.url) as proxy, pytest.MonkeyPatch.context() as patch:
         proxy.fault = fault
         proxy.seconds = 0.1 if name == "langsmith" else 0.5  # which gets 1,000 requests
         settings = {

@@ -25,7 +25,6 @@ STATUS = "rag.evaluation.status"
 
 @contextmanager
 def worker(folder: Path, port: int, endpoint: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker with the offline judge, which listens at ``port`` and sends to ``endpoint``."""
     (probes,) = free_ports(1)
     command = [
         *(sys.executable, "-m", "rag_eval_otel", "serve", "--http", "off"),

@@ -39,7 +39,6 @@ class Seen:
 
     @property
     def turns(self) -> list[ReceivedSpan]:
-        """The spans that stand for a turn."""
         return [s for s in self.backend.spans() if "rag.evaluation.status" in s.attributes]
 
 
@@ -79,10 +78,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         app.providers.tracer_provider.force_flush()
         found = Seen(backend=backend, gateway=gateway)
         told = f"{BAD_TURNS} turns and a noted span"
-        eventually(
-            lambda: len(found.turns) >= BAD_TURNS and any(_noted(backend)),
-            told,
-        )
+        eventually(lambda: len(found.turns) >= BAD_TURNS and any(_noted(backend)), told)
         yield found
 
 

@@ -33,13 +33,6 @@ def watch() -> Iterator[Watched]:
     patch.undo()
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The base URL of the scripted model."""
-    with common.model() as found:
-        yield found
-
-
 def helper(url: str, found: Callable[[str], object] = common.joined) -> Any:
     """Return an agent with a search tool."""
 

@@ -65,12 +65,10 @@ def module(respond: Any) -> Callable[[str], str]:
         """The module of DSPy's tutorial."""
 
         def __init__(self) -> None:
-            """Have the other module."""
             super().__init__()
             self.respond = respond
 
         def forward(self, question: str) -> Any:
-            """Answer."""
             return self.respond(context=search_docs(question), question=question)
 
     made = Rag()

@@ -38,7 +38,6 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def chain() -> Iterator[HandbookChain]:
-    """The handbook's chain with a model that the instrumentation supports."""
     with ScriptedOpenAI(answer) as server:
         options = {"base_url": server.base_url, "api_key": "app", "max_retries": 0}
         yield HandbookChain(

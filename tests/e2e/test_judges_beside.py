@@ -32,14 +32,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(scope="module")
 def providers() -> Iterator[Providers]:
-    """A server with all providers' protocols."""
     with serving() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """The application's only event loop."""
     made = asyncio.new_event_loop()
     yield made
     made.run_until_complete(made.shutdown_asyncgens())
@@ -115,10 +113,7 @@ def _side_by_side(
 @pytest.mark.parametrize("same", ["same", "another"])
 @pytest.mark.parametrize("make", [openai_chat, anthropic_chat, ollama_chat])
 def test_no_call_of_a_chat_model_fails(
-    make: Callable[[str], Any],
-    same: str,
-    providers: Providers,
-    loop: asyncio.AbstractEventLoop,
+    make: Callable[[str], Any], same: str, providers: Providers, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Of 500 calls each by application and judge none fails, with a shared model or two."""
     llm = make(providers.url)
@@ -133,10 +128,7 @@ def test_no_call_of_a_chat_model_fails(
 @pytest.mark.parametrize("same", ["same", "another"])
 @pytest.mark.parametrize("make", [openai_embeddings, ollama_embeddings])
 def test_no_call_of_embeddings_fails(
-    make: Callable[[str], Any],
-    same: str,
-    providers: Providers,
-    loop: asyncio.AbstractEventLoop,
+    make: Callable[[str], Any], same: str, providers: Providers, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Of 500 embedding calls each by application and judge none fails."""
     embeddings = make(providers.url)

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 @pytest.fixture
 def providers() -> Iterator[Providers]:
-    """A server with all providers' protocols."""
     with serving() as found:
         yield found
 

@@ -50,7 +50,6 @@ pytestmark = pytest.mark.timeout(900 + 3 * OUTAGE + 10 * REBALANCES)
 
 @contextmanager
 def two_workers(found: Stage, *options: str, **more: str) -> Iterator[list[Worker]]:
-    """Run two workers that share the partitions."""
     with ExitStack() as stack:
         workers = [
             stack.enter_context(found.worker(name, *QUICK, *options, **more)) for name in "ab"
@@ -63,14 +62,12 @@ def two_workers(found: Stage, *options: str, **more: str) -> Iterator[list[Worke
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Run a broker for the tests of this module."""
     with serving(tmp_path_factory.mktemp("broker")) as found:
         yield found
 
 
 @pytest.fixture
 def found(broker: Broker, tmp_path: Path) -> Iterator[Stage]:
-    """Run all other parts but the workers: nothing of an earlier test comes to this one."""
     broker.ensure()
     with staged(broker, tmp_path, latency=0.02) as found:
         yield found

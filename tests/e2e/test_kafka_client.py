@@ -26,14 +26,12 @@ PARTITIONS = 6
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Run a broker for the tests of this module."""
     with serving(tmp_path_factory.mktemp("kafka")) as found:
         yield found
 
 
 @pytest.fixture
 def broker(started: Broker) -> Broker:
-    """Return the broker, which runs; the names of a test's topics and groups are its own."""
     started.ensure()
     return started
 
@@ -92,7 +90,6 @@ class Echo:
 
 @contextmanager
 def reading(broker: Broker, engine: Echo, topic: str, **options: Any) -> Iterator[KafkaSource]:
-    """Read a topic during the block, in the group of its name."""
     options = {"brokers": broker.address, "topic": topic, "group": topic, **options}
     client = Client(KafkaOptions(**options))
     source = KafkaSource(engine, client)

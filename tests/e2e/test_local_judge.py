@@ -76,13 +76,11 @@ def save_model(folder: Path, labels: Sequence[str], *, kind: str = "classifier")
 
 @pytest.fixture(scope="module")
 def nli(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An NLI model."""
     return save_model(tmp_path_factory.mktemp("nli"), NLI)
 
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cross-encoder with one label."""
     return save_model(tmp_path_factory.mktemp("reranker"), ["LABEL_0"])
 
 

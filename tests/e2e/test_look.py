@@ -27,8 +27,7 @@ MINUTES = float(os.environ.get("LOOK_MINUTES", "2"))
 RATE = max(2.0, 16.0 / MINUTES)
 """Questions a second: two, or in a shorter run so many that the rules have enough scores."""
 RULES = Target(
-    time_scale=60,
-    label_metrics=("context_relevance", "faithfulness", "response_groundedness"),
+    time_scale=60, label_metrics=("context_relevance", "faithfulness", "response_groundedness")
 )
 QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "pages.py"))["queries"]())
 ROOT = Path(__file__).parents[2]
@@ -103,7 +102,6 @@ def running_stack(folder: Path) -> Iterator[Stack]:
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    """The programs."""
     with running_stack(tmp_path) as started:
         yield started
 

@@ -64,7 +64,6 @@ class MLflow:
 
 @pytest.fixture(scope="module")
 def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MLflow]:
-    """Run MLflow."""
     folder = tmp_path_factory.mktemp("mlflow")
     (port,) = free_ports(1)
     store = f"sqlite:///{folder / 'mlflow.db'}"
@@ -86,7 +85,6 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MLflow]:
 
 @pytest.fixture
 def proxy(mlflow: MLflow, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Have the client of MLflow send to a proxy in front of it."""
     with proxied(mlflow.http) as made:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", made.url)
         monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")

@@ -39,7 +39,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def chromium() -> str:
-    """Skip the test without Chromium, before MLflow is started."""
     return program("chromium")
 
 

@@ -25,13 +25,6 @@ def watch() -> Iterator[Watched]:
         instrumentor.uninstrument()
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The base URL of the scripted model."""
-    with common.model() as found:
-        yield found
-
-
 def agent(client: Any, found: Callable[[str], object], *, api: str = "chat") -> Any:
     """Return an agent with a search tool."""
 
@@ -39,10 +32,7 @@ def agent(client: Any, found: Callable[[str], object], *, api: str = "chat") -> 
         """Search the handbook."""
         return found(query)
 
-    models = {
-        "chat": agents.OpenAIChatCompletionsModel,
-        "responses": agents.OpenAIResponsesModel,
-    }
+    models = {"chat": agents.OpenAIChatCompletionsModel, "responses": agents.OpenAIResponsesModel}
     return agents.Agent(
         name="Helper",
         instructions="Answer from the handbook.",

@@ -13,13 +13,11 @@ openai_v2 = pytest.importorskip("opentelemetry.instrumentation.openai_v2")
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, beside.Seen]:
-    """Run the 20 turns once."""
     return beside.run_beside([openai_v2.OpenAIInstrumentor()])
 
 
 @pytest.fixture(params=beside.PROTOCOLS)
 def seen(request: pytest.FixtureRequest, runs: dict[str, beside.Seen]) -> beside.Seen:
-    """The received telemetry of one protocol."""
     return runs[request.param]
 
 

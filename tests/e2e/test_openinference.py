@@ -14,13 +14,11 @@ openai = pytest.importorskip("openinference.instrumentation.openai")
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, beside.Seen]:
-    """Run the 20 turns once."""
     return beside.run_beside([langchain.LangChainInstrumentor(), openai.OpenAIInstrumentor()])
 
 
 @pytest.fixture(params=beside.PROTOCOLS)
 def seen(request: pytest.FixtureRequest, runs: dict[str, beside.Seen]) -> beside.Seen:
-    """The received telemetry of one protocol."""
     return runs[request.param]
 
 

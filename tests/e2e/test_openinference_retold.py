@@ -21,10 +21,7 @@ AT_ONCE = 2
 SETS, MOST = 5, 4  # sets of lost spans, and spans in a set
 FEW = 0.005
 
-UNTOLD = {
-    "agent_with_two_engines",
-    "two_retriever_nodes_in_parallel",
-}
+UNTOLD = {"agent_with_two_engines", "two_retriever_nodes_in_parallel"}
 """Where the retriever, or the model, of one of two tools or nodes is lost and nothing shows it.
 
 A tool whose retriever is lost looks like one that retrieves nothing, such as a calculator. If the

@@ -25,7 +25,6 @@ Found = Mapping[str, Counter[tuple[Any, ...]]]
 
 @pytest.fixture
 def proxy(phoenix: Phoenix, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Have the client of Phoenix send to a proxy in front of it."""
     with proxied(phoenix.http) as made:
         monkeypatch.setenv("PHOENIX_ENDPOINT", made.url)
         yield made

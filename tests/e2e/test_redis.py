@@ -125,11 +125,7 @@ def test_processes_exceed_a_budget_of_money_by_one_request_each(tmp_path: Path) 
     def reply(body: dict[str, Any]) -> object:
         return {**good_parts(body), "remark": "so " * words}
 
-    with (
-        OtlpReceiver() as receiver,
-        ScriptedOpenAI(reply) as judge,
-        serving(tmp_path) as server,
-    ):
+    with OtlpReceiver() as receiver, ScriptedOpenAI(reply) as judge, serving(tmp_path) as server:
         found = Stage(receiver=receiver, judge=judge)
         options = {
             "RAG_EVAL_BUDGET": "2 USD/day",

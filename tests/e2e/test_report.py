@@ -51,7 +51,6 @@ class Served(SimpleHTTPRequestHandler):
         super().__init__(*rest, **options)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        """Record the path."""
         self.asked.append(self.path)
 
 

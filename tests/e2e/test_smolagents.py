@@ -47,7 +47,6 @@ def tool(found: Callable[[str], object]) -> Any:
         output_type = "any"
 
         def forward(self, query: str) -> Any:
-            """Search."""
             return found(query)
 
     return Search()

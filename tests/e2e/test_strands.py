@@ -19,25 +19,14 @@ OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """The global provider for the agents' spans."""
     with watched() as found:
         trace.set_tracer_provider(found.provider)
         yield found
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The base URL of the scripted model."""
-    with common.model() as found:
-        yield found
-
-
 def blocks(question: str) -> dict[str, Any]:
     """Return pages as blocks of content."""
-    return {
-        "status": "success",
-        "content": [{"text": text} for text in common.pages(question)],
-    }
+    return {"status": "success", "content": [{"text": text} for text in common.pages(question)]}
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,11 @@ pytestmark = pytest.mark.filterwarnings(  # a warning of the instrumentation
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, beside.Seen]:
-    """Run the 20 turns once."""
     return beside.run_beside([langchain.LangchainInstrumentor(), openai.OpenAIInstrumentor()])
 
 
 @pytest.fixture(params=beside.PROTOCOLS)
 def seen(request: pytest.FixtureRequest, runs: dict[str, beside.Seen]) -> beside.Seen:
-    """The received telemetry of one protocol."""
     return runs[request.param]
 
 

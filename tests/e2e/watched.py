@@ -46,7 +46,6 @@ class Told:
     asks: tuple[Any, ...] = ()
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return ``sample`` as the score's explanation."""
         del ask, embed
         contexts = [passage.text for passage in sample.contexts]
         told = json.dumps([sample.question, contexts, sample.answer], ensure_ascii=False)
@@ -57,12 +56,10 @@ class PassedOn(SpanProcessor):
     """A span processor in the exporters' place that records arriving spans."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.spans: list[tuple[int, int]] = []
         self._changed = Condition()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Note the span."""
         assert span.context is not None
         with self._changed:
             self.spans.append((span.context.trace_id, span.context.span_id))
@@ -80,13 +77,11 @@ class StoppableJudge:
     model = "stoppable"
 
     def __init__(self) -> None:
-        """Begin with answering."""
         self._judge = good_judge()
         self._open: Future[None] = Future()
         self._open.set_result(None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer when it is not stopped."""
         await asyncio.wrap_future(self._open)
         return await self._judge.reply(tasks)
 

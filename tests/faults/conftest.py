@@ -35,7 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def _row(request: pytest.FixtureRequest) -> None:
-    """Store the row and the expectation of each marker ``fault`` in the test's report."""
     for marker in request.node.iter_markers("fault"):
         told = {"row": str(marker.args[0]), "expected": marker.kwargs["expected"]}
         request.node.user_properties.append(("fault", json.dumps(told)))
@@ -43,8 +42,6 @@ def _row(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
-    """Return a function that records a figure: ``measured("failed requests", 5)``."""
-
     def record(name: str, value: object) -> None:
         request.node.user_properties.append(("measured", json.dumps([name, str(value)])))
 

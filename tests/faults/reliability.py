@@ -96,7 +96,6 @@ and what is scored under overload depend on the machine.
 
 
 def page(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return the Markdown page for ``results``; a row without a test says so."""
     order = {row: i for i, row in enumerate(ROWS)}
     ordered = sorted(results, key=lambda one: order[one["row"]])
     by_row = {row: list(tests) for row, tests in groupby(ordered, key=lambda one: one["row"])}

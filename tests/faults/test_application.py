@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,9 +20,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from apps.parts import rag
 from drifts import Backend
-from live import answered, attached
+from live import Invariants, Measured, answered, attached
 from openai_server import ScriptedOpenAI
 from pipeline import good_judge
+from processes import environment, ran
 from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.live.scorer import seconds_since
 from rag_eval_otel.testing import FakeJudge
@@ -31,10 +31,6 @@ from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Replies
 from support import good_parts
 
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
-
-TESTS = Path(__file__).parents[1]
 HOUR = 3_600 * 10**9
 
 
@@ -68,7 +64,6 @@ class Refusing(InMemorySpanExporter):
     refused = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Count the spans, and say that they were not taken."""
         self.refused += len(spans)
         return SpanExportResult.FAILURE
 
@@ -96,11 +91,9 @@ class Failing(SpanProcessor):
     """A span processor whose flush returns ``result``, or raises it."""
 
     def __init__(self, result: object) -> None:
-        """Keep the result."""
         self.result = result
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return or raise the result."""
         if isinstance(self.result, Exception):
             raise self.result
         return self.result  # type: ignore[return-value]
@@ -150,23 +143,16 @@ def test_fault_30_the_wall_clock_jumps(jump: int, when: str, measured: Measured)
 def test_fault_31_the_cache_of_scores_cannot_be_written(measured: Measured, tmp_path: Path) -> None:
     """A process whose files may not grow beyond 64 kB scores all rows."""
     script = """
-import resource, sys
+import os, resource
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.types import Sample
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 rows = [Sample(question=f"Who founded {i}?", contexts=["Ada founded it." * 20], answer=f"Ada {i}.")
         for i in range(200)]
-result = evaluate_dataset(rows, cache=sys.argv[1])
+result = evaluate_dataset(rows, cache=os.environ["CACHE"])
 print(sum(len(row.evaluation.scores) for row in result.rows))
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "scores.db")],
-        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
+    ended = ran(script, CACHE=str(tmp_path / "scores.db"))
     warnings = ended.stderr.count("cannot be written")
     measured("scores of 200 rows, warnings", (ended.stdout.strip(), warnings))
     assert int(ended.stdout) == 200 * 4
@@ -227,12 +213,10 @@ class Chameleon:
     model = "chameleon"
 
     def __init__(self) -> None:
-        """Begin at the first name."""
         self._judge = FakeJudge(lambda _: {"rating": 2})
         self._names = 0
 
     async def reply(self, tasks: Any) -> Replies:
-        """Answer as model number so and so."""
         self._names += 1
         replies = await self._judge.reply(tasks)
         return Replies(parts=replies.parts, model=f"m-{self._names}", usage=replies.usage)
@@ -298,13 +282,8 @@ with attached(judge=Slow(good_answers), hold_seconds=4.0) as app:
 @pytest.mark.fault(22, expected="all turns are scored after the thaw, none times out")
 def test_fault_22_a_frozen_process_goes_on(measured: Measured) -> None:
     """20 turns wait for scores, at most 4 s; the process is stopped for 8 s."""
-    paths = os.pathsep.join((str(TESTS), str(TESTS.parent)))
-    with subprocess.Popen(
-        [sys.executable, "-c", FROZEN],
-        env={**os.environ, "PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command = [sys.executable, "-c", FROZEN]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "go\n"
         process.send_signal(signal.SIGSTOP)

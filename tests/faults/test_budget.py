@@ -32,12 +32,10 @@ METRIC = Guideline(guidelines="It is polite.", name="polite")
 
 
 def sample(number: int) -> Sample:
-    """Return a sample whose requests differ from those of other samples."""
     return Sample(question=f"Who is {number}?", contexts=["Ada."], answer=f"Ada {number}.")
 
 
 async def judged(judge: OpenAIJudge, budget: Budget, numbers: range) -> list[Any]:
-    """Evaluate samples one after the other; return the reasons for missing scores."""
     reasons = []
     for number in numbers:
         found = await aevaluate(
@@ -48,8 +46,6 @@ async def judged(judge: OpenAIJudge, budget: Budget, numbers: range) -> list[Any
 
 
 def in_threads(server: ScriptedOpenAI, budget: Budget, each: int, retries: int = 0) -> list[Any]:
-    """Evaluate ``each`` samples in each of 64 threads; return the reasons for missing scores."""
-
     def run(thread: int) -> list[Any]:
         judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=retries)
         return asyncio.run(judged(judge, budget, range(thread * each, (thread + 1) * each)))
@@ -59,7 +55,6 @@ def in_threads(server: ScriptedOpenAI, budget: Budget, each: int, retries: int =
 
 
 def passed(_: dict[str, Any]) -> object:
-    """Return the judge's reply to the guideline."""
     return {"guideline": True}
 
 
@@ -137,14 +132,12 @@ def test_fault_38_a_budget_of_money_holds_with_64_threads(
 
 
 def turns_of(app: App, count: int) -> None:
-    """Make ``count`` turns one after the other, each evaluated before the next."""
     for number in range(count):
         app.turn(number)
         app.handle.flush()
 
 
 def live(server: ScriptedOpenAI, **options: Any) -> Any:
-    """Attach a pipeline with a judge behind ``server``."""
     judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0)
     return attached(judge=judge, embedder=OnesEmbedder(), metrics=[METRIC], drift=False, **options)
 
@@ -154,10 +147,7 @@ def test_fault_38_turns_beyond_the_budget_are_dropped(
     check_invariants: Callable[..., None], measured: Callable[[str, object], None]
 ) -> None:
     """Their spans say skipped, the counter says budget, and the gauge says that nothing is left."""
-    with (
-        ScriptedOpenAI(passed) as server,
-        live(server, budget="3 requests/day") as app,
-    ):
+    with ScriptedOpenAI(passed) as server, live(server, budget="3 requests/day") as app:
         turns_of(app, 5)
         check_invariants(app, turns=5, spans=15)
         assert app.counted() == {("scored", None): 3, ("skipped", "budget"): 2}
@@ -200,15 +190,4 @@ def test_fault_38_turns_beyond_the_budget_are_scored_offline(
 
 
 def gauge(app: App, name: str) -> dict[Any, Any]:
-    """Return the values of a gauge of the pipeline, by limit."""
-    data = app.reader.get_metrics_data()
-    assert data is not None
-    points = [
-        point
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        if metric.name == name
-        for point in metric.data.data_points
-    ]
-    return {(point.attributes or {})["limit"]: point.value for point in points}  # type: ignore[union-attr]
+    return {point.attributes["limit"]: point.value for point in app.points(name)}

@@ -1,15 +1,10 @@
 """Faults of the application's spans."""
 
-from collections.abc import Callable
-
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from live import attached
-
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
+from live import Invariants, Measured, attached
 
 
 @pytest.mark.fault(40, expected="no scores, no error, nothing exported")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import format_trace_id
 
 from hostile import naive
-from live import App, attached, remote
+from live import App, Invariants, Measured, attached, remote
 from openai_server import HttpReply, ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
 from pipeline import good_answers, running
@@ -29,14 +29,11 @@ from rag_eval_otel.types import Sample
 from rag_eval_otel.untrusted import suspicions
 from support import good_parts, names_asked, text_asked
 
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 TURNS = 10
 CLEAN_END = naive.strict(naive.request_about("answer", naive.CLEAN["answer"]))["end"]
 
 
 def make_turn(app: App, *, context: str, answer: str) -> None:
-    """Record a turn with these texts, from start to end."""
     question = "Who founded the company?"
     chain = app.step("CHAIN", **{"input.value": question, "output.value": answer})
     document = {"retrieval.documents.0.document.content": context}
@@ -48,7 +45,6 @@ def make_turn(app: App, *, context: str, answer: str) -> None:
 
 
 def broken(text: str) -> str:
-    """Fail, with the text in the message."""
     raise KeyError(text)
 
 
@@ -70,7 +66,6 @@ def test_fault_27_a_redaction_function_raises(
 
 
 def obedient(body: Mapping[str, Any]) -> dict[str, int]:
-    """Answer as a judge that gives the best rating if an order outside the texts misleads it."""
     rating = 2 if naive.strict(text_asked(body))["end"] != CLEAN_END else 0
     return dict.fromkeys(names_asked(body), rating)
 
@@ -124,15 +119,7 @@ def test_fault_34_answers_without_content(measured: Measured) -> None:
         found = asyncio.run(aevaluate(sample, ["direct_relevancy"], judge=judge))
         return found["direct_relevancy"].value, len(judge.requests)
 
-    keys = (
-        "",
-        " ",
-        ":",
-        "...",
-        "Thought process:",
-        "Let's solve this step by step.",
-        "Solution:",
-    )
+    keys = ("", " ", ":", "...", "Thought process:", "Let's solve this step by step.", "Solution:")
     assert {score(key) for key in keys} == {(0.0, 0)}
     assert {asked for _, asked in map(score, ("Paris", "42", "Yes"))} == {1}
     measured("answers without content that reached the judge", f"0 of {len(keys)}")
@@ -143,7 +130,6 @@ KEY = "sk-live-0123456789abcdef"
 
 
 def quoting(body: Mapping[str, Any], status: int) -> HttpReply:
-    """Refuse a request, quoting its key and its first text."""
     parts = naive.strict(text_asked(body))
     quoted = next(text for name, text in parts.items() if name != "tasks")
     return HttpReply(status=status, body={"error": {"message": f"{KEY}: bad: '{quoted}'"}})

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from drifts import Backend
+from live import Measured
 from rag_eval_otel.types import Evaluation, Score, SpanRef
 
-Measured = Callable[[str, object], None]
 EVIDENCE = "rag.evaluation.drift.log10_evidence"
 RULES = Path(__file__).parents[2] / "collector" / "prometheus"
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import attached
-from pipeline import GatedJudge
+from live import GatedExporter, Invariants, Measured, attached
 from processes import PATIENCE, stage
-
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
 
@@ -31,7 +25,6 @@ KILLED = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)"
 
 
 def measure(measured: Measured, name: str, script: str, *, turns: int, **variables: str) -> int:
-    """Run ``script``, which makes ``turns`` turns; assert that all are scored and exported once."""
     with stage(latency=0.1) as found:
         status, _, errors = found.run(TURNS + script, **variables)
         statuses, children = found.statuses(), len(found.spans("child"))
@@ -83,10 +76,7 @@ ENDINGS = {
         "thread = threading.Thread(target=lambda: (made(20), sys.exit())); thread.start()",
         0,
     ),
-    "asyncio.run": (
-        "async def main(): made(10)\nasyncio.run(main()); asyncio.run(main())",
-        0,
-    ),
+    "asyncio.run": ("async def main(): made(10)\nasyncio.run(main()); asyncio.run(main())", 0),
 }
 
 
@@ -174,9 +164,7 @@ asyncio.run(main())
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
-def test_fault_24_sigterm_while_the_exporter_hangs_or_the_option_is_off(
-    measured: Measured,
-) -> None:
+def test_fault_24_sigterm_while_the_exporter_hangs_or_the_option_is_off(measured: Measured) -> None:
     """The limit holds whatever the exporter does; with ``off`` the signal ends the process."""
     hung = """
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -249,44 +237,22 @@ def test_fault_25_turns_end_while_the_provider_shuts_down(
         measured("turns counted", f"{sum(app.counted().values())} of 640")
 
 
-class HungExporter(InMemorySpanExporter):
-    """Export nothing until `go_on` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.go_on = threading.Event()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Wait, then keep the spans."""
-        self.go_on.wait(PATIENCE)
-        return super().export(spans)
-
-
 @pytest.mark.slow
 @pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
 def test_fault_flush_with_an_exporter_that_hangs(measured: Measured) -> None:
     """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""
-    exporter = HungExporter()
+    exporter = GatedExporter()
+    exporter.close()
     with attached(exporter=InMemorySpanExporter()) as app:
         app.provider.add_span_processor(BatchSpanProcessor(exporter))
         app.turn()
         assert app.handle.flush(PATIENCE / 400) is False
         assert app.provider.force_flush(200) is False
         app.handle.shutdown(0.2)
-        exporter.go_on.set()
+        exporter.open()
         app.provider.force_flush()
         assert len(exporter.get_finished_spans()) == 3
         measured("flush, force_flush", "False")
-
-
-def test_judges_that_wait_do_not_delay_a_flush() -> None:
-    """A flush returns False when its time is up, and the scores come later."""
-    judge = GatedJudge()
-    with attached(judge=judge) as app:
-        app.turn()
-        assert app.handle.flush(0.1) is False
-        judge.open()
-        assert app.handle.flush()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import questions
-from live import STATUS, App, attached
+from live import STATUS, App, Invariants, Measured, attached
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import Config
 from rag_eval_otel.embed import OpenAIEmbedder
@@ -29,8 +29,6 @@ from rag_eval_otel.metrics import metric
 from rag_eval_otel.types import Evaluation
 from support import good_parts, names_asked
 
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
 Answer = Callable[[dict[str, Any]], object]
 
 SECRET = "sk-not-to-be-shown"
@@ -45,13 +43,11 @@ class LiveJudge(OpenAIJudge):
     live: Endpoint
 
     def with_endpoint(self, endpoint: Endpoint) -> LiveJudge:
-        """Remember the endpoint."""
         self.live = endpoint
         return super().with_endpoint(endpoint)
 
     @property
     def state(self) -> EndpointState:
-        """The state of the endpoint in live scoring."""
         return self.live.state
 
 
@@ -72,14 +68,12 @@ def scoring(
 
 
 def run_turns(app: App, number: int, first: int = 0) -> None:
-    """Record so many turns, and wait for their scores."""
     for i in range(first, first + number):
         app.turn(i)
     assert app.handle.flush(120)
 
 
 def scored(app: App) -> int:
-    """Return the number of turns with scores."""
     return sum(count for (outcome, _), count in app.counted().items() if outcome == "scored")
 
 
@@ -102,7 +96,6 @@ def counted_attempts(judge: LiveJudge) -> tuple[list[str], list[str]]:
 
 
 def always(reply: object) -> Answer:
-    """Return a function that gives every request ``reply``."""
     return lambda _: reply
 
 
@@ -137,15 +130,12 @@ class Clock:
     """A clock that only sleeping advances."""
 
     def __init__(self) -> None:
-        """Start at 0."""
         self.now = 0.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Advance the time."""
         self.now += seconds
 
 
@@ -371,10 +361,7 @@ def test_fault_07_a_wrong_key_or_model(
     ids=["prose", "cut off", "refused", "empty"],
 )
 def test_fault_09_replies_without_an_answer(
-    content: str,
-    measured: Measured,
-    check_invariants: Invariants,
-    caplog: pytest.LogCaptureFixture,
+    content: str, measured: Measured, check_invariants: Invariants, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A judge that talks about something else is as good as down."""
     with scoring(always(content), concurrency=1) as (app, judge, server):
@@ -461,7 +448,6 @@ def test_fault_embedder_down(measured: Measured, check_invariants: Invariants) -
 
 
 def memory() -> float:
-    """Return the resident memory of this process in MB."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1000

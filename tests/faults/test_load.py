@@ -11,21 +11,17 @@ from typing import Any
 
 import pytest
 
-from live import App, attached, said
+from live import App, Invariants, Measured, attached, said
 from pipeline import GatedJudge, OnesEmbedder, good_answers, good_judge
 from rag_eval_otel import Evaluation, Sample, Score
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge, ManualClock
 from rag_eval_otel.types import Replies
 
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
-
 PATIENCE = 60.0
 
 
 def wait_until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
-    """Wait until ``is_so()``, for as long as a slow machine may take."""
     give_up = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < give_up
@@ -33,7 +29,6 @@ def wait_until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
 
 
 def recorded(app: App, number: int) -> None:
-    """Record turn ``number`` on a span of its own, with texts of its own."""
     attributes = {
         "rag.question": f"Who founded company number {number}?",
         "rag.contexts": [said(number)],
@@ -42,34 +37,27 @@ def recorded(app: App, number: int) -> None:
     app.provider.get_tracer("app").start_span("turn", attributes=attributes).end()
 
 
-# --- overload -------------------------------------------------------------------------------------
-
-
 class SteppingJudge:
     """A judge that answers about one more turn at each `step`; ``asked`` has the questions."""
 
     model = "stepping"
 
     def __init__(self) -> None:
-        """Answer about none yet."""
         self.asked: list[str] = []
         self._gates: list[Future[None]] = []
         self._judge = good_judge()
         self._is_open = False
 
     def step(self) -> None:
-        """Let the requests about the last question be answered."""
         self._gates[-1].set_result(None)
 
     def open(self) -> None:
-        """Let all requests be answered."""
         self._is_open = True
         for gate in self._gates:
             if not gate.done():
                 gate.set_result(None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Wait for a step, and answer."""
         question = tasks[0].text("question")
         if question not in self.asked:
             self._gates.append(Future())
@@ -181,18 +169,13 @@ def test_fault_16_roots_that_never_end(measured: Measured) -> None:
     assert counted["skipped", "evicted"] >= 3000 - 1024
 
 
-# --- repeated turns -------------------------------------------------------------------------------
-
-
 class CountingEmbedder(OnesEmbedder):
     """Counts its requests."""
 
     def __init__(self) -> None:
-        """Start at none."""
         self.requests = 0
 
     async def embed(self, texts: Sequence[str]) -> Any:
-        """Count, and return ones."""
         self.requests += 1
         await asyncio.sleep(0.01)
         return await super().embed(texts)
@@ -223,9 +206,6 @@ def test_fault_17_identical_turns_share_one_evaluation(
     assert requests[1] == requests[0]
 
 
-# --- parts that block the event loop --------------------------------------------------------------
-
-
 class Blocking:
     """A metric, a sink and a judge that block the thread that calls them."""
 
@@ -235,7 +215,6 @@ class Blocking:
     asks = ()
 
     def __init__(self) -> None:
-        """Block later."""
         self.entered, self.go_on = 0, threading.Event()
 
     def _block(self) -> None:
@@ -243,17 +222,14 @@ class Blocking:
         assert self.go_on.wait(PATIENCE)
 
     async def measure(self, _sample: Sample, _ask: Any, _embed: Any) -> Score:
-        """Block as a metric."""
         self._block()
         return Score(name=self.name, value=1.0)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Block as a judge."""
         self._block()
         return await good_judge().reply(tasks)
 
     def __call__(self, _: Evaluation) -> None:
-        """Block as a sink."""
         self._block()
 
 

@@ -12,7 +12,6 @@ PAGE = FOLDER.parents[1] / "docs" / "dev" / "reliability.md"
 
 
 def marked() -> Iterator[tuple[str, str]]:
-    """Yield the row of each marker ``fault`` in this folder, and the name of its test."""
     for path in FOLDER.glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):

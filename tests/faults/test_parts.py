@@ -22,47 +22,37 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import format_trace_id
 
 from apps.parts import rag
-from live import App, attached, remote
+from live import App, Invariants, Measured, attached, remote
+from parallel import at_once
 from rag_eval_otel.errors import JudgeError, JudgeTransportError
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Sample
 
-Measured = Callable[[str, object], None]
-Invariants = Callable[..., None]
-
 PATIENCE = 60.0
 
 
 def drain(app: App) -> None:
-    """Wait until all spans have left with their scores; a flush alone waits for five seconds."""
     app.pipeline.submit_ended()
     assert app.pipeline.store.wait_left(2 * PATIENCE)
     app.handle.flush(PATIENCE)
 
 
-# --- metrics and sinks of the application ---------------------------------------------------------
-
-
 def raising(sample: Sample) -> float:
-    """Fail, with a text of the turn in the message."""
     raise ZeroDivisionError(sample.answer)
 
 
 async def hanging(_: Sample) -> float:
-    """Never return."""
     await asyncio.Event().wait()
     return 1.0
 
 
 def text(_: Sample) -> Any:
-    """Return a string in place of a number."""
     return "0.5"
 
 
 def coroutine(_: Sample) -> Any:
-    """Return another coroutine in place of a number."""
     return hanging
 
 
@@ -91,9 +81,6 @@ def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
     measured(f"reason of the metric {bad.__name__}", *reasons)
 
 
-# --- callbacks ------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.fault(28, expected="64 threads with nested chains: one evaluation for each root run")
 def test_fault_28_nested_chains_in_64_threads(
@@ -110,11 +97,7 @@ def test_fault_28_nested_chains_in_64_threads(
             together.wait(PATIENCE)
             outer.invoke("When was Borealis Kites founded?", callbacks)
 
-        threads = [threading.Thread(target=work) for _ in range(64)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
+        at_once(*[work] * 64)
         drain(app)
         check_invariants(app, turns=64)
         evaluated = sum(app.scored_spans().values())
@@ -122,14 +105,10 @@ def test_fault_28_nested_chains_in_64_threads(
     assert evaluated == 64
 
 
-# --- exporters ------------------------------------------------------------------------------------
-
-
 # --- parents and sampling -------------------------------------------------------------------------
 
 
 def turn_below(app: App, context: Context) -> None:
-    """Record a turn whose first span starts in ``context``."""
     request = app.provider.get_tracer("web").start_span("request", context=context)
     app.turn(1, request)
     request.end()
@@ -169,9 +148,6 @@ def test_fault_40_spans_that_are_not_exported(
         assert not app.scored_spans()
     measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
     assert not [outcome for outcome, _ in counted if outcome == "scored"]
-
-
-# --- logs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault("logs", expected="each outage of a judge is in the log, and each end of one")

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from e2e.redis_server import serving
+from live import Measured
 from processes import PATIENCE, Stage, stage
 
 REQUESTS = 40
-Measured = Callable[[str, object], None]
 SCORED = "all turns scored and exported once"
 pytestmark = [
     pytest.mark.slow,
@@ -30,20 +30,17 @@ pytestmark = [
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
-    """Skip the test if one of ``modules`` is not installed."""
     missing = [name for name in modules if find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 def until(is_done: Callable[[], bool]) -> None:
-    """Wait until ``is_done()``."""
     deadline = time.monotonic() + PATIENCE
     while not is_done():
         assert time.monotonic() < deadline
@@ -63,13 +60,11 @@ def answers(port: int) -> bool:
 
 
 def ask(port: int, times: int) -> None:
-    """Make ``times`` requests."""
     for _ in range(times):
         until(lambda: answers(port))
 
 
 def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str]:
-    """Send a signal; return the exit status and what the process wrote to stderr."""
     process.send_signal(number)
     _, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, errors
@@ -88,9 +83,6 @@ def all_scored(found: Stage, made: int, errors: str) -> str:
     return f"{made} of {made}"
 
 
-# --- ASGI -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.fault(24, expected=SCORED)
 @needs("uvicorn")
 @pytest.mark.parametrize("workers", [1, 2])
@@ -106,8 +98,6 @@ def test_fault_24_uvicorn_and_sigterm(measured: Measured, workers: int) -> None:
         assert status == -signal.SIGTERM
 
 
-# --- gunicorn -------------------------------------------------------------------------------------
-
 WORKERS = {
     "sync": (),
     "gthread": ("--threads", "4"),
@@ -117,7 +107,6 @@ WORKERS = {
 
 
 def gunicorn(port: int, *options: str, app: str = "wsgi") -> tuple[str, ...]:
-    """Return the arguments of Python that serve the application with two workers."""
     serve = "import sys; from gunicorn.app.wsgiapp import run; sys.exit(run())"
     bind = ("--bind", f"127.0.0.1:{port}", "--workers", "2", "--graceful-timeout", "100")
     return ("-c", serve, f"served:{app}", *bind, "--timeout", "100", *options)
@@ -168,9 +157,6 @@ def test_fault_22_gunicorn_replaces_its_workers(measured: Measured) -> None:
     assert status == 0
 
 
-# --- Celery ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.fault(21, expected=SCORED)
 @needs("celery")
 @pytest.mark.parametrize(
@@ -203,8 +189,6 @@ def test_fault_21_celery_prefork(
         )
     assert status == 0
 
-
-# --- multiprocessing, gevent, notebooks -----------------------------------------------------------
 
 SPAWNED = """
 import multiprocessing

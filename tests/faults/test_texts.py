@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -19,23 +17,21 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from live import attached
 from long_texts import TEXTS, attributes_of, by_spans
 from otlp_receiver import OtlpReceiver
+from processes import environment
 from rag_eval_otel.judge.lexical import LexicalJudge
 from wires import add_attributes, request_with
 
 WAIT = 0.2  # the longest wait of another thread in seconds
 TRIES = 3  # on a busy machine, a thread waits for others, too; not each time
 PATIENCE = 120.0
-_TESTS = Path(__file__).parents[1]
 
 
 @contextmanager
 def python(*command: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    """Run ``python`` with the arguments ``command``; kill it at the end."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
-    env = {**kept, "PYTHONPATH": os.pathsep.join([str(_TESTS), str(_TESTS.parent)]), **more}
+    kept = {k: v for k, v in environment(**more).items() if not k.startswith("COV")}
     with subprocess.Popen(
         [sys.executable, *command],
-        env=env,
+        env=kept,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,7 +68,6 @@ def test_no_text_stops_the_threads_of_the_application(way: str) -> None:
 
 
 def spans_of(number: int, name: str) -> list[Span]:
-    """Return the spans of a turn with the text called ``name``, in the trace ``number``."""
     made = []
     for i, (kind, values) in enumerate(attributes_of(TEXTS[name]), start=1):
         is_root = kind == "chain"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Measured = Callable[[str, object], None]
+from live import Measured
+from processes import ran
 
-TESTS = Path(__file__).parents[1]
 MOST_MB = 64
 pytestmark = [
     pytest.mark.slow,
@@ -56,15 +52,7 @@ def turn(number):
 
 def run(script: str) -> dict[str, Any]:
     """Run ``script`` after the parts that all scripts share; return what it printed as JSON."""
-    paths = os.pathsep.join((str(TESTS), str(TESTS.parent)))
-    done = subprocess.run(
-        [sys.executable, "-c", PARTS + script],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-    )
+    done = ran(PARTS + script)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -7,11 +7,12 @@ import logging
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from live import Measured
 from otlp_receiver import OtlpReceiver, _Verdict
 from rag_eval_otel.config import Config
 from rag_eval_otel.worker.engine import Engine
@@ -26,7 +27,6 @@ from worker.test_engine import STATUS, worker
 from worker.test_kafka import DEAD, message_of, running
 from worker.test_receiver import BOMB, MEGABYTE, ONE, Intake, post
 
-Measured = Callable[[str, object], None]
 WAIT = 60.0  # seconds; never waited for unless something is broken
 
 

@@ -22,37 +22,13 @@ from rag_eval_otel.types import Evaluation, Label, Score
 PROBABILITY = "rag.evaluation.sampling.probability"
 
 
-class Collected:
-    """A sink that keeps the evaluations."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.evaluations: list[Evaluation] = []
-
-    def __call__(self, evaluation: Evaluation) -> None:
-        """Keep."""
-        self.evaluations.append(evaluation)
-
-
 def named_judge() -> FakeJudge:
-    """Return a judge that is content with everything, and is not the offline judge."""
     return FakeJudge(good_answers, model="paid")
 
 
 def offline_evaluation(label: Label | None) -> Evaluation:
-    """Return an offline evaluation with this label."""
     scores = () if label is None else (Score(name="f", value=0.5, label=label),)
     return Evaluation(scores=scores, judge="lexical")
-
-
-def test_probabilities_are_those_of_the_sample() -> None:
-    """A turn is chosen if its sampling point is below its probability, and carries the latter."""
-    admission = Admission(sample_rate=0.3)
-    for trace_id in range(200):
-        found = admission.draw(trace_id)
-        assert found == (
-            Sampling(probability=0.3) if sampling_point(trace_id) < 0.3 else "sample_rate"
-        )
 
 
 def test_a_rate_of_0_turns_scoring_off_also_for_errors() -> None:
@@ -92,7 +68,6 @@ def test_the_uniform_part_is_what_the_rate_alone_would_have_chosen(
 
 
 def turn_with(metadata: Mapping[str, Any], *, error: str | None = None) -> Turn:
-    """Return a turn whose chain has ``metadata``, and whose retrieval failed with ``error``."""
     plain = turn()
     return replace(
         plain,
@@ -139,11 +114,7 @@ def test_feedback(feedback: object, expected: str) -> None:
     assert facts_of(turn_with({"feedback": feedback}), [])["feedback"] == (expected,)
 
 
-# --- whole pipelines ------------------------------------------------------------------------------
-
-
 def probabilities(spans: list[ReceivedSpan]) -> Counter[Any]:
-    """Count spans by status and probability."""
     return Counter(
         (span.attributes.get("rag.evaluation.status"), span.attributes.get(PROBABILITY))
         for span in spans
@@ -167,17 +138,6 @@ def test_every_evaluated_turn_carries_its_probability(source: Source) -> None:
         }
         events = [e for e in app.receiver.logs() if e.event_name == "gen_ai.evaluation.result"]
         assert {event.attributes[PROBABILITY] for event in events} == {0.5}
-
-
-def test_a_disabled_sdk_disables_the_cascade_and_the_rules(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """`OTEL_SDK_DISABLED` wins over options that ask for evaluations."""
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    rules = [{"match": {"route": "*"}, "rate": 1}]
-    with running(cascade=LexicalJudge(), sample_rate=rules) as app:
-        assert app.handle.flush()
-        assert app.handle.stats.turns == {}
 
 
 def test_rules_see_the_route_of_the_request() -> None:
@@ -213,8 +173,12 @@ def test_rules_see_the_route_of_the_request() -> None:
 @SOURCES
 def test_a_cascade_scores_all_turns_offline_and_a_sample_with_the_judge(source: Source) -> None:
     """Each turn is counted once; its span has offline scores, and in the sample both judges'."""
-    judge, sink = named_judge(), Collected()
-    options: dict[str, Any] = {"judge": judge, "cascade": LexicalJudge(), "sinks": [sink]}
+    judge, evaluations = named_judge(), list[Evaluation]()
+    options: dict[str, Any] = {
+        "judge": judge,
+        "cascade": LexicalJudge(),
+        "sinks": [evaluations.append],
+    }
     with running(sample_rate=0.25, source=source, **options) as app:
         names = app.run_turns(40)
         assert app.handle.flush()
@@ -239,7 +203,7 @@ def test_a_cascade_scores_all_turns_offline_and_a_sample_with_the_judge(source: 
             if event.attributes.get("gen_ai.evaluation.name") == "faithfulness"
         )
         assert events == {("lexical", True): 40, ("paid", False): by_judge["paid"]}
-    assert len(sink.evaluations) == 40
+    assert len(evaluations) == 40
 
 
 def test_the_budget_of_a_cascade_limits_the_judge_alone() -> None:

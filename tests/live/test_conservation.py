@@ -24,8 +24,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import Span
 
-from live import KIND, App, answered, attached, generated, retrieved
+from live import KIND, App, answered, attached, generated, points_of, retrieved
 from openai_server import HttpReply, ScriptedOpenAI
+from parallel import forking
 from rag_eval_otel import Evaluation, Handle, OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.config import ConfigOptions
 from runs import run_chain
@@ -41,11 +42,9 @@ class Recorder(SpanProcessor):
     """The application's own span processor, which counts the spans that reach it."""
 
     def __init__(self) -> None:
-        """Begin with no spans."""
         self.ended: list[tuple[int, int]] = []
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep the ids of the span."""
         assert span.context is not None
         self.ended.append((span.context.trace_id, span.context.span_id))
 
@@ -58,7 +57,6 @@ class FlakySink:
     seen: list[Evaluation] = field(default_factory=list)
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Keep the evaluation, or raise an error after that."""
         self.seen.append(evaluation)
         if self.every and len(self.seen) % self.every == 0:
             msg = "a sink that fails"
@@ -69,17 +67,14 @@ class Faults:
     """The replies of the server of judge and embedder, in the present ``mode``."""
 
     def __init__(self, rng: random.Random) -> None:
-        """Answer well at first."""
         self.mode = "good"
         self._rng = random.Random(rng.random())
         self._lock = threading.Lock()
 
     def chat(self, body: dict[str, Any]) -> object:
-        """Return the reply of the judge."""
         return self._bad() or good_parts(body)
 
     def embed(self, text: str) -> Sequence[float] | HttpReply:
-        """Return the reply of the embedder."""
         return self._bad() or [1.0, float(len(text))]
 
     def _bad(self) -> HttpReply | None:
@@ -99,7 +94,6 @@ class Faults:
 
 
 def chosen_options(rng: random.Random) -> dict[str, Any]:
-    """Return random options that fit together."""
     rules: list[Any] = [{"match": {"route": "/ask"}, "rate": 0.4}]
     some: dict[str, Sequence[Any]] = {
         "metrics": (("default",), ("default",), ("dual",), ("faithfulness",)),
@@ -109,10 +103,7 @@ def chosen_options(rng: random.Random) -> dict[str, Any]:
             *("2 turns/minute", "1 turns/hour, 5 requests/minute"),
             *("2000 tokens/day", "2 USD/day", "60 requests/day"),
         ),
-        "sample_rate": (
-            *(1.0, 1.0, 1.0, 0.5, 0.0),
-            *(rules, [*rules, {"rate": 0.5}]),
-        ),
+        "sample_rate": (*(1.0, 1.0, 1.0, 0.5, 0.0), *(rules, [*rules, {"rate": 0.5}])),
         "max_held": (*[1024] * 8, 1, 3),
         "concurrency": (16, 4, 1),
         "hold_seconds": (60, 60, 0.5, 0.02, 0),
@@ -131,7 +122,6 @@ def chosen_options(rng: random.Random) -> dict[str, Any]:
 
 
 def failing_redaction(text: str) -> str:
-    """Raise for some texts."""
     if "3" in text:
         msg = "cannot redact"
         raise ValueError(msg)
@@ -142,7 +132,6 @@ class Application:
     """An instrumented application that counts its turns and its spans."""
 
     def __init__(self, rng: random.Random, server: ScriptedOpenAI, faults: Faults) -> None:
-        """Instrument a provider whose processor counts the spans."""
         self.rng = rng
         self.faults = faults
         self.recorder = Recorder()
@@ -184,19 +173,16 @@ class Application:
         self._lock = threading.Lock()
 
     def start(self, name: str, parent: Span | None, attributes: Mapping[str, Any]) -> Span:
-        """Start a span, and count it."""
         span = self.tracer.start_span(name, context=App.below(parent), attributes=attributes)
         with self._lock:
             self.started.append(span)
         return span
 
     def found(self, turns: int = 1) -> None:
-        """Count turns, before the last of their spans ends."""
         with self._lock:
             self.turns += turns
 
     def recorded(self, number: int, parent: Span | None = None) -> None:
-        """Make a turn that is recorded on one span."""
         span = self.start(
             "turn",
             parent,
@@ -211,7 +197,6 @@ class Application:
         span.end()
 
     def traced(self, number: int, parent: Span | None = None, *, retry: bool = False) -> None:
-        """Make a turn of a chain with a retriever and a model."""
         chain = self.start("chain", parent, {KIND: "CHAIN", **answered(number)})
         self.start("retriever", chain, {KIND: "RETRIEVER", **retrieved(number)}).end()
         for _ in range(1 + retry):
@@ -221,14 +206,12 @@ class Application:
         chain.end()
 
     def request(self, number: int) -> None:
-        """Make a turn below the span of a request."""
         request = self.start("POST /ask", None, {"http.route": "/ask"})
         self.found()
         self.recorded(number, request) if number % 2 else self.traced(number, request)
         request.end()
 
     def session(self, number: int) -> None:
-        """Make two turns below one span."""
         session = self.start("session", None, {})
         self.found(2)
         self.recorded(number, session)
@@ -236,18 +219,15 @@ class Application:
         session.end()
 
     def failed(self, number: int) -> None:
-        """Make a turn whose first model call fails."""
         self.traced(number, retry=True)
 
     def begin(self, number: int) -> None:
-        """Begin a turn that ends later."""
         chain = self.start("chain", None, {KIND: "CHAIN", **answered(number)})
         self.start("retriever", chain, {KIND: "RETRIEVER", **retrieved(number)}).end()
         with self._lock:
             self.open.append((number, chain))
 
     def finish(self, *_: object) -> None:
-        """End the turns that have begun."""
         with self._lock:
             begun, self.open = self.open, []
         for number, chain in begun:
@@ -256,27 +236,23 @@ class Application:
             chain.end()
 
     def run_tree(self, number: int) -> None:
-        """Make a turn of LangChain runs, for which this library writes three spans."""
         self.found()
         with self._lock:
             self.extra += 3
         run_chain(self.handle.callback, f"chain {number}")
 
     def plain(self, number: int) -> None:
-        """Make spans that are no part of RAG."""
         outer = self.start("job", None, {"number": number})
         self.start("query", outer, {"db.system": "x"}).end()
         outer.end()
 
     def some_turns(self) -> None:
-        """Make some turns; some of them are equal."""
         kinds = [self.recorded, self.traced, self.request, self.run_tree, self.plain]
         kinds += [self.session, self.failed, self.begin, self.finish]
         for _ in range(self.rng.randint(1, 6)):
             self.rng.choice(kinds)(self.rng.randint(1, 12))
 
     def threads(self) -> None:
-        """Make turns on several threads, some of them during a flush."""
         kinds = [self.recorded, self.traced, self.request, self.run_tree]
         plans = [
             [(self.rng.choice(kinds), self.rng.randint(1, 12)) for _ in range(3)] for _ in "ab"
@@ -295,7 +271,6 @@ class Application:
             thread.join()
 
     def flush(self) -> None:
-        """Flush one way or the other."""
         seconds = self.rng.choice((0.0, 0.01, 0.3, 2.0))
         if self.rng.random() < 0.5:
             self.handle.flush(seconds)
@@ -303,21 +278,17 @@ class Application:
             self.provider.force_flush(int(seconds * 1000))
 
     def change(self) -> None:
-        """Change how the server behaves."""
         self.faults.mode = self.rng.choice(MODES)
 
     def pause(self) -> None:
-        """Let some of the work be done."""
         threading.Event().wait(self.rng.choice((0.001, 0.05, 0.3)))
 
     def quiet(self) -> None:
-        """Wait until each turn has an outcome, and check the law of conservation."""
         self.finish()
         self.wait(lambda: self.handle.stats.captured >= self.turns)
         self.check()
 
     def wait(self, is_so: Callable[[], bool] = lambda: True) -> None:
-        """Wait until no turn is pending, no span is held, and ``is_so()``."""
         give_up = time.monotonic() + PATIENCE
         while (stats := self.handle.stats).pending or stats.held or not is_so():
             assert stats.pending >= 0, stats
@@ -325,7 +296,6 @@ class Application:
             threading.Event().wait(0.01)
 
     def check(self) -> None:
-        """Check that each turn has one outcome."""
         stats = self.handle.stats
         assert (stats.captured, sum(stats.turns.values())) == (self.turns, self.turns), stats
         assert (stats.pending, stats.held, stats.scoring) == (0, 0, 0), stats
@@ -368,7 +338,6 @@ class Application:
         assert os.waitstatus_to_exitcode(status) == 0
 
     def run(self) -> None:
-        """Do some random operations."""
         steps = [self.some_turns] * 4 + [self.threads] * 2 + [self.change] * 3
         steps += [self.flush, self.pause, self.quiet, self.fork]
         for _ in range(self.rng.randint(4, 12)):
@@ -388,7 +357,6 @@ class Application:
         assert self.handle.stats.captured <= self.turns
 
     def check_spans(self) -> None:
-        """Check that each span has left exactly once."""
         ids = Counter(self.recorder.ended)
         assert set(ids.values()) <= {1}
         contexts = [span.get_span_context() for span in self.started]
@@ -407,21 +375,12 @@ class Application:
             assert self.counted_requests() >= sum(path.endswith("completions") for path in paths)
 
     def counted_requests(self) -> int:
-        """Return the counter of requests to the judge."""
-        data = self.reader.get_metrics_data()
-        return sum(
-            int(point.value)
-            for resource in (data.resource_metrics if data else ())
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == "rag.evaluation.judge.calls"
-            for point in metric.data.data_points  # type: ignore[union-attr]
-        )
+        points = points_of(self.reader).get("rag.evaluation.judge.calls", ())
+        return sum(int(point.value) for point in points)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 @pytest.mark.parametrize("seed", SEEDS)
 def test_turns_and_spans_are_conserved(seed: int) -> None:
     """Each turn has one outcome at each quiet point, each span leaves once, the budget holds."""

@@ -16,7 +16,6 @@ from rag_eval_otel.types import Ending, Evaluation, Score
 
 
 def by_hand(app: App) -> None:
-    """Record a turn with the functions of this library, on a span of the application."""
     with app.provider.get_tracer("app").start_as_current_span("turn"):
         record_question(asked(1))
         record_retrieval(asked(1), told(1))

@@ -24,7 +24,6 @@ AS_JSON = f'{{"documents": [{{"page_content": "{told(1)[0]}", "type": "Document"
 
 
 def prompted(app: App, parent: Span) -> None:
-    """Record a chain of a prompt, which shows documents as Python writes them, and a model."""
     chain = app.step("CHAIN", parent, **{"output.value": said(1)})
     app.step("PROMPT", chain, **{"output.value": RAW}).end()
     app.generate(1, chain)
@@ -61,7 +60,6 @@ def test_a_chain_that_passes_documents_on_hides_no_answer(documents: str) -> Non
 
 
 def id_of(span: Span) -> int:
-    """Return the id of ``span``."""
     return span.get_span_context().span_id
 
 
@@ -218,11 +216,7 @@ def test_spans_around_turns_take_no_place_of_those_of_turns() -> None:
         assert app.statuses() == {"scored": 1, None: 22}
 
 
-# --- without a logger provider --------------------------------------------------------------------
-
-
 def events_on_spans(**options: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Score a turn of spans and one of LangChain runs; return the events of all spans."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     handle = instrument(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import get_args
 
 import pytest
 
+from processes import ran
 from rag_eval_otel.export.metrics import DropReason
 from rag_eval_otel.live.doctor import cause_of, causes, causes_text, findings_on_turns
 from rag_eval_otel.tools.doctor import Verdict
@@ -41,36 +38,20 @@ from rag_eval_otel import instrument
 instrument(tracer_provider=NoOpTracerProvider())
 """
 
-Run: TypeAlias = "Callable[[str], str]"
 
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Return a function that runs a program, and returns what it printed to stderr."""
-
-    def report(program: str) -> str:
-        script = tmp_path / "app.py"
-        script.write_text(program, encoding="utf-8")
-        prefixes = ("OTEL_", "RAG_EVAL_", "PYTEST")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
-        path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
-        exporters = {f"OTEL_{name}_EXPORTER": "none" for name in ("TRACES", "METRICS", "LOGS")}
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            env={**kept, **exporters, "PYTHONPATH": path, "RAG_EVAL_DOCTOR": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stderr
-
-    return report
+def report_of(program: str) -> str:
+    """Return the report of a program that exports nothing."""
+    script = f"import sys; sys.argv = ['app.py']\n{program}"
+    exporters = {f"OTEL_{name}_EXPORTER": "none" for name in ("TRACES", "METRICS", "LOGS")}
+    done = ran(script, RAG_EVAL_DOCTOR="1", **exporters)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 @pytest.mark.slow
-def test_a_healthy_program(run: Run) -> None:
+def test_a_healthy_program() -> None:
     """The report has the counts, what is not exported, and no text of the application."""
-    report = run(BY_CALLBACK)
+    report = report_of(BY_CALLBACK)
     assert re.search(r"rag-eval-otel \S+, app.py, process \d+\njudge     lexical", report)
     assert "\nturns     scored 1\n" in report
     assert re.findall("PROBLEM.*|WARNING.*", report) == [
@@ -89,19 +70,19 @@ def test_a_healthy_program(run: Run) -> None:
         (NOOP, "provider-noop"),
     ],
 )
-def test_a_program_without_turns(program: str, cause: str, run: Run) -> None:
+def test_a_program_without_turns(program: str, cause: str) -> None:
     """The report says why nothing was found, and what to do."""
-    report = run(program)
+    report = report_of(program)
     assert f"PROBLEM {cause}: " in report
     assert f"  do:  {causes()[cause].fix}\n" in report
 
 
 @pytest.mark.slow
-def test_a_forked_process_reports_for_itself(run: Run) -> None:
+def test_a_forked_process_reports_for_itself() -> None:
     """The child prints a report of its own, without the counts of its parent."""
     fork = "\nimport multiprocessing as m\n"
     fork += "c = m.get_context('fork').Process(target=len, args=('',)); c.start(); c.join()"
-    report = run(BY_CALLBACK + fork)
+    report = report_of(BY_CALLBACK + fork)
     assert len(set(re.findall(r"app.py, process (\d+)", report))) == 2
     assert report.count("turns     scored 1") == 1
     assert report.count("turns     none") == 1
@@ -118,9 +99,6 @@ def test_a_refusal_is_a_problem_where_nothing_is_scored() -> None:
     assert (one.level, one.seen) == ("warning", "2 turns skipped: no_answer")
     (late,) = findings_on_turns({"scored": 5, "scored span_missed": 1})
     assert (late.cause, late.seen) == ("turns-span-missed", "1 turns lack a score: span_missed")
-
-
-# --- causes -------------------------------------------------------------------------------------
 
 
 def test_every_reason_has_a_cause() -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import attached
+from live import GatedExporter, attached
 from pipeline import GatedJudge
 from processes import PATIENCE
 from rag_eval_otel.capture.trace import Held
@@ -32,7 +32,6 @@ class HangingPipeline:
     release_edge: Edge = field(default_factory=lambda: Edge("test", on_error=lambda *_: None))
 
     def __post_init__(self) -> None:
-        """Each part is this object, and each wait takes all of its time."""
         self.store = self.clock = self.evaluator = self.scorer = self.flushes = self
 
     def now(self) -> float:
@@ -87,12 +86,10 @@ class HangingFlush(BatchSpanProcessor):
         self.has_turn = threading.Event()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Record that the span of a turn has come."""
         if span.name == "chain":
             self.has_turn.set()
 
     def force_flush(self, timeout_millis: int | None = None) -> bool:
-        """Hang."""
         return self.gate.wait(PATIENCE)
 
 
@@ -111,22 +108,6 @@ def test_spans_are_released_though_every_flush_hangs() -> None:
         gate.set()
 
 
-class HangingExporter(InMemorySpanExporter):
-    """An exporter that hangs once ``hangs`` is set, until ``gate`` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hangs, self.gate = threading.Event(), threading.Event()
-        self.hung = 0  # exports that have come back
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Hang, or keep the spans."""
-        if self.hangs.is_set():
-            self.gate.wait(PATIENCE / 6)
-            self.hung += 1
-        return super().export(spans)
-
-
 @pytest.mark.slow
 def test_a_process_of_langchain_alone_can_end_without_new_threads(
     monkeypatch: pytest.MonkeyPatch,
@@ -134,19 +115,20 @@ def test_a_process_of_langchain_alone_can_end_without_new_threads(
     """From Python 3.12 on no thread starts at exit; the shutdown is limited all the same."""
     from apps.parts import rag  # noqa: PLC0415
 
-    judge, exporter = GatedJudge(), HangingExporter()
+    judge, exporter = GatedJudge(), GatedExporter()
     with attached(judge=judge, exporter=exporter, shutdown_seconds=0.2) as app:
         rag().invoke(
             "When was Borealis Kites founded?", config={"callbacks": [app.handle.callback]}
         )
         judge.asked.result(PATIENCE)
-        exporter.hangs.set()
+        exporter.close()
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", _refuse)
             app.handle.shutdown()
         assert app.handle.stats.held == 0
-        assert exporter.hung == 0
-        exporter.gate.set()
+        left = exporter.get_finished_spans()
+        assert all(span.parent for span in left)  # the export of the root has not come back
+        exporter.open()
 
 
 def _refuse(thread: threading.Thread) -> None:

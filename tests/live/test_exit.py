@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
-
-TESTS = Path(__file__).parents[1]
+from processes import ran
 
 CHAIN = """
-import asyncio
 from apps.parts import rag
 from rag_eval_otel import RagEvalCallbackHandler
 handler = RagEvalCallbackHandler()
@@ -23,16 +16,11 @@ handler = RagEvalCallbackHandler()
 
 ENDINGS = {
     "falls off the end": "CHAIN.invoke(QUESTION, config={'callbacks': [handler]})",
-    "asyncio.run has ended": (
-        "asyncio.run(CHAIN.ainvoke(QUESTION, config={'callbacks': [handler]}))"
-    ),
-    "sys.exit": "CHAIN.invoke(QUESTION, config={'callbacks': [handler]}); raise SystemExit(0)",
     "an exception": "CHAIN.invoke(QUESTION, config={'callbacks': [handler]}); raise RuntimeError",
 }
 
 
 def reply_to(body: dict) -> object:
-    """Answer every part a request's schema asks for, as a content judge would."""
     schema = body["response_format"]["json_schema"]["schema"]
     return {name: REPLIES[name] for name in schema["properties"]}
 
@@ -60,20 +48,15 @@ def test_scores_arrive_though_the_program_ends_at_once(ending: str) -> None:
     ):
         # A name, not an address: looking it up needs a thread when the interpreter is exiting.
         base_url = judge.base_url.replace("127.0.0.1", "localhost")
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))),
-            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "RAG_EVAL_JUDGE": "openai/judge",
-            "OPENAI_BASE_URL": base_url,
-            "OPENAI_API_KEY": "none",
-            "RAG_EVAL_HOLD_SECONDS": "60",  # a busy machine imports the judge's client for long
-            "RAG_EVAL_SHUTDOWN_SECONDS": "60",
-        }
-        environment.pop("PYTEST_CURRENT_TEST", None)
-        subprocess.run(  # our own script
-            [sys.executable, "-c", script], env=environment, timeout=60, check=False
+        ran(
+            script,
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.http_endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+            RAG_EVAL_JUDGE="openai/judge",
+            OPENAI_BASE_URL=base_url,
+            OPENAI_API_KEY="none",
+            RAG_EVAL_HOLD_SECONDS="60",  # a busy machine imports the judge's client for long
+            RAG_EVAL_SHUTDOWN_SECONDS="60",
         )
         roots = [s for s in receiver.spans() if s.parent_span_id is None]
     assert [root.attributes["rag.evaluation.status"] for root in roots] == ["scored"]
@@ -96,15 +79,7 @@ rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handler]}
 @pytest.mark.slow
 def test_the_last_collection_of_metrics_has_the_evidence_of_drift() -> None:
     """The pipeline ends before the meter provider of the application collects a last time."""
-    paths = os.pathsep.join((str(TESTS), str(TESTS.parent)))
-    environment = {**os.environ, "PYTHONPATH": paths, "OTEL_TRACES_EXPORTER": "none"}
-    ended = subprocess.run(  # our own script
-        [sys.executable, "-c", METRICS_AT_EXIT],
-        env=environment,
-        timeout=60,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    ended = ran(METRICS_AT_EXIT, OTEL_TRACES_EXPORTER="none")
+    assert ended.returncode == 0, ended.stderr
     assert "rag.evaluation.drift.log10_evidence" in ended.stdout
     assert "rag.evaluation.score" in ended.stdout

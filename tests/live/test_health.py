@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from live import App, attached
+from live import App, attached, points_of
 from pipeline import GatedJudge, good_answers
 from rag_eval_otel import LexicalJudge
 from rag_eval_otel.capture.trace import TraceLimits
@@ -15,7 +15,6 @@ from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
 from runs import run_chain
 
-COUNTED = {f"rag.evaluation.{name}" for name in ("captured", "turns", "pending")}
 TURNS = 5
 
 
@@ -24,26 +23,20 @@ def conserved(app: App) -> tuple[int, int]:
     stats = app.handle.stats
     assert stats.captured == sum(stats.turns.values()) + stats.pending
     assert stats.pending >= 0
-    data = app.reader.get_metrics_data()
-    found = {
-        metric.name: sum(point.value for point in metric.data.data_points)  # type: ignore[union-attr]
-        for resource in (data.resource_metrics if data else ())
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        if metric.name in COUNTED
-    }
-    outcomes = found.get("rag.evaluation.turns", 0) + found["rag.evaluation.pending"]
-    assert found.get("rag.evaluation.captured", 0) == outcomes
+    points = points_of(app.reader)
+    captured, turns, pending = (
+        sum(point.value for point in points.get(f"rag.evaluation.{name}", ()))
+        for name in ("captured", "turns", "pending")
+    )
+    assert captured == turns + pending
     return stats.captured, stats.pending
 
 
 def make_spans(app: App, number: int) -> None:
-    """Record a turn as spans of an instrumentation."""
     app.turn(number)
 
 
 def make_runs(app: App, number: int) -> None:
-    """Record a turn as a run tree of LangChain."""
     run_chain(app.handle.callback, f"turn {number}")
 
 
@@ -103,14 +96,9 @@ def test_evicted_traces_are_captured() -> None:
 
 
 def endpoint_values(app: App, name: str) -> dict[str, float]:
-    """Return the sum of the instrument ``rag.evaluation.endpoint.<name>`` by endpoint."""
-    data = app.reader.get_metrics_data()
     found: Counter[str] = Counter()
-    for resource in data.resource_metrics if data else ():
-        for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
-            if metric.name == f"rag.evaluation.endpoint.{name}":
-                for point in metric.data.data_points:
-                    found[str((point.attributes or {})["endpoint"])] += point.value  # type: ignore[union-attr]
+    for point in app.points(f"rag.evaluation.endpoint.{name}"):
+        found[str(point.attributes["endpoint"])] += point.value
     return found
 
 

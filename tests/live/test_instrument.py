@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import (
-    ConcurrentMultiSpanProcessor,
-    ReadableSpan,
-    TracerProvider,
-)
+from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
-from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge, running, turns_counted
-from rag_eval_otel import Evaluation, RagEvalCallbackHandler, instrument
+from parallel import at_once
+from pipeline import (
+    RECORDED,
+    GatedJudge,
+    good_judge,
+    running,
+    turns_counted,
+    usual_options,
+)
+from rag_eval_otel import Evaluation, LexicalJudge, RagEvalCallbackHandler, instrument
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.instrument import pipeline_of
@@ -28,20 +32,13 @@ from rag_eval_otel.live.store import CHUNK
 QUESTION = "When was Borealis Kites founded?"
 
 
-def options(**more: Any) -> dict[str, Any]:
-    """Return the options of a pipeline that is content with everything."""
-    return {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **more}
-
-
 def provider_with(exporter: InMemorySpanExporter, **provider: Any) -> TracerProvider:
-    """Return a provider that exports to ``exporter`` at once."""
     made = TracerProvider(**provider)
     made.add_span_processor(SimpleSpanProcessor(exporter))
     return made
 
 
 def statuses(exporter: InMemorySpanExporter) -> Counter[Any]:
-    """Count the exported spans by status; None for those that are no turns."""
     spans = exporter.get_finished_spans()
     return Counter((span.attributes or {}).get("rag.evaluation.status") for span in spans)
 
@@ -53,7 +50,7 @@ def test_provider_that_exists_already(multi: Any) -> None:
     exporter = InMemorySpanExporter()
     extra = {"active_span_processor": multi(2)} if multi else {}
     provider = provider_with(exporter, **extra)
-    handle = instrument(tracer_provider=provider, **options())
+    handle = instrument(tracer_provider=provider, **usual_options())
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     assert handle.flush()
     assert statuses(exporter) == {"scored": 1, None: 2}
@@ -66,7 +63,7 @@ def test_span_in_flight_and_processor_added_later() -> None:
     early, late = InMemorySpanExporter(), InMemorySpanExporter()
     provider = provider_with(early)
     span = provider.get_tracer("app").start_span("in flight", attributes=RECORDED)
-    handle = instrument(tracer_provider=provider, **options())
+    handle = instrument(tracer_provider=provider, **usual_options())
     provider.add_span_processor(SimpleSpanProcessor(late))
     span.end()
     assert handle.flush()
@@ -77,7 +74,7 @@ def test_span_in_flight_and_processor_added_later() -> None:
 def test_instrumenting_twice_gives_the_same_handle(caplog: pytest.LogCaptureFixture) -> None:
     """A provider is instrumented once; other options the second time are warned about."""
     provider = TracerProvider()
-    first = instrument(tracer_provider=provider, **options())
+    first = instrument(tracer_provider=provider, **usual_options())
     assert instrument(tracer_provider=provider, judge="lexical") is first
     assert "already instrumented" in caplog.text
     first.shutdown()
@@ -90,13 +87,9 @@ def test_threads_that_instrument_at_once_share_a_handle() -> None:
 
     def attach() -> None:
         barrier.wait(10)
-        handles.append(instrument(tracer_provider=provider, **options()))
+        handles.append(instrument(tracer_provider=provider, **usual_options()))
 
-    threads = [threading.Thread(target=attach) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[attach] * 8)
     assert len({id(handle) for handle in handles}) == 1
     handles[0].shutdown()
 
@@ -106,12 +99,12 @@ def test_shutdown_leaves_the_provider_as_it_was() -> None:
     exporter = InMemorySpanExporter()
     provider = provider_with(exporter)
     untouched = provider._active_span_processor.on_end  # noqa: SLF001
-    handle = instrument(tracer_provider=provider, **options())
+    handle = instrument(tracer_provider=provider, **usual_options())
     handle.shutdown()
     assert provider._active_span_processor.on_end == untouched  # noqa: SLF001
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     assert statuses(exporter) == {None: 2, "shutdown": 1}
-    again = instrument(tracer_provider=provider, **options())
+    again = instrument(tracer_provider=provider, **usual_options())
     assert again is not handle
     rag().invoke(QUESTION, config={"callbacks": [again.callback]})
     assert again.flush()
@@ -123,7 +116,9 @@ def test_wrapped_processor() -> None:
     """A hand-made provider takes our processor in place of the one it wraps."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    handle = instrument(wrap=BatchSpanProcessor(exporter), tracer_provider=provider, **options())
+    handle = instrument(
+        wrap=BatchSpanProcessor(exporter), tracer_provider=provider, **usual_options()
+    )
     assert handle.processor is not None
     provider.add_span_processor(handle.processor)
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
@@ -133,13 +128,16 @@ def test_wrapped_processor() -> None:
     provider.shutdown()
 
 
-def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ``OTEL_SDK_DISABLED`` nothing is attached, scored, or started."""
+@pytest.mark.parametrize(
+    "more", [{}, {"cascade": LexicalJudge(), "sample_rate": [{"match": {"route": "*"}, "rate": 1}]}]
+)
+def test_sdk_disabled(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``OTEL_SDK_DISABLED`` nothing is attached, scored, or started, whatever is asked for."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     exporter = InMemorySpanExporter()
     provider = provider_with(exporter)
     before = set(threading.enumerate())
-    handle = instrument(tracer_provider=provider, **options())
+    handle = instrument(tracer_provider=provider, **usual_options(**more))
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     assert handle.flush()
     assert not exporter.get_finished_spans()
@@ -148,25 +146,12 @@ def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     handle.shutdown()
 
 
-class Collected:
-    """A sink that keeps evaluations."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.evaluations: list[Evaluation] = []
-
-    def __call__(self, evaluation: Evaluation) -> None:
-        """Keep ``evaluation``."""
-        self.evaluations.append(evaluation)
-
-
 class ForeignProvider(trace.TracerProvider):
     """A provider of another make: its spans come past no processor of the SDK's."""
 
     exporter = InMemorySpanExporter()
 
     def get_tracer(self, *_: Any, **__: Any) -> trace.Tracer:
-        """Return the tracer of an SDK provider that is not the global one."""
         return provider_with(self.exporter).get_tracer("foreign")
 
 
@@ -176,12 +161,12 @@ def test_scores_on_spans_of_a_foreign_provider(caplog: pytest.LogCaptureFixture)
     class Watched(ForeignProvider):
         exporter = InMemorySpanExporter()
 
-    sink, provider = Collected(), Watched()
-    handle = instrument(tracer_provider=provider, sinks=[sink], **options())
+    found, provider = list[Evaluation](), Watched()
+    handle = instrument(tracer_provider=provider, sinks=[found.append], **usual_options())
     assert "the spans of other instrumentations are not scored" in caplog.text
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     assert handle.flush()
-    (evaluation,) = sink.evaluations
+    (evaluation,) = found
     assert evaluation.status == "scored"
     assert statuses(provider.exporter) == {"scored": 1, None: 2}
     handle.shutdown()
@@ -189,10 +174,10 @@ def test_scores_on_spans_of_a_foreign_provider(caplog: pytest.LogCaptureFixture)
 
 def test_without_spans_the_callers_span_carries_the_scores() -> None:
     """With ``spans='none'`` the span around a chain carries its scores; of two it carries none."""
-    exporter, sink = InMemorySpanExporter(), Collected()
+    exporter, found = InMemorySpanExporter(), list[Evaluation]()
     provider = provider_with(exporter)
-    settings = options(spans="none", hold_seconds=100)
-    handle = instrument(tracer_provider=provider, sinks=[sink], **settings)
+    settings = usual_options(spans="none", hold_seconds=100)
+    handle = instrument(tracer_provider=provider, sinks=[found.append], **settings)
     pipeline = pipeline_of(handle)
     # No sweep hands traces on: a busy machine exceeds the quiet times.
     pipeline.store._limits = TraceLimits(  # noqa: SLF001
@@ -207,12 +192,12 @@ def test_without_spans_the_callers_span_carries_the_scores() -> None:
     pipeline.submit_ended()
     assert pipeline.store.wait_left(100)  # a flush waits for scores for five seconds only
     assert handle.flush()
-    found = {
+    told = {
         span.name: (span.attributes or {}).get("rag.evaluation.status")
         for span in exporter.get_finished_spans()
     }
-    assert found == {"one": "scored", "two": None}
-    assert len(sink.evaluations) == 4
+    assert told == {"one": "scored", "two": None}
+    assert len(found) == 4
     handle.shutdown()
 
 
@@ -223,15 +208,15 @@ def test_a_failing_sink_disturbs_nobody() -> None:
         def __call__(self, evaluation: Evaluation) -> None:
             raise ValueError(str(len(evaluation.scores)))
 
-    sink = Collected()
-    with running(sinks=[Broken(), sink], raise_errors=False) as app:
+    found: list[Evaluation] = []
+    with running(sinks=[Broken(), found.append], raise_errors=False) as app:
         app.run_turns(1)
         assert app.handle.flush()
         app.stop()
         (span,) = app.receiver.spans()
         errors = [p for p in app.receiver.metrics() if p.name == "rag.evaluation.internal_errors"]
     assert span.attributes["rag.evaluation.status"] == "scored"
-    assert len(sink.evaluations) == 1
+    assert len(found) == 1
     assert [(p.attributes["place"], p.value) for p in errors] == [("sink", 1)]
 
 
@@ -243,10 +228,7 @@ def test_a_failing_sink_disturbs_nobody() -> None:
     ],
 )
 def test_turns_that_are_not_evaluated_are_counted(
-    sampler: str,
-    extra: dict[str, Any],
-    expected: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    sampler: str, extra: dict[str, Any], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not sampled, outside our share, over budget: the span and the counter give the reason."""
     judge = good_judge()
@@ -266,7 +248,7 @@ def test_handlers_share_the_pipeline_of_the_global_provider(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Handlers made before there is a provider find the global one at their first run."""
-    handlers = [RagEvalCallbackHandler(**options()) for _ in range(2)]
+    handlers = [RagEvalCallbackHandler(**usual_options()) for _ in range(2)]
     exporter = InMemorySpanExporter()
     provider = provider_with(exporter)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
@@ -284,7 +266,9 @@ def test_a_broken_pipeline_never_reaches_the_application(
 ) -> None:
     """Our own failures are logged; the chain answers and each of its spans leaves once."""
     exporter = InMemorySpanExporter()
-    handle = instrument(tracer_provider=provider_with(exporter), **options(raise_errors=False))
+    handle = instrument(
+        tracer_provider=provider_with(exporter), **usual_options(raise_errors=False)
+    )
     if broken == "read":
         monkeypatch.setattr("rag_eval_otel.live.pipeline.find_turns", None)
     else:
@@ -306,10 +290,10 @@ def test_a_broken_pipeline_never_reaches_the_application(
 def test_a_foreign_provider_is_instrumented_once() -> None:
     """However many handlers are made for it, there is one pipeline; after its end, a new one."""
     provider = ForeignProvider()
-    first = instrument(tracer_provider=provider, **options())
+    first = instrument(tracer_provider=provider, **usual_options())
     assert instrument(tracer_provider=provider) is first
     first.shutdown()
-    again = instrument(tracer_provider=provider, **options())
+    again = instrument(tracer_provider=provider, **usual_options())
     assert again is not first
     again.shutdown()
 
@@ -330,11 +314,11 @@ def test_others_that_stand_in_the_same_place_stay_there() -> None:
         multi.on_end = on_end  # type: ignore[method-assign]
 
     put_in_front("first")
-    handle = instrument(tracer_provider=provider, **options())
+    handle = instrument(tracer_provider=provider, **usual_options())
     handle.shutdown()
     provider.get_tracer("app").start_span("s").end()
     assert seen == ["first"]
-    handle = instrument(tracer_provider=provider, **options())
+    handle = instrument(tracer_provider=provider, **usual_options())
     put_in_front("last")
     handle.shutdown()
     provider.get_tracer("app").start_span("s").end()
@@ -354,7 +338,7 @@ def test_a_processor_that_cannot_flush_costs_no_span() -> None:
     provider.add_span_processor(Broken(exporter))
     instrument(
         tracer_provider=provider,
-        **options(judge=GatedJudge(), raise_errors=False, shutdown_seconds=0.01),
+        **usual_options(judge=GatedJudge(), raise_errors=False, shutdown_seconds=0.01),
     )
     for _ in range(CHUNK + 1):
         provider.get_tracer("app").start_span("turn", attributes=RECORDED).end()
@@ -368,7 +352,7 @@ def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch
     handle = instrument(
         wrap=SimpleSpanProcessor(exporter),
         tracer_provider=TracerProvider(),
-        **options(judge=GatedJudge()),
+        **usual_options(judge=GatedJudge()),
     )
     processor = handle.processor
     assert processor is not None
@@ -402,7 +386,7 @@ def test_attaching_that_fails_is_not_tried_at_every_event(
         raise ConfigError(msg)
 
     monkeypatch.setattr("rag_eval_otel.live.instrument.global_or_new_tracer_provider", broken)
-    handler = RagEvalCallbackHandler(**options(raise_errors=False))
+    handler = RagEvalCallbackHandler(**usual_options(raise_errors=False))
     for _ in range(2):
         assert rag().invoke(QUESTION, config={"callbacks": [handler]})
     assert made == ["provider"]

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from apps import APPS
 from apps.parts import rag
-from pipeline import OnesEmbedder, good_judge
+from pipeline import usual_options
 from rag_eval_otel import instrument as attach
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live import instrumentor as live_instrumentor
@@ -28,13 +28,11 @@ STATUS = "rag.evaluation.status"
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """Return an exporter that keeps spans."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def instrumentor() -> Iterator[RagEvalInstrumentor]:
-    """Return the instrumentor, which is one for the process, and take it off afterwards."""
     made = RagEvalInstrumentor()
     yield made
     if made.is_instrumented_by_opentelemetry:
@@ -42,11 +40,11 @@ def instrumentor() -> Iterator[RagEvalInstrumentor]:
 
 
 def instrument(instrumentor: RagEvalInstrumentor, exporter: Any, **options: Any) -> None:
-    """Instrument a provider that exports to ``exporter``."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    options = {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **options}
-    instrumentor.instrument(tracer_provider=provider, skip_dep_check=True, **options)
+    instrumentor.instrument(
+        tracer_provider=provider, skip_dep_check=True, **usual_options(**options)
+    )
 
 
 def test_chains_are_scored_without_a_callback(
@@ -116,8 +114,7 @@ def test_the_hook_of_a_handle(exporter: InMemorySpanExporter) -> None:
     """It is installed and removed at will; in graphs and in tasks each turn is scored once."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    options: Any = {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True}
-    handle = attach(tracer_provider=provider, **options)
+    handle = attach(tracer_provider=provider, **usual_options())
     handle.remove_langchain_hook()
     for _ in range(2):
         handle.install_langchain_hook()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from otlp_receiver import OtlpReceiver
+from processes import ran
 
 pytestmark = pytest.mark.slow  # each starts a program: providers are set once in a process
 
@@ -45,20 +43,8 @@ EVENTS = "no LoggerProvider is set: score events are written on the span"
 
 
 def lines_of(program: str, receiver: OtlpReceiver) -> list[str]:
-    """Run ``program`` with its exports going to ``receiver``, and return its lines on stderr."""
-    names = ("OTEL_", "RAG_EVAL_", "PYTEST")
-    done = subprocess.run(  # our own program
-        [sys.executable, "-c", program],
-        env={
-            **{name: value for name, value in os.environ.items() if not name.startswith(names)},
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
-            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
-        },
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=True,
-    )
+    done = ran(program, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.http_endpoint)
+    assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
 
 

@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from pipeline import (
-    SOURCES,
-    GatedJudge,
-    Source,
-    good_judge,
-    running,
-    statuses,
-    turns_counted,
-)
+from parallel import at_once
+from pipeline import SOURCES, GatedJudge, Source, good_judge, running, statuses, turns_counted
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
@@ -130,11 +123,9 @@ class BlockingJudge:
     model = "blocking"
 
     def __init__(self) -> None:
-        """Block the caller."""
         self.asked, self.let_go = threading.Event(), threading.Event()
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Block."""
         self.asked.set()
         self.let_go.wait(30)
         return await good_judge().reply(tasks)
@@ -167,7 +158,6 @@ def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: So
 
 @pytest.fixture
 def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give an ending without time to wait for scores all the time that it needs for the spans."""
     monkeypatch.setattr("rag_eval_otel.live.shutdown._GRACE", 60.0)
 
 
@@ -219,21 +209,6 @@ def test_overload_releases_at_once(source: Source) -> None:
 
 
 @SOURCES
-def test_text_over_the_byte_limit_is_not_held(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The texts of waiting turns are bounded in bytes, too."""
-    monkeypatch.setattr("rag_eval_otel.config.HELD_BYTES", 10)
-    with running(max_held=1, source=source) as app:
-        names = app.run_turns(1)
-        app.stop()
-        (span,) = app.arrived(names)
-        counted = turns_counted(app.receiver)
-    assert span.attributes["rag.evaluation.status"] == "overload"
-    assert counted == {("dropped", "overload"): 1}
-
-
-@SOURCES
 def test_a_failing_judge_costs_scores_not_spans(source: Source) -> None:
     """A judge that raises leaves a span with status error and a reason for every metric."""
     judge = FakeJudge(lambda _: ConnectionError("no route"))
@@ -252,11 +227,9 @@ class Refusal:
     model = "m-chatty"
 
     def __init__(self, said: str) -> None:
-        """Say ``said`` to everything."""
         self._said = said
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return what can be read of it."""
         return Replies(parts=read_parts(self._said, tasks), model=self.model)
 
 
@@ -334,11 +307,7 @@ def test_lone_surrogates_cost_no_span() -> None:
         ({"rag.answer": " \n"}, ("skipped", "no_answer"), "skipped"),
         ({"rag.contexts": ()}, ("scored", None), "scored"),
         ({"rag.contexts": ("", " ")}, ("scored", None), "scored"),
-        (
-            {"rag.contexts": ("All about kites. " * 130_000,)},
-            ("skipped", "truncated"),
-            "skipped",
-        ),
+        ({"rag.contexts": ("All about kites. " * 130_000,)}, ("skipped", "truncated"), "skipped"),
     ],
 )
 def test_odd_turns_arrive_once_with_their_reason(
@@ -365,23 +334,11 @@ def test_threads_that_end_flush_and_shut_down_at_once_lose_none(source: Source) 
     """Eight threads end turns while others flush, and two shut down: each span arrives once."""
     with running(hold_seconds=0.02, shutdown_seconds=5.0, source=source) as app:
         names: list[str] = []
-        ending = [
-            threading.Thread(target=lambda: names.extend(app.run_turns(50))) for _ in range(8)
-        ]
-        flushing = [
-            threading.Thread(target=lambda: [app.handle.flush(0.05) for _ in range(5)])
-            for _ in range(2)
-        ]
-        for thread in (*ending, *flushing):
-            thread.start()
-        for thread in (*ending, *flushing):
-            thread.join()
+        ending = [lambda: names.extend(app.run_turns(50))] * 8
+        flushing = [lambda: [app.handle.flush(0.05) for _ in range(5)]] * 2
+        at_once(*ending, *flushing)
         drain = Draining(pipeline_of(app.handle)).drain
-        closing = [threading.Thread(target=drain, args=(5.0,)) for _ in range(2)]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
+        at_once(*[lambda: drain(5.0)] * 2)
         app.stop()
         app.arrived(names)
         assert sum(turns_counted(app.receiver).values()) == 400
@@ -423,25 +380,6 @@ def test_spans_of_the_judges_threads_go_nowhere() -> None:
 
 
 @SOURCES
-def test_a_sink_that_flushes_holds_nothing_up(source: Source) -> None:
-    """A flush from within cannot wait for the scores it holds up; they arrive all the same."""
-    flushed = []
-
-    class Flushing:
-        def __call__(self, evaluation: Evaluation) -> None:
-            assert evaluation.scores
-            flushed.append(app.handle.flush(60))
-
-    with running(sinks=[Flushing()], source=source) as app:
-        names = app.run_turns(1)
-        assert app.handle.flush()
-        app.stop()
-        (span,) = app.arrived(names)
-    assert flushed == [False]
-    assert span.attributes["rag.evaluation.status"] == "scored"
-
-
-@SOURCES
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_what_a_sink_throws_past_every_edge_costs_no_span(
     error: type[BaseException], source: Source
@@ -464,14 +402,3 @@ def test_what_a_sink_throws_past_every_edge_costs_no_span(
         spans = app.arrived(names)
         assert [s.attributes["rag.evaluation.status"] for s in spans] == ["scored"] * 2
         assert turns_counted(app.receiver) == {("scored", None): 2}
-
-
-def test_runs_after_the_shutdown_are_counted_as_such() -> None:
-    """After a shutdown the handler still writes spans, with the status, and counts the turns."""
-    with running(source="runs") as app:
-        app.handle.shutdown()
-        names = app.run_turns(1)
-        app.stop()
-        (arrived,) = app.arrived(names)
-        assert turns_counted(app.receiver) == {("dropped", "shutdown"): 1}
-    assert arrived.attributes["rag.evaluation.status"] == "shutdown"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 from collections import Counter
 from concurrent.futures import Future
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from live import App, attached, generated
-from pipeline import GatedJudge
+from parallel import forking, in_child
 from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.trace import TraceLimits
@@ -21,7 +19,6 @@ SCORED = ("scored", None)
 
 
 def open_turn(app: App, number: int = 1, parent: Any = None) -> tuple[Any, Any]:
-    """Record a turn whose chain has ended and whose call is a stream that goes on."""
     chain = app.chain(number, parent)
     app.retrieve(number, chain)
     call = app.step("LLM", chain, **generated(number))
@@ -30,7 +27,6 @@ def open_turn(app: App, number: int = 1, parent: Any = None) -> tuple[Any, Any]:
 
 
 def left(app: App) -> Counter[Any]:
-    """Count how often each span has left."""
     return Counter(span.context.span_id for span in app.exported())
 
 
@@ -38,18 +34,13 @@ class Emitted:
     """A sink that tells of its first evaluation."""
 
     def __init__(self, then: Any = lambda: None) -> None:
-        """Call ``then`` from within the sink."""
         self.first: Future[Evaluation] = Future()
         self._then = then
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Tell."""
         self._then()
         if not self.first.done():
             self.first.set_result(evaluation)
-
-
-# --- flush and shutdown ---------------------------------------------------------------------------
 
 
 def test_shutdown_with_a_turn_that_is_not_over() -> None:
@@ -92,8 +83,8 @@ def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
 @pytest.mark.parametrize("method", ["flush", "shutdown"])
 def test_flush_or_shutdown_from_a_sink(method: str) -> None:
     """A sink may flush or shut down: no thread waits for it, and no span is lost."""
-    calls: list[Any] = []
-    emitted = Emitted(lambda: calls.pop()() if calls else None)
+    calls, done = list[Any](), list[Any]()
+    emitted = Emitted(lambda: done.append(calls.pop()()) if calls else None)
     with attached(sinks=[emitted]) as app:
         calls.append(getattr(app.handle, method))
         chains = [app.turn(number) for number in range(3)]
@@ -103,45 +94,7 @@ def test_flush_or_shutdown_from_a_sink(method: str) -> None:
         assert set(left(app).values()) == {1}
         assert len(app.exported()) == 9
         assert sum(app.counted().values()) == len(chains)
-
-
-def test_the_message_of_an_exception_in_a_sink_is_not_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It may quote the turn; the warning names the sink, and says where it has failed."""
-
-    class Failing:
-        def __call__(self, evaluation: Evaluation) -> None:
-            raise ValueError(evaluation.scores[0].name)
-
-    with attached(sinks=[Failing()], raise_errors=False) as app:
-        app.turn()
-        with caplog.at_level(logging.DEBUG, "rag_eval_otel"):
-            assert app.handle.flush()
-        assert app.counted() == {SCORED: 1}
-    (line,) = [one for one in caplog.messages if "failed in sink Failing" in one]
-    assert f"ValueError at {__file__}:" in line
-    assert "answer_relevancy" not in caplog.text
-
-
-# --- not enough room, not enough time -------------------------------------------------------------
-
-
-def test_no_room_to_hold_a_span() -> None:
-    """Where no span can wait any more, it leaves at once; its turn is counted."""
-    judge = GatedJudge()
-    with attached(judge=judge, max_held=1) as app:
-        first = app.turn(1)
-        app.pipeline.submit_ended()
-        judge.asked.result(30)
-        second = app.turn(2)
-        assert app.status_of(second) == "overload"
-        app.pipeline.submit_ended()
-        assert app.counted() == {("dropped", "overload"): 1}
-        judge.open()
-        assert app.handle.flush()
-        assert app.status_of(first) == "scored"
-        assert app.counted() == {SCORED: 1, ("dropped", "overload"): 1}
+    assert done == [False if method == "flush" else None]  # it cannot wait for its own scores
 
 
 def test_a_queue_that_is_full() -> None:
@@ -228,26 +181,15 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
         assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
 
 
-# --- threads and processes ------------------------------------------------------------------------
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_a_fork_in_the_middle_of_a_turn() -> None:
     """The turn is the parent's: the child has nothing of it, and scores its own."""
     with attached() as app:
         chain = app.chain(1)
         app.retrieve(1, chain)
         app.pipeline.sweep()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                status = _child(app)
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert in_child(lambda: _child(app))
         app.generate(1, chain)
         chain.end()
         assert app.handle.flush()
@@ -255,10 +197,8 @@ def test_a_fork_in_the_middle_of_a_turn() -> None:
         assert app.counted() == {SCORED: 1}
 
 
-def _child(app: App) -> int:
+def _child(app: App) -> bool:
     if len(app.store.traces) or app.store.collecting_size or len(app.pipeline.store):
-        return 2
+        return False
     own = app.turn(2)
-    if not app.handle.flush(20):
-        return 3
-    return 0 if app.status_of(own) == "scored" else 4
+    return app.handle.flush(20) and app.status_of(own) == "scored"

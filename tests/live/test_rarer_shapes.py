@@ -8,45 +8,27 @@ import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from apps import company
-from apps.compat import quietly
 from apps.fakes import ScriptedChat, WordEmbeddings
 from apps.parts import PROMPT, handbook, join, lookup
 from pipeline import good_judge, running, turns_counted
 from rag_eval_otel import record_answer, record_question
 from recording import Capture, capture
 
-with quietly():
-    pass
-
 FOUNDED = (company.FOUNDED, (company.HISTORY, company.FOUNDER))
 
 
 def store() -> InMemoryVectorStore:
-    """Return a vector store that is no retriever."""
     return InMemoryVectorStore.from_documents(company.documents(), WordEmbeddings())
 
 
 def with_handler(captured: Capture) -> Any:
-    """Return the config of a call."""
     return {"callbacks": [captured.handler]}
 
 
 def ask(captured: Capture) -> None:
-    """Retrieve and ask, each by itself, as plain functions do."""
     documents = handbook().invoke(company.FOUNDED, with_handler(captured))
     prompt = PROMPT.invoke({"context": join(documents), "question": company.FOUNDED})
     ScriptedChat().invoke(prompt, with_handler(captured))
-
-
-def test_a_plain_function_under_a_span() -> None:
-    """Two runs without a chain around them are one turn, by the span that is current."""
-    captured = capture()
-    with captured.within("ask"):
-        ask(captured)
-    ((question, contexts, answer),) = captured.truths
-    assert (question, contexts) == FOUNDED
-    assert answer == "It was founded in 1987. [History; Founder]"
-    assert captured.reasons == []
 
 
 def test_a_plain_function_without_a_span() -> None:
@@ -56,11 +38,7 @@ def test_a_plain_function_without_a_span() -> None:
     assert captured.reasons == ["no_answer", "no_retrieval"]
 
 
-# --- what is joined by the span that is current ---------------------------------------------------
-
-
 def prompt(page: str, question: str) -> Any:
-    """Return a filled prompt."""
     return PROMPT.invoke({"context": page, "question": question})
 
 
@@ -124,6 +102,3 @@ def test_what_is_said_wins_until_the_span_ends(*, chain: bool) -> None:
     assert "What was shown." in asked
     assert company.HISTORY in asked
     assert "It was founded in 1987." not in asked
-
-
-# --- models that are no models of LangChain -------------------------------------------------------

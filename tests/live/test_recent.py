@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from parallel import forking, in_child
 from pipeline import QUESTION, turn
 from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import RecentTurns
@@ -22,17 +22,9 @@ SAMPLE = Sample(question=QUESTION, contexts=(Passage(text="a page"),), answer="I
 
 
 def recorded(by: str, start: int = 0, end: int | None = 100) -> Turn:
-    """Return a turn that ``by`` has recorded."""
     found = turn()
     root = replace(found.path[-1], source=by, start=start, end=end)
     return replace(found, path=(*found.path[:-1], root))
-
-
-def test_a_turn_recorded_by_two_is_one() -> None:
-    """The handler and an instrumentation, or two instrumentations: the first counts."""
-    recent = RecentTurns()
-    assert not recent.is_repeated(SAMPLE, recorded("handler"))
-    assert recent.is_repeated(SAMPLE, recorded("openinference", 1, 99))
 
 
 def test_two_users_may_ask_the_same() -> None:
@@ -93,19 +85,15 @@ class GatedMeasurement:
     judge = SimpleNamespace(model="m")
 
     def __init__(self) -> None:
-        """Wait."""
         self.calls, self.go_on = 0, Future[None]()
 
     def clock(self) -> float:
-        """Return no time."""
         return 0.0
 
     def prepared(self, sample: Sample) -> tuple[Sample, dict[str, int]]:
-        """Return the sample as it is."""
         return sample, {}
 
     async def of_prepared(self, _: Sample, __: object) -> Evaluation:
-        """Wait, and return an evaluation without scores."""
         self.calls += 1
         await asyncio.wrap_future(self.go_on)
         return Evaluation(scores=(), judge="m", duration=0.0)
@@ -132,23 +120,17 @@ def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
     """The parent's evaluation never ends in the child, whose threads may have the same number."""
     measurement = GatedMeasurement()
     shared = SharedEvaluations(cast("Any", measurement))
 
-    async def use() -> int:
+    async def use() -> None:
         first = asyncio.ensure_future(shared.of(SAMPLE))
         await asyncio.sleep(0)
-        pid = os.fork()
-        if pid == 0:
-            left = len(shared._under_way)  # noqa: SLF001
-            os._exit(left)
+        assert in_child(lambda: not shared._under_way)  # noqa: SLF001
         measurement.go_on.set_result(None)
         await first
-        return pid
 
-    pid = asyncio.run(use())
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    asyncio.run(use())

@@ -34,7 +34,6 @@ class App:
     """An application with its own provider and nothing of ours attached."""
 
     def __init__(self, **options: Any) -> None:
-        """Export to memory; ``options`` are the provider's."""
         self._exporter = InMemorySpanExporter()
         provider = TracerProvider(**options)
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
@@ -42,16 +41,11 @@ class App:
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
-        """The ended spans."""
         return self._exporter.get_finished_spans()
 
     @property
     def results(self) -> list[object]:
-        """The outcomes of the turns."""
         return [outcome.result for outcome in outcomes_of(map(SdkSpan, self.spans))]
-
-
-# --- the documents --------------------------------------------------------------------------------
 
 
 class Node:
@@ -61,7 +55,6 @@ class Node:
     score = np.float64(0.5)
 
     def get_content(self) -> str:
-        """Return its text."""
         return CONTEXT
 
 
@@ -74,10 +67,7 @@ class Node:
         (Passage(text=CONTEXT, id="p", score=2.0), Passage(text=CONTEXT, id="p", score=2.0)),
         (Document(page_content=CONTEXT), Passage(text=CONTEXT)),
         (Document(page_content=CONTEXT, id="d"), Passage(text=CONTEXT, id="d")),
-        (
-            (Document(page_content=CONTEXT, id="d"), 0.25),
-            Passage(text=CONTEXT, id="d", score=0.25),
-        ),
+        ((Document(page_content=CONTEXT, id="d"), 0.25), Passage(text=CONTEXT, id="d", score=0.25)),
         ((CONTEXT, np.float32(0.5)), Passage(text=CONTEXT, score=0.5)),
         ({"text": CONTEXT}, Passage(text=CONTEXT)),
         ({"content": CONTEXT, "id": 7, "score": 1}, Passage(text=CONTEXT, id="7", score=1.0)),
@@ -144,34 +134,10 @@ def test_without_a_recorded_span_nothing_happens() -> None:
     assert not app.spans
 
 
-# --- turns ----------------------------------------------------------------------------------------
-
-
 def say_all() -> None:
-    """Say everything on the current span."""
     record_question(QUESTION)
     record_retrieval(QUESTION, [CONTEXT])
     record_answer(ANSWER)
-
-
-def test_one_span_is_a_turn() -> None:
-    """A function with a span of its own is all it takes."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        say_all()
-    assert app.results == [SAMPLE]
-
-
-def test_each_step_may_have_its_span() -> None:
-    """Retrieval and answer may be told on spans below the one of the question."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        record_question(QUESTION)
-        with app.tracer.start_as_current_span("search"):
-            record_retrieval("founded", [CONTEXT])
-        with app.tracer.start_as_current_span("write"):
-            record_answer(ANSWER)
-    assert app.results == [SAMPLE]
 
 
 @pytest.mark.parametrize("own_spans", [True, False])
@@ -232,7 +198,6 @@ def test_a_retriever_in_another_process() -> None:
 
 
 def message(role: str, text: str) -> str:
-    """Return a message as the GenAI conventions write it."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
 
 
@@ -290,9 +255,6 @@ def test_what_a_limit_has_cut_is_refused(limits: SpanLimits, reason: str) -> Non
     assert app.results == [reason]
 
 
-# --- where it is said -----------------------------------------------------------------------------
-
-
 def test_in_threads_and_tasks() -> None:
     """Each thread and each task speaks of its own current span; two may speak of one."""
     app = App()
@@ -318,9 +280,6 @@ def test_in_threads_and_tasks() -> None:
     for trace in traces:
         spans = [SdkSpan(s) for s in app.spans if s.context and s.context.trace_id == trace]
         assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
-
-
-# --- scored ---------------------------------------------------------------------------------------
 
 
 def test_a_turn_is_scored_on_the_span_it_was_said_on() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import tool
 
 from apps import company
-from apps.compat import START, StateGraph, make_agent
+from apps.compat import make_agent
 from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import PROMPT
 from apps.replies import calling, saying
@@ -26,23 +26,17 @@ TURN = [(QUESTION, PAGES, ANSWER)]
 
 
 def search(query: str) -> list[str]:
-    """Search without an instrumentation, and record the documents."""
     record_retrieval(query, list(PAGES))
     return list(PAGES)
 
 
 def generate(question: str, pages: list[str]) -> str:
-    """Ask the model."""
     prompt = PROMPT.invoke({"context": "\n".join(pages), "question": question})
     return str(ScriptedChat(reply=saying(ANSWER)).invoke(prompt).content)
 
 
 def invoke(captured: Capture, chain: Any, question: Any = QUESTION) -> Any:
-    """Ask ``chain``."""
     return chain.invoke(question, {"callbacks": [captured.handler]})
-
-
-# --- within a LangChain run -----------------------------------------------------------------------
 
 
 def test_in_a_function_of_a_chain() -> None:
@@ -51,28 +45,6 @@ def test_in_a_function_of_a_chain() -> None:
     invoke(captured, RunnableLambda(lambda question: generate(question, search(question))))
     assert captured.truths == TURN
     assert captured.errors == []
-
-
-class State(TypedDict, total=False):
-    """The state of the graph."""
-
-    question: str
-    pages: list[str]
-    generation: str
-
-
-def test_in_a_node_of_a_graph() -> None:
-    """Retrieval and answer are those of their nodes."""
-    captured = capture()
-    graph: Any = StateGraph(State)
-    graph.add_node("retrieve", lambda state: {"pages": search(state["question"])})
-    graph.add_node(
-        "generate", lambda state: {"generation": generate(state["question"], state["pages"])}
-    )
-    graph.add_edge(START, "retrieve")
-    graph.add_edge("retrieve", "generate")
-    invoke(captured, graph.compile(), {"question": QUESTION})
-    assert captured.truths == TURN
 
 
 def test_in_a_tool_of_an_agent() -> None:
@@ -166,9 +138,6 @@ def test_documents_that_were_observed_give_way() -> None:
 
     invoke(captured, RunnableLambda(ask))
     assert [truth[1] for truth in captured.truths] == [(PAGES[0],)]
-
-
-# --- on the current span, or nowhere --------------------------------------------------------------
 
 
 def test_a_run_that_nobody_notes() -> None:

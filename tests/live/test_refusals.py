@@ -14,42 +14,34 @@ from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import join, rag
 from apps.replies import saying, unavailable
 from live import App, attached, generated
-from rag_eval_otel import record_question, record_retrieval
+from rag_eval_otel import record_question
 from recording import ANSWER, Capture, begin_turn, capture, finish
 
 FOUNDED = company.FOUNDED
 
 
 def said_on(span: Any) -> tuple[Any, Any]:
-    """Return status and reason on a span."""
     found = dict(span.attributes or {})
     return found.get("rag.evaluation.status"), found.get("rag.evaluation.reason")
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the log messages on refusals."""
     lines = [record.getMessage() for record in caplog.records]
     return [line for line in lines if "is not scored" in line]
 
 
-# --- LangChain runs -------------------------------------------------------------------------------
-
-
 def only_retrieved(captured: Capture) -> None:
-    """Retrieve, and answer nothing."""
     chain = RunnableLambda(lambda question: join(KeywordRetriever().invoke(question)))
     chain.invoke(FOUNDED, {"callbacks": [captured.handler]})
 
 
 def abandoned(captured: Capture) -> None:
-    """End the root before the model's call."""
     write, _, root = begin_turn(captured)
     captured.told[root.id] = ANSWER[:5]
     finish(captured, root, write)
 
 
 def failed(captured: Capture) -> None:
-    """Let the model be unavailable."""
     with pytest.raises(ConnectionError):
         rag(KeywordRetriever(), ScriptedChat(reply=unavailable)).invoke(
             FOUNDED, {"callbacks": [captured.handler]}
@@ -57,7 +49,6 @@ def failed(captured: Capture) -> None:
 
 
 def recorded_alone(captured: Capture) -> None:
-    """Record a question, and retrieve nothing."""
     chain = RunnableLambda(record_question)
     chain.invoke(FOUNDED, {"callbacks": [captured.handler]})
 
@@ -108,11 +99,7 @@ def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert captured.reasons == ["no_answer", "error"] * 3
 
 
-# --- spans of other instrumentations --------------------------------------------------------------
-
-
 def without_an_answer(app: App) -> Any:
-    """Record a chain that only retrieves, with a model that said nothing."""
     chain = app.step("CHAIN", None, **{"input.value": "q"})
     app.retrieve(1, chain)
     shown = {k: v for k, v in generated(1).items() if "output" not in k}
@@ -122,7 +109,6 @@ def without_an_answer(app: App) -> Any:
 
 
 def of_hundreds_of_calls(app: App) -> Any:
-    """Record a turn of hundreds of calls, which cannot be assigned to each other."""
     chain = app.chain()
     for number in range(200):
         app.retrieve(number, chain)
@@ -132,8 +118,7 @@ def of_hundreds_of_calls(app: App) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
-    [(without_an_answer, "no_answer"), (of_hundreds_of_calls, "ambiguous")],
+    ("made", "reason"), [(without_an_answer, "no_answer"), (of_hundreds_of_calls, "ambiguous")]
 )
 def test_a_held_span_says_why(made: Callable[[App], Any], reason: str) -> None:
     """The span that waited for scores leaves with the reason why there are none."""
@@ -146,14 +131,3 @@ def test_a_held_span_says_why(made: Callable[[App], Any], reason: str) -> None:
         (left,) = [one for one in app.exported() if one.context.span_id == own]
         assert said_on(left) == ("skipped", reason)
         assert app.counted() == {("skipped", reason): 1}
-
-
-def test_a_recorded_retrieval_without_an_answer() -> None:
-    """An incomplete turn that the application records on its span is refused on that span."""
-    with attached() as app:
-        with app.provider.get_tracer("app").start_as_current_span("ask") as span:
-            record_question("q?")
-            record_retrieval("q?", ["A page."])
-        assert app.handle.flush()
-        assert app.counted() == {("skipped", "no_answer"): 1}
-        assert app.status_of(span) == "skipped"

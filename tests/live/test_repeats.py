@@ -40,7 +40,6 @@ def verdicts(*first: object) -> FakeJudge:
 
 
 def config(judge: FakeJudge, **options: Any) -> Config:
-    """Return the options of a pipeline with ``judge`` and two metrics, each with its request."""
     defaults = {"metrics": METRICS, "embedder": FakeEmbedder({}), "drift": False}
     return Config(judge=judge, **{**defaults, **options})
 
@@ -48,7 +47,6 @@ def config(judge: FakeJudge, **options: Any) -> Config:
 def evaluations(
     judge: FakeJudge, *, max_kept: int = 9, **options: Any
 ) -> tuple[SharedEvaluations, Counter[str]]:
-    """Return evaluations that are kept, and the counts of look-ups."""
     counts = Counter[str]()
     measurement = replace(build_measurement(config(judge, **options)), share_requests=False)
     return SharedEvaluations(
@@ -57,12 +55,10 @@ def evaluations(
 
 
 def evaluated(shared: SharedEvaluations, sample: Sample = SAMPLE) -> Evaluation:
-    """Return the scores of ``sample``."""
     return asyncio.run(shared.of(sample))
 
 
 def exported(evaluation: Evaluation) -> list[tuple[object, ...]]:
-    """Return what is exported of the scores, without explanations."""
     names = [each.name for each in fields(Score) if each.name not in _NOT_EXPORTED]
     return [tuple(getattr(score, name) for name in names) for score in evaluation.scores]
 
@@ -93,7 +89,6 @@ class _Detailed:
     asks: tuple[Any, ...] = ()
 
     async def measure(self, *_: object) -> Score:
-        """Return a score with a detail that is exported, and one that is not."""
         return Score(name=self.name, value=1.0, detail={"said": SECRET, "truncated": 1})
 
 

@@ -22,7 +22,6 @@ AT_ONCE = 3
 
 @cache
 def recorded(every: int) -> tuple[Retold, ...]:
-    """Run every so-many-th application, once."""
     with quietly():
         warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
         apps = [one for one in all_apps("langchain", "langgraph") if not one.missing()]
@@ -30,7 +29,6 @@ def recorded(every: int) -> tuple[Retold, ...]:
 
 
 def check_unended(every: int) -> None:
-    """Leave out the end of each run, one after the other."""
     for one in recorded(every):
         for key in one.keys:
             wrong = one.wrong(one.unended({key}))
@@ -38,7 +36,6 @@ def check_unended(every: int) -> None:
 
 
 def check_interleaved(data: st.DataObject, every: int) -> None:
-    """Run a few applications at once."""
     apps = st.lists(
         st.sampled_from(recorded(every)), max_size=AT_ONCE, unique_by=lambda one: one.app.name
     )

@@ -62,7 +62,6 @@ class RunIds(BaseCallbackHandler):
     roots: set[UUID] = field(default_factory=set)
 
     def on_chain_start(self, *_: Any, run_id: UUID, **event: Any) -> None:
-        """Note a run."""
         self.runs.add(run_id)
         if event.get("parent_run_id") is None:
             self.roots.add(run_id)
@@ -74,7 +73,6 @@ class RunIds(BaseCallbackHandler):
 def ran(
     app: App, spans: Spans = "essential", content: ExportContent = "foreign"
 ) -> tuple[Capture, RunIds]:
-    """Run ``app`` once, and return its captured turns."""
     captured, ids = capture(spans=spans, content=content), RunIds()
     app.run([captured.handler, ids])
     captured.flush()
@@ -82,7 +80,6 @@ def ran(
 
 
 def texts_on(spans: tuple[ReadableSpan, ...]) -> str:
-    """Return all that is written on ``spans``."""
     return "\n".join(
         f"{span.name} {dict(span.attributes or {})} {span.status.description} {span.events}"
         for span in spans
@@ -90,23 +87,19 @@ def texts_on(spans: tuple[ReadableSpan, ...]) -> str:
 
 
 def by_trace(spans: tuple[ReadableSpan, ...]) -> Iterator[dict[int, ReadableSpan]]:
-    """Yield the spans of each trace, by their id."""
     for trace in {span.context.trace_id for span in spans}:
         yield {s.context.span_id: s for s in spans if s.context.trace_id == trace}
 
 
 def roots(spans: tuple[ReadableSpan, ...]) -> list[ReadableSpan]:
-    """Return the spans without a parent."""
     return [span for span in spans if span.parent is None]
 
 
 def attribute(span: ReadableSpan, name: str) -> Any:
-    """Return an attribute of ``span``, or None."""
     return (span.attributes or {}).get(name)
 
 
 def operation(span: ReadableSpan) -> Any:
-    """Return the GenAI operation of ``span``."""
     return attribute(span, semconv.GEN_AI_OPERATION_NAME)
 
 

@@ -1,24 +1,21 @@
-"""Twelve situations in which traces, held spans, the clock and the judge meet."""
+"""Situations in which traces, held spans, the clock and the judge meet."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, use_span
 
-from live import STATUS, App, attached
+from live import STATUS, App, GatedExporter, attached
+from parallel import forking, in_child
 from pipeline import GatedJudge, OnesEmbedder, good_judge
-from rag_eval_otel import record_answer, record_feedback, record_question, record_retrieval
+from rag_eval_otel import record_feedback
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.types import Ending, Evaluation
@@ -28,31 +25,6 @@ from wires import FakeOutput, attributes_of, request_with, turn_spans
 
 PATIENCE = 60
 SCORED = ("scored", None)
-
-
-class GatedExporter(InMemorySpanExporter):
-    """An exporter that blocks from the time when `close` was called until `open` is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered = threading.Event()
-        self._gate = threading.Event()
-        self._gate.set()
-
-    def close(self) -> None:
-        """Let no span pass."""
-        self._gate.clear()
-
-    def open(self) -> None:
-        """Let all spans pass."""
-        self._gate.set()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Wait for the gate, then keep the spans."""
-        if not self._gate.is_set():
-            self.entered.set()
-            self._gate.wait(PATIENCE)
-        return super().export(spans)
 
 
 @contextmanager
@@ -68,14 +40,12 @@ def gated(**options: Any) -> Iterator[tuple[App, GatedExporter, GatedJudge]]:
 
 
 def on_thread(call: Callable[[], object]) -> threading.Thread:
-    """Return a started thread that calls ``call``."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     return thread
 
 
 def each_left_once(app: App) -> bool:
-    """Return True if no span has left twice."""
     spans = Counter(span.context.span_id for span in app.exported())
     return set(spans.values()) <= {1}
 
@@ -97,20 +67,6 @@ def test_1_a_late_retriever_span() -> None:
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 1, ("skipped", "no_answer"): 1}
         assert each_left_once(app)
-
-
-def test_2_langchain_below_a_server_span() -> None:
-    """The runs are scored by themselves, while the request is open; both leave once."""
-    with attached() as app:
-        server = app.plain("GET /ask")
-        with use_span(server):
-            run_chain(app.handle.callback, "rag")
-        assert app.handle.flush(PATIENCE)
-        assert app.statuses() == {"scored": 1, None: 2}
-        server.end()
-        assert app.handle.flush(PATIENCE)
-        assert app.statuses() == {"scored": 1, None: 3}
-        assert app.counted() == {SCORED: 1}
 
 
 def test_2_an_open_span_of_ours_does_not_delay_the_trace_around_it() -> None:
@@ -170,29 +126,24 @@ def test_4_flush_and_shutdown_while_judge_and_exporter_hang(call: str) -> None:
         assert app.statuses() == {status: 1, None: 2}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_5_a_fork_while_spans_are_held() -> None:
     """The parent exports what it held; the child begins with nothing, and its turns are scored."""
     with gated(hold_seconds=3600) as (app, _, judge):
         app.turn(1)
         app.pipeline.submit_ended()
         judge.asked.result(PATIENCE)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                app.exporter.clear()
-                held = len(app.pipeline.store)
-                judge.open()
-                app.turn(2)
-                app.pipeline.submit_ended()
-                has_left = app.store.wait_left(PATIENCE)  # a flush waits five seconds
-                is_scored = app.statuses() == {"scored": 1, None: 2}
-                status = 0 if held == 0 and has_left and is_scored else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def child() -> bool:
+            app.exporter.clear()
+            held = len(app.pipeline.store)
+            judge.open()
+            app.turn(2)
+            app.pipeline.submit_ended()
+            has_left = app.store.wait_left(PATIENCE)  # a flush waits five seconds
+            return not held and has_left and app.statuses() == {"scored": 1, None: 2}
+
+        assert in_child(child)
         judge.open()
         assert app.store.wait_left(PATIENCE)
         assert app.statuses() == {"scored": 1, None: 2}
@@ -231,7 +182,6 @@ class Blocking:
         self.gate, self.entered = threading.Event(), threading.Event()
 
     def __call__(self, _: Evaluation) -> None:
-        """Block, as a sink: sinks are called on the thread of the judge."""
         self.entered.set()
         self.gate.wait(PATIENCE)
 
@@ -278,17 +228,6 @@ def test_9_a_worker_gets_very_many_traces_at_once() -> None:
     assert (engine.stats.held, engine.stats.pending) == (0, 0)
     statuses = Counter(attributes_of(one.message).get(STATUS) for one in output.sent)
     assert statuses["overload"] + statuses["shutdown"] == traces
-
-
-def test_10_recorded_turns() -> None:
-    """What the application records is on its current span or LangChain run, wherever it is."""
-    with attached() as app:
-        with app.provider.get_tracer("app").start_as_current_span("ask"):
-            record_question("Who founded it?")
-            record_retrieval("founder", ["It was founded by Ada."])
-            record_answer("Ada founded it.")
-        assert app.handle.flush(PATIENCE)
-        assert app.statuses() == {"scored": 1}
 
 
 def test_11_two_pipelines_of_one_process() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge
+from pipeline import RECORDED, GatedJudge, usual_options
 from rag_eval_otel import RagEvalCallbackHandler, RagEvalSpanProcessor, instrument
 from rag_eval_otel.errors import ConfigError
 from runs import run_chain
@@ -21,34 +20,25 @@ from runs import run_chain
 STATUS = "rag.evaluation.status"
 
 
-def options(**others: Any) -> dict[str, Any]:
-    """Return options for a judge that is content with every answer."""
-    return {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **others}
-
-
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """An exporter that keeps its spans."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def provider() -> Iterator[TracerProvider]:
-    """A provider without a processor."""
     made = TracerProvider()
     yield made
     made.shutdown()
 
 
 def record_turn(provider: TracerProvider) -> None:
-    """Record a turn on one span, with a step below it."""
     tracer = provider.get_tracer("app")
     with tracer.start_as_current_span("turn", attributes=RECORDED):
         tracer.start_span("step").end()
 
 
 def statuses(spans: tuple[ReadableSpan, ...]) -> dict[tuple[str, Any], int]:
-    """Count ``spans`` by name and status."""
     return Counter((span.name, (span.attributes or {}).get(STATUS)) for span in spans)
 
 
@@ -71,7 +61,7 @@ def test_a_shutdown_of_the_provider_scores_and_exports(
     provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     """`TracerProvider.shutdown` waits for scores and shuts the exporter down."""
-    processor = RagEvalSpanProcessor(BatchSpanProcessor(exporter), **options())
+    processor = RagEvalSpanProcessor(BatchSpanProcessor(exporter), **usual_options())
     provider.add_span_processor(processor)
     record_turn(provider)
     provider.shutdown()
@@ -85,7 +75,7 @@ def test_stats_count_turns_and_held_spans(
 ) -> None:
     """The handle of the processor shows held spans, and turns by outcome."""
     judge = GatedJudge()
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options(judge=judge))
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options(judge=judge))
     provider.add_span_processor(processor)
     record_turn(provider)
     assert processor.handle.stats.held == 1
@@ -101,14 +91,11 @@ def test_stats_count_turns_and_held_spans(
     assert stats.sources == {"native": 1}
 
 
-# --- added twice ----------------------------------------------------------------------------------
-
-
 def test_a_processor_of_ours_is_not_wrapped_again(exporter: InMemorySpanExporter) -> None:
     """A processor that wraps another one of ours is refused: it would score each turn twice."""
-    inner = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    inner = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
     with pytest.raises(ConfigError, match="wrap the one that exports, once"):
-        RagEvalSpanProcessor(inner, **options())
+        RagEvalSpanProcessor(inner, **usual_options())
     inner.shutdown()
 
 
@@ -116,7 +103,7 @@ def test_one_processor_added_twice_is_called_once(
     provider: TracerProvider, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No span is exported twice, no turn is scored twice, and a warning is logged."""
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
     provider.add_span_processor(processor)
     provider.add_span_processor(processor)
     record_turn(provider)
@@ -130,8 +117,12 @@ def test_a_second_processor_passes_its_spans_on(
 ) -> None:
     """The first of two processors scores; the second exports without scores, and says so."""
     second = InMemorySpanExporter()
-    provider.add_span_processor(RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options()))
-    provider.add_span_processor(RagEvalSpanProcessor(SimpleSpanProcessor(second), **options()))
+    provider.add_span_processor(
+        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
+    )
+    provider.add_span_processor(
+        RagEvalSpanProcessor(SimpleSpanProcessor(second), **usual_options())
+    )
     with caplog.at_level(logging.WARNING):
         record_turn(provider)
     assert provider.force_flush()
@@ -144,8 +135,10 @@ def test_a_processor_on_an_instrumented_provider_passes_its_spans_on(
     provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     """The pipeline of `instrument` stands in front of it, and scores for all processors."""
-    handle = instrument(tracer_provider=provider, **options())
-    provider.add_span_processor(RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options()))
+    handle = instrument(tracer_provider=provider, **usual_options())
+    provider.add_span_processor(
+        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
+    )
     record_turn(provider)
     assert handle.flush()
     assert statuses(exporter.get_finished_spans()) == SCORED
@@ -161,7 +154,7 @@ def test_the_callback_handler_finds_a_processor(
     monkeypatch.setattr(
         "rag_eval_otel.live.instrument.global_or_new_tracer_provider", lambda: provider
     )
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
     provider.add_span_processor(processor)
     handler = RagEvalCallbackHandler()
     run_chain(handler, "rag")
@@ -170,47 +163,9 @@ def test_the_callback_handler_finds_a_processor(
     assert processor.handle.stats.turns == {"scored": 1}
 
 
-# --- fork -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_scores_its_own_turns(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """A held span stays with the parent; the child starts its own threads, and counts from zero."""
-    judge = GatedJudge()
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options(judge=judge))
-    provider.add_span_processor(processor)
-    record_turn(provider)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = _child(processor, provider, judge)
-        finally:
-            os._exit(status)
-    _, code = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(code) == 0
-    judge.open()
-    assert provider.force_flush()
-    assert statuses(exporter.get_finished_spans()) == SCORED
-
-
-def _child(processor: RagEvalSpanProcessor, provider: TracerProvider, judge: GatedJudge) -> int:
-    if processor.handle.stats.held or processor.handle.stats.turns:
-        return 2
-    judge.open()
-    record_turn(provider)
-    if not provider.force_flush():
-        return 3
-    return 0 if processor.handle.stats.turns == {"scored": 1} else 4
-
-
 def test_a_handle_shows_only_what_users_call(exporter: InMemorySpanExporter) -> None:
     """Parts of the pipeline are private."""
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
     assert {name for name in dir(processor.handle) if not name.startswith("_")} == {
         "callback",
         "config",

@@ -26,7 +26,6 @@ METRIC = Guideline(guidelines="It is polite.", name="polite")
 
 
 def spending(clock: ManualClock, text: str) -> Spending:
-    """Return the spending of a pipeline with a judge that takes one request a turn."""
     judge = FakeJudge(lambda _: {"passing": True})
     config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift=False)
     measurement = build_measurement(config)

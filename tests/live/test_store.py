@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
+from parallel import at_once
 from rag_eval_otel.capture.trace import Held
 from rag_eval_otel.live.store import Clock, HoldLimits, Store
 from rag_eval_otel.testing import ManualClock
@@ -24,12 +25,10 @@ PATIENCE = 30
 
 
 def held(number: int = 1, *, size: int = 1, is_likely: bool = True) -> Held:
-    """Return the span ``number``, which is to be held."""
     return Held((1, number), number, otel_context.get_current(), size, is_likely)
 
 
 def store(clock: Any = None, **limits: Any) -> Store:
-    """Return a store with room for ten spans."""
     hold = HoldLimits(**{"seconds": 60.0, "max_spans": 10, "max_bytes": 1000, **limits})
     return Store(hold=hold, **({} if clock is None else {"clock": clock}))
 
@@ -42,7 +41,6 @@ class Exits:
     left: list[tuple[int, str | None]] = field(default_factory=list)
 
     def leave(self, held: Held) -> bool:
-        """Record that ``held`` leaves."""
         number, ending = held.item, held.ending or UNTOUCHED
         self.before(number)
         self.left.append((number, ending.status))
@@ -51,7 +49,6 @@ class Exits:
 
 @contextmanager
 def ticking(kept: Store, exits: Exits) -> Iterator[Clock]:
-    """Run a clock, until ``kept`` is empty at the end."""
     clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
     yield clock
     clock.stop()
@@ -215,17 +212,10 @@ def test_threads_race_for_each_span() -> None:
         def race() -> None:
             wins.extend(clock.release(span, SCORED) for span in spans)
 
-        threads = [threading.Thread(target=race) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[race] * 8)
         assert kept.wait_left(PATIENCE)
     assert sum(wins) == 500
     assert Counter(number for number, _ in exits.left) == dict.fromkeys(range(500), 1)
-
-
-# --- the clock ------------------------------------------------------------------------------------
 
 
 def test_a_deadline_is_kept_between_two_exports() -> None:
@@ -266,14 +256,20 @@ def test_the_clock_outlives_an_exporter_that_exits(error: type[BaseException]) -
     assert exits.left == [(2, "timeout")]
 
 
-def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
-    """An exporter that hangs delays what is asked of the clock, and not the one who asks."""
+def hanging() -> tuple[threading.Event, threading.Event, Callable[[int], None]]:
+    """Return what ends a hang, what tells that it has begun, and a function that hangs."""
     gate, entered = threading.Event(), threading.Event()
 
     def hang(_: int) -> None:
         entered.set()
         gate.wait(PATIENCE)
 
+    return gate, entered, hang
+
+
+def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
+    """An exporter that hangs delays what is asked of the clock, and not the one who asks."""
+    gate, entered, hang = hanging()
     kept, calls = store(), list[int]()
     with ticking(kept, Exits(before=hang)) as clock:
         span = held()
@@ -289,12 +285,7 @@ def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
 
 def test_a_clock_that_cannot_go_on_stores_one_wish_to_export() -> None:
     """An exporter that hangs for hours makes no queue grow."""
-    gate, entered = threading.Event(), threading.Event()
-
-    def hang(_: int) -> None:
-        entered.set()
-        gate.wait(PATIENCE)
-
+    gate, entered, hang = hanging()
     kept, exits = store(), Exits(before=hang)
     with ticking(kept, exits) as clock:
         spans = [held(number) for number in range(3)]

@@ -24,7 +24,6 @@ class Watched(SpanProcessor):
     """Shows the spans of a provider to a watch, with a clock that is told the time."""
 
     def __init__(self, **limits: Any) -> None:
-        """Hold whatever is asked for."""
         self.clock = ManualClock()
         self.ready: list[Trace] = []
         self.held: dict[str, int] = {}
@@ -39,11 +38,9 @@ class Watched(SpanProcessor):
         self.plain = provider.get_tracer("app")
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Note it."""
         self.store.open_spans.note_start(span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Show it."""
         if self.store.concerns(span):
             taken = self.store.take(span)
             self.evicted += list(self.store.evicted)[-len(taken.evicted) :] if taken.evicted else ()
@@ -51,17 +48,14 @@ class Watched(SpanProcessor):
                 self.held[span.name] = next(reversed(self.store.held.values())).size
 
     def sweep(self) -> None:
-        """Collect the traces that are complete."""
         self.ready += self.store.sweep()
 
     def step(self, kind: str, parent: Any = None, **attributes: Any) -> Any:
-        """Start a step of RAG."""
         context = App.below(parent)
         attributes = {KIND: kind, **attributes}
         return self.tracer.start_span(kind.lower(), context=context, attributes=attributes)
 
     def turn(self, number: int = 1, parent: Any = None) -> Any:
-        """Record a turn, but for the end of its chain."""
         chain = self.step("CHAIN", parent, **answered(number))
         self.step("RETRIEVER", chain, **retrieved(number)).end()
         self.step("LLM", chain, **generated(number)).end()
@@ -76,9 +70,6 @@ class Watched(SpanProcessor):
         self.sweep()
         self.sweep()
         return len(self.ready)
-
-
-# --- when a trace is complete ---------------------------------------------------------------------
 
 
 def test_a_trace_is_complete_soon_after_its_root() -> None:
@@ -186,9 +177,6 @@ def test_the_line_of_a_turn_is_there_though_it_ended_early() -> None:
     assert "request" in {view.name for view in seen.ready[0].spans.values()}
 
 
-# --- bounded --------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_spans_that_never_end_are_not_kept_for_ever() -> None:
     """Streams that nobody closes leave spans open: only the newest are remembered."""
@@ -208,7 +196,6 @@ class Counting(InMemorySpanExporter):
     count = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Count them."""
         if spans[0].name in {"chain", "retriever", "llm"}:
             return super().export(spans)
         self.count += len(spans)

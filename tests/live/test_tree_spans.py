@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import Generation, LLMResult
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
@@ -16,46 +16,18 @@ from opentelemetry.trace import SpanKind, StatusCode
 from rag_eval_otel.capture.conventions import convention_of, read
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.config import Config, Spans
-from recording import (
-    ANSWER,
-    PAGE,
-    QUESTION,
-    Capture,
-    begin,
-    capture,
-    fail,
-    finish,
-    run_turn,
-)
+from recording import ANSWER, PAGE, QUESTION, Capture, begin, capture, fail, finish, run_turn
 
 KIND = "openinference.span.kind"
 
 
 def attributes(span: ReadableSpan) -> Mapping[str, Any]:
-    """Return the attributes of ``span``."""
     return dict(span.attributes or {})
 
 
 def tree(captured: Capture) -> dict[str, str | None]:
-    """Return each span's parent, by name."""
     names = {span.context.span_id: span.name for span in captured.spans}
     return {s.name: names[s.parent.span_id] if s.parent else None for s in captured.spans}
-
-
-# --- one run of each kind -------------------------------------------------------------------------
-
-
-def test_a_chain() -> None:
-    """The root is a workflow."""
-    captured = capture()
-    finish(captured, begin(captured, "chain", 1))
-    span = captured.span("invoke_workflow chain1")
-    assert span.kind is SpanKind.INTERNAL
-    assert attributes(span) == {
-        "gen_ai.operation.name": "invoke_workflow",
-        "gen_ai.workflow.name": "chain1",
-        "openinference.span.kind": "CHAIN",
-    }
 
 
 def test_a_chat() -> None:
@@ -103,9 +75,6 @@ def test_a_retrieval(documents: list[Document] | None, count: int | None) -> Non
     assert attributes(span).get("rag.retrieval.document_count") == count
 
 
-# --- the root -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("calls_tools", "kind", "operation"),
     [(True, "tool", "invoke_agent"), (True, "chain", "invoke_workflow"), (False, "tool", None)],
@@ -125,11 +94,7 @@ def test_an_agent_calls_tools_that_run(
     found = attributes(captured.span(f"{name} chain1"))
     key = "gen_ai.agent.name" if name == "invoke_agent" else "gen_ai.workflow.name"
     of = "AGENT" if name == "invoke_agent" else "CHAIN"
-    assert found == {
-        "gen_ai.operation.name": name,
-        key: "chain1",
-        "openinference.span.kind": of,
-    }
+    assert found == {"gen_ai.operation.name": name, key: "chain1", "openinference.span.kind": of}
 
 
 @pytest.mark.parametrize(
@@ -162,11 +127,7 @@ def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> No
     assert not set(names) & set(attributes(captured.span("execute_tool tool2")))
 
 
-# --- which runs have a span -----------------------------------------------------------------------
-
-
 def named(model: Any) -> LLMResult:
-    """Return the result of a call of ``model``."""
     return LLMResult(generations=[[Generation(text="t")]], llm_output={"model_name": model})
 
 
@@ -186,66 +147,19 @@ def nested(spans: Spans) -> Capture:
     return captured
 
 
-def test_essential_spans() -> None:
-    """The root, calls, tools and outermost retrievals; parents that have no span are left out."""
+def test_which_runs_have_a_span() -> None:
+    """Essential: the root, calls, tools and outermost retrievals, without gaps; or all; or none."""
     assert tree(nested("essential")) == {
         "invoke_workflow chain1": None,
         "execute_tool tool3": "invoke_workflow chain1",
         "retrieval": "execute_tool tool3",
         "text_completion m": "retrieval",
     }
-
-
-def test_all_spans() -> None:
-    """Every run has one, below its parent's."""
     captured = nested("all")
     assert len(captured.spans) == 7
     assert tree(captured)["chain5"] == "retrieval"
     assert tree(captured)["text_completion m"] == "chain5"
-
-
-def test_no_spans() -> None:
-    """None at all."""
     assert nested("none").spans == ()
-
-
-@pytest.mark.parametrize("spans", get_args(Spans))
-def test_the_root_is_below_the_applications_span(spans: Spans) -> None:
-    """The span that is current at the start of the root run is its parent."""
-    captured = capture(spans=spans)
-    with captured.tracer.start_as_current_span("request"):
-        root = begin(captured, "chain", 1)
-    finish(captured, root)
-    assert tree(captured).get("invoke_workflow chain1", "request") == "request"
-
-
-def test_an_inner_chain_has_a_span_if_it_stands_for_a_turn() -> None:
-    """Two turns in one root have a span each, though inner chains have none else."""
-    captured = capture()
-    root = begin(captured, "chain", 1)
-    for number in (10, 20):
-        inner = begin(captured, "chain", number, under=1, asked=QUESTION, told=ANSWER)
-        search = begin(captured, "retriever", number + 1, under=number, told=[Document(PAGE)])
-        finish(captured, search)
-        shown = [SystemMessage(PAGE), HumanMessage(QUESTION)]
-        finish(captured, begin(captured, "llm", number + 2, under=number, asked=shown, told=ANSWER))
-        finish(captured, inner)
-    finish(captured, root)
-    assert {"chain10", "chain20"} < set(tree(captured))
-    standing = {context.span_id for context, _ in captured.turns}
-    assert standing == {captured.span(f"chain{n}").context.span_id for n in (10, 20)}
-
-
-# --- times and errors -----------------------------------------------------------------------------
-
-
-def test_spans_have_the_times_of_their_runs() -> None:
-    """Though they are made afterwards."""
-    captured = capture()
-    run = begin(captured, "chain", 1)
-    finish(captured, run)
-    span = captured.span("invoke_workflow chain1")
-    assert (span.start_time, span.end_time) == (run.start, run.end)
 
 
 def test_an_error() -> None:
@@ -278,11 +192,7 @@ def test_a_run_that_never_ended_ends_with_its_root(late: bool) -> None:  # noqa:
     assert span.end_time == (never.start if late else root.end)
 
 
-# --- content --------------------------------------------------------------------------------------
-
-
 def message(role: str, text: str) -> dict[str, object]:
-    """Return a message as the conventions spell it."""
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
@@ -370,16 +280,13 @@ class Stubborn(SpanProcessor):
     """Raises at the start or at the end of the retrieval's span."""
 
     def __init__(self, moment: str) -> None:
-        """Raise at ``moment``."""
         self._moment = moment
 
     def on_start(self, span: Span, parent_context: object = None) -> None:
-        """Raise at the start."""
         if self._moment == "start" and span.name == "retrieval":
             raise RuntimeError
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Raise at the end."""
         if self._moment == "end" and span.name == "retrieval":
             raise RuntimeError
 

@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -18,69 +18,52 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 
+from parallel import at_once
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
-from recording import (
-    ANSWER,
-    PAGE,
-    QUESTION,
-    Capture,
-    begin,
-    begin_turn,
-    capture,
-    finish,
-    run_turn,
-)
+from recording import ANSWER, PAGE, QUESTION, Capture, begin, begin_turn, capture, finish, run_turn
 
 
 class PatientEvaluator(BackgroundEvaluator):
     """Keeps the jobs until a test does them, step by step."""
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__()
         self.jobs: list[Job] = []
         self.room = 1000
 
     def submit(self, job: Job) -> bool:
-        """Keep ``job``, if there is room."""
         has_room, self.room = self.room > 0, self.room - 1
         if has_room:
             self.jobs.append(job)
         return has_room
 
     def do(self, job: Job) -> None:
-        """Do the rest of ``job``, which waits for nothing."""
         running = job.run()
         with pytest.raises(StopIteration):
             running.send(None)
 
     def advance(self, job: Job) -> None:
-        """Begin ``job``, and do the rest of it if there is any."""
         if job.begin():
             self.do(job)
 
     def do_all(self) -> None:
-        """Do all jobs, and the jobs they submit."""
         while self.jobs:
             self.advance(self.jobs.pop(0))
 
 
 @contextmanager
 def patient(**options: Any) -> Iterator[tuple[Capture, PatientEvaluator]]:
-    """Put a capture layer together that does nothing by itself."""
     evaluator = PatientEvaluator()
     yield capture(evaluator=evaluator, **options), evaluator
 
 
 def said_on(span: ReadableSpan) -> Any:
-    """Return the status on a span."""
     return (span.attributes or {}).get("rag.evaluation.status")
 
 
 def run_two(captured: Capture, number: int = 1) -> None:
-    """Run a chain with two turns in it."""
     root = begin(captured, "chain", number)
     for inner in (number + 10, number + 20):
         above = begin(captured, "chain", inner, under=number, asked=QUESTION, told=ANSWER)
@@ -94,12 +77,8 @@ def run_two(captured: Capture, number: int = 1) -> None:
 
 
 def release_all(captured: Capture, status: Any) -> None:
-    """Let everything leave that is held now."""
     for held in captured.pipeline.store.older():
         captured.pipeline.clock.release(held, Ending(status))
-
-
-# --- one after the other --------------------------------------------------------------------------
 
 
 def test_nothing_is_written_on_the_application_s_thread() -> None:
@@ -157,15 +136,6 @@ def test_a_tree_that_is_released_before_it_was_read_is_read_then() -> None:
         assert len(captured.spans) == 3
         (span, _), *_others = captured.turns
         assert span == captured.span("invoke_workflow chain1").context
-
-
-def test_a_queue_that_is_full() -> None:
-    """The spans leave on the application's thread, marked; each turn is counted."""
-    with patient() as (captured, evaluator):
-        evaluator.room = 0
-        run_two(captured)
-        assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 2}
-        assert captured.outcomes == {("dropped", "overload"): 2}
 
 
 def test_a_tree_that_found_no_room_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,9 +206,6 @@ def test_bytes_are_bounded(spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(captured.spans) == (27 if spans == "essential" else 0)
 
 
-# --- in any order ---------------------------------------------------------------------------------
-
-
 STEPS = ("begin", "run", "timeout", "flushed", "shutdown", "give up")
 
 
@@ -291,37 +258,23 @@ def test_threads_that_come_at_once() -> None:
                 start.wait(10)
                 release_all(captured, status)
 
-            threads = [threading.Thread(target=do)]
-            threads += [
-                threading.Thread(target=release, args=(status,))
-                for status in ("timeout", "flushed", "shutdown")
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            at_once(do, *(partial(release, one) for one in ("timeout", "flushed", "shutdown")))
             evaluator.do_all()
             assert len({span.context.span_id for span in captured.spans}) == 7
             assert len(captured.spans) == 7
             assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 2
 
 
-# --- context --------------------------------------------------------------------------------------
-
-
 class Contexts(SpanProcessor):
     """Notes a value of the context in which spans start and end."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.seen: list[Any] = []
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        """Note the current context."""
         self.seen.append(otel_context.get_value("tenant"))
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Note the current context."""
         self.seen.append(otel_context.get_value("tenant"))
 
 
@@ -345,55 +298,19 @@ def test_spans_are_written_in_the_context_of_the_root(ending: str) -> None:
         assert otel_context.get_value("tenant") is None
 
 
-# --- evicted and joined trees ---------------------------------------------------------------------
-
-
-def test_an_evicted_tree_is_written_at_once() -> None:
-    """It never was held; its spans leave on the thread that found it too old."""
-    with patient(max_trees=1) as (captured, evaluator):
-        begin_turn(captured)
-        captured.handler.on_chain_start(None, QUESTION, run_id=UUID(int=50))
-        assert len(captured.spans) == 3
-        assert len(captured.pipeline.store) == 0
-        assert evaluator.jobs == []
-        assert captured.reasons == ["evicted"]
-
-
-def test_runs_that_joined_a_span_are_written_as_well() -> None:
-    """The turn is that of the application's span; the runs have their spans below it."""
-    with patient() as (captured, evaluator):
-        with captured.tracer.start_as_current_span("ask"):
-            search = begin(captured, "retriever", 1, asked=QUESTION, told=[Document(PAGE)])
-            finish(captured, search)
-            shown = [SystemMessage(PAGE), HumanMessage(QUESTION)]
-            finish(captured, begin(captured, "llm", 2, asked=shown, told=ANSWER))
-        evaluator.do_all()
-        captured.flush()
-        evaluator.do_all()
-        assert {span.name for span in captured.spans} == {"retrieval", "chat", "ask"}
-        assert said_on(captured.span("ask")) == "scored"
-        assert len(captured.turns) == 1
-
-
-# --- a sampler that blocks ------------------------------------------------------------------------
-
-
 class Hanging(Sampler):
     """Blocks the thread that starts the first span."""
 
     def __init__(self) -> None:
-        """Block later."""
         self.entered, self.go_on = threading.Event(), threading.Event()
 
     def should_sample(self, *given: Any, **more: Any) -> SamplingResult:
-        """Block at the first span."""
         if not self.entered.is_set():
             self.entered.set()
             assert self.go_on.wait(120)
         return ALWAYS_ON.should_sample(*given, **more)
 
     def get_description(self) -> str:
-        """Return a name."""
         return "hanging"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -18,10 +17,13 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
+from parallel import forking, in_child
+from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.runtime.threads import (
     BackgroundEvaluator,
     DaemonExecutor,
     GivenUp,
+    Sweeper,
     Workers,
 )
 
@@ -41,7 +43,6 @@ class Call:
         begin: Callable[[], object] = lambda: None,
         seconds_left: float = float("inf"),
     ) -> None:
-        """Keep all."""
         self._begin = begin
         self.run = work
         self.give_up = given_up
@@ -49,7 +50,6 @@ class Call:
         self.seconds_left = seconds_left
 
     def begin(self) -> bool:
-        """Begin."""
         self._begin()
         return True
 
@@ -58,12 +58,10 @@ class Gate:
     """A job that waits until it is opened."""
 
     def __init__(self) -> None:
-        """Start closed."""
         self.begun: Future[None] = Future()
         self.opened: Future[None] = Future()
 
     async def __call__(self) -> None:
-        """Wait."""
         if not self.begun.done():
             self.begun.set_result(None)
         await asyncio.wrap_future(self.opened)
@@ -432,19 +430,12 @@ def test_a_call_that_was_given_up_is_not_begun() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forking
 def test_workers_start_anew_in_a_forked_child() -> None:
     """A child has none of the threads of its parent and starts its own."""
     workers = Workers(1)
     assert asyncio.run(workers.run(lambda: 1)) == 1
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(asyncio.run(workers.run(lambda: 7)))
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert in_child(lambda: asyncio.run(workers.run(lambda: 7)) == 7)
 
 
 def test_without_threads_the_call_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,3 +447,47 @@ def test_without_threads_the_call_is_made_here(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert asyncio.run(Workers(1).run(threading.current_thread)) is threading.current_thread()
+
+
+class Swept:
+    """Counts sweeps, and tells when there were some."""
+
+    def __init__(self, enough: int = 3) -> None:
+        self.threads: list[threading.Thread] = []
+        self.silent: list[bool] = []
+        self.done = threading.Event()
+        self._enough = enough
+
+    def __call__(self) -> None:
+        self.threads.append(threading.current_thread())
+        self.silent.append(is_silent())
+        if len(self.threads) >= self._enough:
+            self.done.set()
+
+
+def test_a_sweeper_begins_when_woken_and_sweeps_again_and_again() -> None:
+    """Before `wake` there is no thread; then one, a daemon, without instrumentation."""
+    swept = Swept()
+    sweeper = Sweeper(swept, seconds=0.001)
+    assert swept.threads == []
+    assert sweeper.wake()
+    assert sweeper.wake()
+    assert swept.done.wait(30)
+    sweeper.stop()
+    assert len(set(swept.threads)) == 1
+    assert swept.threads[0].daemon
+    assert all(swept.silent)
+
+
+def test_a_sweeper_ends_when_told() -> None:
+    """Once stopped, the thread is gone, and it can't be woken any more."""
+    swept = Swept(1)
+    sweeper = Sweeper(swept, seconds=0.001)
+    sweeper.wake()
+    assert swept.done.wait(30)
+    sweeper.stop()
+    swept.threads[0].join(30)
+    assert not swept.threads[0].is_alive()
+    late = Sweeper(Swept(), seconds=0.001)
+    late.stop()
+    assert not late.wake()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from processes import PATIENCE
+from processes import ran
 
-TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
 
 WORK = """
@@ -38,17 +34,9 @@ def kill(): os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-def run(script: str, *arguments: str) -> tuple[int, list[str]]:
+def run(script: str) -> tuple[int, list[str]]:
     """Run ``script`` in a process; return its exit status and the lines that it has printed."""
-    paths = os.pathsep.join((str(TESTS), str(TESTS.parent)))
-    done = subprocess.run(  # our own script
-        [sys.executable, "-c", WORK + script, *arguments],
-        env={**os.environ, "PYTHONPATH": paths},
-        timeout=PATIENCE,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = ran(WORK + script)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout.splitlines()
 

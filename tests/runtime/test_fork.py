@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 
 import pytest
 
+from parallel import in_child
 from pipeline import SOURCES, GatedJudge, Source, running, statuses
+from processes import ran
 from rag_eval_otel.runtime import fork
 
 pytestmark = [
@@ -27,16 +27,13 @@ def test_fork_with_held_spans(protocol: str, source: Source) -> None:
     with running(protocol=protocol, judge=judge, source=source) as app:
         parents = app.run_turns(20)
         judge.asked.result(10)
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                judge.open()
-                app.run_turns(3)
-                status = 0 if app.handle.flush(10) else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+        def child() -> bool:
+            judge.open()
+            app.run_turns(3)
+            return app.handle.flush(10)
+
+        assert in_child(child)
         judge.open()
         assert app.handle.flush(10)
         children = [parents[0].replace(" 0", f" {number}") for number in range(20, 23)]
@@ -50,11 +47,9 @@ class Counted:
     calls = 0
 
     def __init__(self) -> None:
-        """Register the method."""
         fork.call_in_child(self.call)
 
     def call(self) -> None:
-        """Count."""
         Counted.calls += 1
 
 
@@ -68,10 +63,7 @@ def test_objects_that_are_gone_leave_nothing_for_forks() -> None:
         Counted()
     gc.collect()
     assert len(fork._methods) == before + 1  # noqa: SLF001
-    pid = os.fork()
-    if pid == 0:
-        os._exit(Counted.calls)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert in_child(lambda: Counted.calls == 1)
     assert kept.calls == 0
 
 
@@ -91,8 +83,8 @@ kept = Kept()
 
 def test_an_object_that_lives_until_the_exit_prints_nothing() -> None:
     """The order in which Python deletes objects and modules at its exit does not matter."""
-    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    done = ran(KEPT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.slow
@@ -112,7 +104,4 @@ if not os.fork():
     os._exit(0)
 os.wait()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
-    )
-    assert done.stdout == "renewed\n" * 2
+    assert ran(script).stdout == "renewed\n" * 2

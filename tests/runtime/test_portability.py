@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from processes import ran
 
 PROGRAM = '''
 import asyncio, importlib, os, pkgutil, signal, sys
@@ -63,9 +62,7 @@ handle.shutdown()
 @pytest.mark.slow
 def test_the_package_runs_without_posix_functions() -> None:
     """Every module is imported, and a turn and a sample are scored, without them."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
-    )
+    done = ran(PROGRAM)
     assert not done.returncode, done.stderr
     number, turn, sample = done.stdout.splitlines()
     assert int(number) > 50

@@ -20,7 +20,6 @@ from rag_eval_otel.runtime.providers import Providers, exporters, global_or_new_
 
 @pytest.fixture
 def no_globals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the API believe that nothing has been set, for this test."""
     for module, name in (
         (trace, "TRACER_PROVIDER"),
         (metrics_internal, "METER_PROVIDER"),

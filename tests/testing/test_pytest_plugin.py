@@ -51,7 +51,6 @@ def test_without_scores():
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """Run the tests of ``pytester`` with the plugin, in this process."""
     return pytester.runpytest_inprocess(*PLUGIN, "-p", "no:randomly", *arguments)
 
 
@@ -127,9 +126,6 @@ def test_the_judge_is_an_option(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*ConfigError: *judge*openai/<model>*"])
 
 
-# --- tests that do not use it ---------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_other_sessions_are_left_alone(pytester: pytest.Pytester) -> None:
     """No report, no property, and no library is imported but pytest and our names."""
@@ -175,11 +171,7 @@ def test_the_distribution_registers_the_plugin() -> None:
     assert (ROOT / "rag_eval_otel" / "testing" / "pytest_plugin.py").is_file()
 
 
-# --- what is asserted -----------------------------------------------------------------------------
-
-
 def offline() -> RagEval:
-    """Return assertions by the offline judge."""
     return RagEval(judge="lexical", embedder="hashing")
 
 
@@ -228,13 +220,10 @@ def test_a_judge_that_fails_is_another_error() -> None:
 
 
 def long_answer(sample: Sample) -> float:
-    """Return 1 for an answer of more than ten characters."""
     return float(len(sample.answer) > 10)
 
 
 def keeping(samples: list[Sample]) -> Callable[[Sample], float]:
-    """Return a metric that keeps the samples that it scores."""
-
     def keep(sample: Sample) -> float:
         samples.append(sample)
         return 1.0
@@ -263,11 +252,7 @@ def test_bounds_that_cannot_be_checked(least: dict[str, Any], told: str) -> None
         offline().assert_scores(GOOD, **least)
 
 
-# --- applications ---------------------------------------------------------------------------------
-
-
 def museum(question: str) -> str:
-    """Answer by hand-written RAG that records itself."""
     record_question(question)
     record_retrieval(question, ["The museum opens at 9."])
     record_answer("It opens at 9.")
@@ -275,7 +260,6 @@ def museum(question: str) -> str:
 
 
 async def async_museum(question: str) -> str:
-    """Answer after other tasks had a turn."""
     await asyncio.sleep(0)
     return museum(question)
 

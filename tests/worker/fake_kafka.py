@@ -59,7 +59,6 @@ class Message:
     error_: KafkaError | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method that returns the field of this name."""
         if name.endswith("_"):
             raise AttributeError(name)
         return lambda: getattr(self, f"{name}_")
@@ -102,7 +101,6 @@ class Cluster:
 
     @property
     def admin(self) -> Any:
-        """What stands for the package ``confluent_kafka.admin``."""
         return SimpleNamespace(AdminClient=self.AdminClient, ConfigResource=ConfigResource)
 
     def AdminClient(self, config: Mapping[str, Any], logger: Any = None) -> Admin:  # noqa: N802
@@ -115,17 +113,14 @@ class Cluster:
         return config
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """Create a topic."""
         self.topics[topic] = [[] for _ in range(partitions)]
 
     def add(self, value: bytes | None, partition: int = 0, **more: Any) -> None:
-        """Add a message to the topic of spans."""
         log = self.topics["otlp_spans"][partition]
         place = {"partition_": partition, "offset_": len(log)}
         log.append(Message(value_=value, **place, **more))
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Wait until the condition is true."""
         with self.changed:
             assert self.changed.wait_for(condition, PATIENCE)
 
@@ -175,13 +170,11 @@ class Consumer:
         self.cluster.events.append(lambda one: one.assign(range(len(log))))
 
     def assign(self, numbers: Iterable[int]) -> None:
-        """Give the consumer partitions, from the committed offsets on."""
         given = [TopicPartition("otlp_spans", number) for number in numbers]
         self.callbacks["on_assign"](self, given)
         self.positions |= {n: self.cluster.committed.get(n, 0) for n in numbers}
 
     def take(self, *numbers: int, how: str = "on_revoke") -> None:
-        """Take partitions away from the consumer."""
         self.callbacks[how](self, [TopicPartition("otlp_spans", number) for number in numbers])
         self.positions = {n: at for n, at in self.positions.items() if n not in numbers}
 

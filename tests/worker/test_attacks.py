@@ -42,7 +42,6 @@ class Worker:
     log: list[str] = field(default_factory=list)
 
     def read(self, listening: threading.Event) -> None:
-        """Collect the lines of the log."""
         for line in self.process.stderr or ():
             self.log.append(line)
             found = re.search(r"listening for (\w+) at port (\d+)", line)
@@ -54,28 +53,23 @@ class Worker:
 
     @property
     def cpu(self) -> float:
-        """The CPU time in seconds up to now."""
         parts = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self, kind: str) -> float:
-        """Return the megabytes in memory now (``VmRSS``), or the most up to now (``VmHWM``)."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.partition(f"{kind}:")[2].split()[0]) / 1024
 
     @property
     def descriptors(self) -> int:
-        """The number of open files and connections."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def post(self, body: bytes, *, kind: str = "x-protobuf", encoding: str = "gzip") -> int:
-        """Post ``body``, compressed already, and return the status."""
         headers = {"content-type": f"application/{kind}", "content-encoding": encoding}
         place = f"http://127.0.0.1:{self.ports['http']}/v1/traces"
         return requests.post(place, body, headers=headers, timeout=WAIT).status_code
 
     def wait_of_another(self) -> float:
-        """Return how many seconds a sender of one span waits."""
         began = time.monotonic()
         assert self.post(gzip.compress(request_with(span(7)).SerializeToString())) == 200
         return time.monotonic() - began
@@ -83,7 +77,6 @@ class Worker:
 
 @contextmanager
 def serving(*, descriptors: str = "", **variables: str) -> Iterator[Worker]:
-    """Run ``serve``; ``descriptors`` are arguments of ``ulimit``."""
     command = [sys.executable, "-m", "rag_eval_otel", "serve", "--grpc", "127.0.0.1:0"]
     command += ["--http", "127.0.0.1:0", "--endpoint"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV", "OTEL"))}
@@ -113,16 +106,11 @@ def serving(*, descriptors: str = "", **variables: str) -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    """One worker for all attacks: it must survive each."""
     with serving() as found:
         yield found
 
 
-# --- requests of many small parts -----------------------------------------------------------------
-
-
 def sized(tag: int, content: bytes) -> bytes:
-    """Return ``content`` as a field of protobuf with a length."""
     size, number = b"", len(content)
     while number > 0x7F:
         size, number = size + bytes([number & 0x7F | 0x80]), number >> 7
@@ -130,7 +118,6 @@ def sized(tag: int, content: bytes) -> bytes:
 
 
 def filled(part: bytes, *, chance: random.Random, most: int = MOST - 1000) -> bytes:
-    """Return ``part`` as often as ``most`` bytes allow, some with an unknown field inside."""
     other = part[:1] + b"\x03\xb8\x3e\x01" if part[1:] == b"\x00" else part
     some = b"".join(chance.choices((part, other), (9, 1), k=10_000))
     return some * (most // len(some))
@@ -141,14 +128,12 @@ def in_scope(spans: bytes) -> bytes:
 
 
 def in_span(*fields: bytes) -> bytes:
-    """Return a request with one span of RAG that also has ``fields``."""
     found = span(1)
     found.attributes.add(key="gen_ai.operation.name").value.string_value = "chat"
     return in_scope(sized(0x12, found.SerializeToString() + b"".join(fields)))
 
 
 def in_value(values: bytes) -> bytes:
-    """Return an attribute whose value has the field ``values``."""
     return sized(0x4A, b"\x0a\x01x" + sized(0x12, values))
 
 
@@ -216,8 +201,6 @@ def test_json_of_many_small_parts_is_refused(worker: Worker, name: str) -> None:
     assert wait < 15  # a second on a machine that is not busy
 
 
-# --- connections that wait ------------------------------------------------------------------------
-
 HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-protobuf\r\n"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04" + bytes(5)  # and settings
 HALF_OPEN = {
@@ -232,7 +215,6 @@ HALF_OPEN = {
 
 @contextmanager
 def half_open(worker: Worker, name: str, number: int) -> Iterator[None]:
-    """Hold connections open that have sent what ``HALF_OPEN`` says, and send no more."""
     port, start = HALF_OPEN[name]
     with ExitStack() as stack:
         for _ in range(number):

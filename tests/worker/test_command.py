@@ -17,15 +17,14 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from requests import post
 
+from live import points_of
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
@@ -40,18 +39,15 @@ TURNS = 3
 
 
 def requests() -> list[ExportTraceServiceRequest]:
-    """Return a request for each of three turns."""
     return [request_with(*turn_spans(n), scope=SCOPE) for n in range(1, TURNS + 1)]
 
 
 def write_protobuf(path: Path) -> None:
-    """Write the requests as the collector's file exporter does in its format ``proto``."""
     contents = [one.SerializeToString() for one in requests()]
     path.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in contents))
 
 
 def write_json(path: Path) -> None:
-    """Write the requests in OTLP JSON, with hexadecimal ids."""
     found = [MessageToDict(one) for one in requests()]
     for i, message in enumerate(found, start=1):
         spans: list[dict[str, Any]] = message["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -196,7 +192,6 @@ def test_a_wrong_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of a process that waits for its scores on a busy machine."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "OTEL", "RAG_EVAL"))}
     return {**kept, "RAG_EVAL_SHUTDOWN_SECONDS": "100", "RAG_EVAL_HOLD_SECONDS": "600"}
 
@@ -236,10 +231,7 @@ def test_all_receivers_refuse_requests_from_the_beginning_of_the_end() -> None:
         assert first.result(60) is not None
         ending.result(60)
     receivers.close()
-    data = reader.get_metrics_data()
-    assert data is not None
-    names = [m.name for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
-    assert names == ["rag.evaluation.worker.requests"]
+    assert list(points_of(reader)) == ["rag.evaluation.worker.requests"]
     meters.shutdown()
 
 

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from live import points_of
 from rag_eval_otel.environment import kafka_options
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.worker.kafka import KafkaSource
@@ -28,7 +29,6 @@ TOPIC, DEAD = "otlp_spans", "dead"
 
 
 def request_with(*traces: int, spans: int = 1, text: str = "") -> ExportTraceServiceRequest:
-    """Return a request with ``spans`` spans of each trace."""
     request = ExportTraceServiceRequest()
     scope = request.resource_spans.add().scope_spans.add()
     for trace in traces:
@@ -79,7 +79,6 @@ class FakeEngine:
         self.shares.append(workers)
 
     def export(self, *traces: int, spans: int = 1) -> None:
-        """Let the spans of these requests leave."""
         for trace in traces:
             for _ in range(spans):
                 self.accepted[trace].left()
@@ -102,8 +101,13 @@ class Running:
     def until(self, condition: Callable[[], object]) -> None:
         self.cluster.until(condition)
 
+    def read(self, *traces: int) -> None:
+        """Add messages of ``traces``, and wait until the engine has them."""
+        for trace in traces:
+            self.cluster.add(message_of(trace))
+        self.until(lambda: self.engine.accepted.keys() >= set(traces))
+
     def take(self, *numbers: int, how: str = "on_revoke") -> None:
-        """Take partitions away from the worker, and wait until that is done."""
         done = threading.Event()
 
         def taking(consumer: Any) -> None:
@@ -114,31 +118,18 @@ class Running:
         assert done.wait(PATIENCE)
 
     def give(self, *numbers: int) -> None:
-        """Give the worker partitions."""
         self.cluster.events.append(lambda consumer: consumer.assign(numbers))
 
     def go_back(self, offset: int) -> None:
-        """Let the log of the first partition lose its messages from ``offset`` on."""
         del self.cluster.topics[TOPIC][0][offset:]
         self.cluster.events.append(lambda consumer: consumer.positions.update({0: offset}))
 
     def points(self, name: str) -> list[Any]:
-        data = self.reader.get_metrics_data()
-        assert data is not None
-        found = [
-            metric
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        ]
-        return [
-            point for metric in found if metric.name == name for point in metric.data.data_points
-        ]
+        return points_of(self.reader).get(name, [])
 
 
 @contextmanager
 def running(**options: Any) -> Iterator[Running]:
-    """Run a source during the block."""
     found = Running(**options)
     found.source.start()
     try:
@@ -167,9 +158,7 @@ def test_messages_of_a_trace_wait_for_its_root() -> None:
     """Exported spans of a trace are not committed while more of its spans are expected."""
     with running() as found:
         found.engine.collecting = {1}
-        for trace in (1, 2):
-            found.cluster.add(message_of(trace))
-        found.until(lambda: len(found.engine.accepted) == 2)
+        found.read(1, 2)
         found.engine.export(1, 2)
         found.until(lambda: found.client.messages["exported"] == 2)
         assert found.cluster.committed == {}
@@ -260,12 +249,9 @@ def test_a_dead_letter_that_the_client_finds_too_large_is_passed_over() -> None:
 def test_a_log_that_begins_anew_is_read(caplog: pytest.LogCaptureFixture) -> None:
     """If a topic is created again, its messages are taken, although their offsets were seen."""
     with running() as found:
-        for trace in (1, 2):
-            found.cluster.add(message_of(trace))
-        found.until(lambda: found.engine.accepted.keys() == {1, 2})
+        found.read(1, 2)
         found.go_back(0)
-        found.cluster.add(message_of(3))
-        found.until(lambda: 3 in found.engine.accepted)
+        found.read(3)
         found.engine.export(1, 2, 3)
         found.until(lambda: found.cluster.committed == {0: 1})
         assert found.client.errors["offset_reset"] == 1
@@ -276,12 +262,9 @@ def test_a_log_that_begins_anew_is_read(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_log_that_goes_back_is_not_committed_above_what_is_in_flight() -> None:
     """A broker that failed may have lost the end of a log, and still have what is in flight."""
     with running() as found:
-        for trace in (1, 2, 3, 4):
-            found.cluster.add(message_of(trace))
-        found.until(lambda: len(found.engine.accepted) == 4)
+        found.read(1, 2, 3, 4)
         found.go_back(2)
-        found.cluster.add(message_of(5))
-        found.until(lambda: 5 in found.engine.accepted)
+        found.read(5)
         found.engine.export(2, 3, 4, 5)
         found.until(lambda: found.client.messages["exported"] == 4)
         assert found.cluster.committed == {}
@@ -293,9 +276,7 @@ def test_a_log_that_goes_back_is_not_committed_above_what_is_in_flight() -> None
 def test_a_log_that_goes_back_lowers_the_committed_offset() -> None:
     """Otherwise a new owner might pass over messages once the log is long enough again."""
     with running() as found:
-        for trace in (1, 2):
-            found.cluster.add(message_of(trace))
-        found.until(lambda: found.engine.accepted.keys() == {1, 2})
+        found.read(1, 2)
         found.engine.export(1, 2)
         found.until(lambda: found.cluster.committed == {0: 2})
         found.go_back(0)
@@ -310,11 +291,9 @@ def test_a_worker_that_ends_waits_for_what_came_before_the_log_went_back() -> No
     """Another worker might not find these messages."""
     found = Running()
     found.source.start()
-    found.cluster.add(message_of(1))
-    found.until(lambda: 1 in found.engine.accepted)
+    found.read(1)
     found.go_back(0)
-    found.cluster.add(message_of(2))
-    found.until(lambda: 2 in found.engine.accepted)
+    found.read(2)
     found.engine.export(2)
     found.until(lambda: found.client.messages["exported"] == 1)
     assert not found.source.close(0)
@@ -334,9 +313,7 @@ def test_an_internal_error_makes_a_dead_letter(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "bound",
-    [{"max_messages": 10}, {"max_bytes": 10 * len(message_of(1))}],
-    ids=min,
+    "bound", [{"max_messages": 10}, {"max_bytes": 10 * len(message_of(1))}], ids=min
 )
 def test_what_is_in_flight_is_bounded_for_each_partition(bound: dict[str, int]) -> None:
     """A partition is paused at the limit, and read on when half of it is committed."""
@@ -356,8 +333,7 @@ def test_messages_wait_while_the_engine_has_no_memory() -> None:
     """The feeding thread tries again; the poll thread goes on."""
     with running() as found:
         found.engine.refusals = 5
-        found.cluster.add(message_of(1))
-        found.until(lambda: 1 in found.engine.accepted)
+        found.read(1)
         assert found.engine.refusals == 0
 
 
@@ -403,10 +379,7 @@ def test_a_paused_partition_that_comes_back_is_read() -> None:
 
 
 def export_the_second(found: Running) -> None:
-    """Read two messages, export the second one, and wait until this is committed."""
-    for trace in (1, 2):
-        found.cluster.add(message_of(trace))
-    found.until(lambda: found.engine.accepted.keys() == {1, 2})
+    found.read(1, 2)
     found.engine.export(2)
     found.until(lambda: found.cluster.notes.get(0))
     assert found.cluster.committed == {0: 0}
@@ -474,9 +447,7 @@ def test_brokers_that_refuse_texts_get_offsets_alone() -> None:
     """The size of such texts is an option of the brokers."""
     with running() as found:
         found.cluster.max_note = 0
-        for trace in (1, 2, 3):
-            found.cluster.add(message_of(trace))
-        found.until(lambda: len(found.engine.accepted) == 3)
+        found.read(1, 2, 3)
         found.engine.export(2)
         found.until(lambda: found.client.errors["OFFSET_METADATA_TOO_LARGE"])
         found.engine.export(1)
@@ -490,9 +461,7 @@ def test_a_revoked_partition_is_committed_without_a_text_that_brokers_refuse() -
     with running() as found:
         found.cluster.max_note = 0
         found.cluster.commit_errors = [KafkaError("_WAIT_COORD")] * 1000
-        for trace in (1, 2, 3):
-            found.cluster.add(message_of(trace))
-        found.until(lambda: len(found.engine.accepted) == 3)
+        found.read(1, 2, 3)
         found.engine.export(1, 3)
         found.until(lambda: found.client.messages["exported"] == 2)
 
@@ -544,8 +513,7 @@ def test_lost_partitions_are_not_committed() -> None:
     """Another worker may have committed more, for partitions that were lost."""
     with running() as found:
         found.cluster.commit_errors = [KafkaError("ILLEGAL_GENERATION")] * 1000
-        found.cluster.add(message_of(1))
-        found.until(lambda: 1 in found.engine.accepted)
+        found.read(1)
         found.engine.export(1)
         found.until(lambda: found.client.errors["ILLEGAL_GENERATION"])
         found.take(0, how="on_lost")
@@ -559,8 +527,7 @@ def test_a_failed_commit_is_repeated() -> None:
     """The next commit has the offset again."""
     with running() as found:
         found.cluster.commit_errors = [KafkaError("_WAIT_COORD")] * 2
-        found.cluster.add(message_of(1))
-        found.until(lambda: 1 in found.engine.accepted)
+        found.read(1)
         found.engine.export(1)
         found.until(lambda: found.cluster.committed == {0: 1})
         assert found.client.errors["_WAIT_COORD"] == 2
@@ -570,8 +537,7 @@ def test_a_worker_that_ends_waits_for_what_is_in_flight() -> None:
     """It reads no more, commits what is exported in time, and drops the rest."""
     found = Running()
     found.source.start()
-    found.cluster.add(message_of(1))
-    found.until(lambda: 1 in found.engine.accepted)
+    found.read(1)
     ended: list[bool] = []
     thread = threading.Thread(target=lambda: ended.append(found.source.close(PATIENCE)))
     thread.start()
@@ -588,8 +554,7 @@ def test_a_worker_that_ends_drops_what_is_not_exported_in_time() -> None:
     """Another worker exports it."""
     found = Running()
     found.source.start()
-    found.cluster.add(message_of(1))
-    found.until(lambda: 1 in found.engine.accepted)
+    found.read(1)
     assert not found.source.close(0)
     assert found.cluster.committed == {}
     assert found.engine.accepted[1].is_revoked
@@ -662,8 +627,7 @@ def test_an_error_of_the_loop_does_not_end_it() -> None:
             raise RuntimeError(msg)
 
         found.cluster.events.append(fail)
-        found.cluster.add(message_of(1))
-        found.until(lambda: 1 in found.engine.accepted)
+        found.read(1)
         assert found.client.errors["kafka"] == 1
 
 
@@ -743,7 +707,6 @@ def test_an_unknown_option_of_the_client_is_refused() -> None:
 
 @contextmanager
 def output(cluster: Cluster, **options: Any) -> Iterator[tuple[KafkaOutput, Client]]:
-    """Run an output to the topic ``scored``."""
     cluster.create("scored")
     cluster.create("events")
     given = {"output_topic": "scored", "output_logs_topic": "events", **options}

@@ -19,7 +19,6 @@ from worker.fake_kafka import Cluster, KafkaError
 
 
 def parsed(*arguments: str, probes: object = None) -> argparse.Namespace:
-    """Return the parsed options of a command line."""
     parser = argparse.ArgumentParser()
     add_kafka_options(parser)
     return parser.parse_args(

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from live import points_of
 from openai_server import HttpReply, LoopbackServer
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.environment import OtlpTarget, otlp_target
@@ -41,7 +42,6 @@ Names = list[str]
 
 
 def request(*names: str, service: str = "shop") -> ExportTraceServiceRequest:
-    """Return a request with a span of each name."""
     made = ExportTraceServiceRequest()
     resource = made.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = service
@@ -52,19 +52,16 @@ def request(*names: str, service: str = "shop") -> ExportTraceServiceRequest:
 
 
 def spans(*names: str, receipt: Receipt | None = None) -> list[WireSpan]:
-    """Return the spans of a request with these names."""
     return spans_in(request(*names), receipt or untracked())
 
 
 def log_request(text: str) -> ExportLogsServiceRequest:
-    """Return a request with one log record."""
     made = ExportLogsServiceRequest()
     made.resource_logs.add().scope_logs.add().log_records.add().body.string_value = text
     return made
 
 
 def names_in(message: bytes) -> Names:
-    """Return the names of the spans in a serialized request."""
     found = ExportTraceServiceRequest.FromString(message)
     return [span.name for one in found.resource_spans for s in one.scope_spans for span in s.spans]
 
@@ -111,7 +108,6 @@ class Clock:
 
 @pytest.fixture
 def outputs() -> Iterator[Callable[..., OtlpOutput]]:
-    """Make outputs, and close them after the test."""
     made: list[OtlpOutput] = []
 
     def make(sender: Any, **options: Any) -> OtlpOutput:
@@ -128,27 +124,27 @@ Make = Callable[..., OtlpOutput]
 
 
 def put(output: OtlpOutput, *given: WireSpan) -> None:
-    """Put the spans one by one."""
     for span in given:
         output.put(span)
 
 
-def test_spans_are_sent_in_batches_by_number(outputs: Make) -> None:
-    """A batch leaves as soon as it has the number of spans; the rest leaves at the flush."""
+@pytest.mark.parametrize(
+    ("names", "limit", "numbers"),
+    [
+        ("abcde", {"spans": 2}, [2, 2, 1]),
+        (["a" * 100, "b" * 100, "c" * 900], {"size": 300}, [2, 1]),
+    ],
+)
+def test_spans_are_sent_in_batches(
+    outputs: Make, names: Iterable[str], limit: dict[str, int], numbers: list[int]
+) -> None:
+    """A batch has at most this many spans or bytes, and at least one; the flush sends the rest."""
     sender = Script()
-    output = outputs(sender, batches=BatchLimits(spans=2, delay=WAIT, in_flight=1))
-    put(output, *spans("a", "b", "c", "d", "e"))
+    output = outputs(sender, batches=BatchLimits(delay=WAIT, in_flight=1, **limit))
+    put(output, *spans(*names))
     assert output.flush(WAIT)
-    assert sender.batches == [["a", "b"], ["c", "d"], ["e"]]
-
-
-def test_spans_are_sent_in_batches_by_size(outputs: Make) -> None:
-    """A batch has at most the given bytes, and at least one span however large it is."""
-    sender, given = Script(), spans("a" * 100, "b" * 100, "c" * 900)
-    output = outputs(sender, batches=BatchLimits(size=300, delay=WAIT, in_flight=1))
-    put(output, *given)
-    assert output.flush(WAIT)
-    assert [len(batch) for batch in sender.batches] == [2, 1]
+    assert [len(batch) for batch in sender.batches] == numbers
+    assert list(itertools.chain(*sender.batches)) == list(names)
 
 
 def test_a_span_leaves_after_the_delay(outputs: Make) -> None:
@@ -188,7 +184,6 @@ def test_requests_are_those_that_protobuf_would_write() -> None:
 
 
 def group_of(count: int, receipt: Receipt) -> WireGroup:
-    """Return a group of ``count`` spans, named by their number."""
     made = request(*(f"span {i}" for i in range(count)))
     (group,) = groups_in(made, receipt)
     return group
@@ -336,25 +331,36 @@ def test_durable_sources_are_repeated_for_ever(outputs: Make, kind: Any) -> None
     assert output.stats.dropped == {}
 
 
-def test_wrong_credentials_drop_at_once(outputs: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """Where nothing can be repeated later, a refusal of credentials is counted and logged."""
-    sender = Script(SendError("UNAUTHENTICATED: no token", kind="denied"))
-    output = outputs(sender)
-    put(output, *spans("a"))
+@pytest.mark.parametrize(
+    ("answer", "limit", "reason", "exported", "is_done", "line"),
+    [
+        (SendError("UNAUTHENTICATED", kind="denied"), 600.0, "denied", None, False, "UNAUTHENTIC"),
+        (SendError("bad", kind="invalid"), None, "invalid", None, True, "bad"),
+        (Reply(rejected=1), 600.0, "rejected", 1, True, "rejected 1 of 2 records of an OTLP"),
+        (Reply(rejected=5), 600.0, "rejected", 0, True, "rejected"),
+    ],
+    ids=["wrong credentials", "invalid content", "some rejected", "more rejected than sent"],
+)
+def test_what_a_receiver_does_not_take(
+    *,
+    outputs: Make,
+    caplog: pytest.LogCaptureFixture,
+    answer: Any,
+    limit: float | None,
+    reason: str,
+    exported: int | None,
+    is_done: bool,
+    line: str,
+) -> None:
+    """It is counted and logged; what will never be accepted does not block a Kafka partition."""
+    done = list[str]()
+    output = outputs(Script(answer), retries=Retries(limit=limit))
+    put(output, *spans("a", "b", receipt=Receipt(2, lambda: done.append("request"))))
     assert output.flush(WAIT)
-    assert output.stats.dropped == {("traces", "denied"): 1}
-    assert "UNAUTHENTICATED: no token; its records are dropped" in caplog.text
-
-
-def test_content_that_is_invalid_is_dropped_and_acknowledged(outputs: Make) -> None:
-    """A request that the receiver will never accept does not block its Kafka partition."""
-    done: list[str] = []
-    sender = Script(SendError("bad", kind="invalid"))
-    output = outputs(sender, retries=Retries(limit=None))
-    put(output, *spans("a", receipt=Receipt(1, lambda: done.append("request"))))
-    assert output.flush(WAIT)
-    assert output.stats.dropped == {("traces", "invalid"): 1}
-    assert done == ["request"]
+    assert output.stats.exported == ({} if exported is None else {"traces": exported})
+    assert output.stats.dropped == {("traces", reason): 2 - (exported or 0)}
+    assert bool(done) is is_done
+    assert line in caplog.text
 
 
 def test_a_request_that_is_too_large_is_divided(outputs: Make) -> None:
@@ -367,27 +373,6 @@ def test_a_request_that_is_too_large_is_divided(outputs: Make) -> None:
     assert sender.batches == [["a", "b", "c"], ["a"], ["b", "c"], ["b"], ["c"]]
     assert output.stats.dropped == {("traces", "too_large"): 1}
     assert output.stats.exported == {"traces": 2}
-
-
-def test_rejected_spans_are_counted_and_logged(
-    outputs: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of a partial success, the rejected spans are counted as dropped."""
-    output = outputs(Script(Reply(rejected=1)))
-    put(output, *spans("a", "b"))
-    assert output.flush(WAIT)
-    assert output.stats.exported == {"traces": 1}
-    assert output.stats.dropped == {("traces", "rejected"): 1}
-    assert "rejected 1 of 2 records of an OTLP request (traces)" in caplog.text
-
-
-def test_a_receiver_that_rejects_more_than_it_got_is_not_believed(outputs: Make) -> None:
-    """The counts stay those of the spans that were sent."""
-    output = outputs(Script(Reply(rejected=5)))
-    put(output, *spans("a"))
-    assert output.flush(WAIT)
-    assert output.stats.exported == {"traces": 0}
-    assert output.stats.dropped == {("traces", "rejected"): 1}
 
 
 def test_revoked_spans_are_not_sent(outputs: Make) -> None:
@@ -537,14 +522,11 @@ def test_losses_are_in_the_metrics(outputs: Make) -> None:
     output = outputs(sender, meter_provider=MeterProvider([reader]))
     put(output, *spans("a", "b"))
     assert output.flush(WAIT)
-    data = reader.get_metrics_data()
-    assert data is not None
     found = {
-        metric.name.removeprefix("rag.evaluation.worker."): [
-            (dict(point.attributes or {}), getattr(point, "value", None))
-            for point in metric.data.data_points
+        name.removeprefix("rag.evaluation.worker."): [
+            (dict(point.attributes), point.value) for point in points
         ]
-        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+        for name, points in points_of(reader).items()
     }
     assert found == {
         "exported": [({"signal": "traces"}, 1)],
@@ -573,13 +555,11 @@ def test_waits_grow_and_obey_the_receiver() -> None:
 
 @pytest.fixture
 def backend() -> Iterator[OtlpReceiver]:
-    """A running receiver."""
     with OtlpReceiver() as running:
         yield running
 
 
 def environment(backend: OtlpReceiver, protocol: str, **more: str) -> Mapping[str, str]:
-    """Return variables that name ``backend``."""
     is_http = protocol != "grpc"
     endpoint = backend.http_endpoint if is_http else backend.grpc_endpoint
     return {
@@ -590,6 +570,21 @@ def environment(backend: OtlpReceiver, protocol: str, **more: str) -> Mapping[st
 
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+
+
+def send(variables: Mapping[str, str], message: bytes) -> Reply:
+    """Send ``message`` to the target that ``variables`` name."""
+    sender = open_sender("traces", otlp_target("traces", variables))
+    try:
+        return sender.send(message)
+    finally:
+        sender.close()
+
+
+def failure(variables: Mapping[str, str], match: str | None = None) -> SendError:
+    with pytest.raises(SendError, match=match) as caught:
+        send(variables, request("a").SerializeToString())
+    return caught.value
 
 
 @pytest.mark.parametrize(
@@ -629,22 +624,17 @@ def test_refusals_are_told_apart(
 ) -> None:
     """What a repetition would do is read from the status; the message names the receiver."""
     backend.fail_next(1, status)
-    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
-    with pytest.raises(SendError, match=r"127.0.0.1:\d+: (HTTP \d+|[A-Z_]+)$") as caught:
-        sender.send(request("a").SerializeToString())
-    assert caught.value.kind == kind
-    assert caught.value.retry_after is None
-    sender.close()
+    told = r"127.0.0.1:\d+: (HTTP \d+|[A-Z_]+)$"
+    found = failure(environment(backend, protocol), told)
+    assert (found.kind, found.retry_after) == (kind, None)
 
 
 @pytest.mark.parametrize("status", [202, 204])
 def test_each_status_of_success_is_one(backend: OtlpReceiver, status: int) -> None:
     """Grafana Cloud answers 204: a request that was accepted is neither dropped nor sent again."""
     backend.fail_next(1, status)
-    variables = environment(backend, "http/protobuf")
-    sender = open_sender("traces", otlp_target("traces", variables))
-    assert sender.send(request("a").SerializeToString()) == Reply()
-    sender.close()
+    message = request("a").SerializeToString()
+    assert send(environment(backend, "http/protobuf"), message) == Reply()
 
 
 @pytest.mark.parametrize(
@@ -683,21 +673,15 @@ def test_a_message_above_the_limit_is_told_by_its_text(code: str, details: str, 
 def test_the_time_of_a_repetition_is_read(backend: OtlpReceiver, protocol: str) -> None:
     """`Retry-After` and `RetryInfo` are the seconds to wait."""
     backend.fail_next(1, 429, retry_after=7)
-    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
-    with pytest.raises(SendError) as caught:
-        sender.send(request("a").SerializeToString())
-    assert caught.value.retry_after == 7.0
-    sender.close()
+    assert failure(environment(backend, protocol)).retry_after == 7.0
 
 
 @PROTOCOLS
 def test_a_partial_success_is_read(backend: OtlpReceiver, protocol: str) -> None:
     """The number of rejected spans is read from the response."""
     backend.reject_next(1)
-    sender = open_sender("traces", otlp_target("traces", environment(backend, protocol)))
-    reply = sender.send(request("a", "b").SerializeToString())
-    assert reply == Reply(rejected=1)
-    sender.close()
+    message = request("a", "b").SerializeToString()
+    assert send(environment(backend, protocol), message) == Reply(rejected=1)
 
 
 @PROTOCOLS
@@ -705,11 +689,7 @@ def test_a_receiver_that_is_not_there(protocol: str) -> None:
     """A connection that is refused is a failure that may pass."""
     with OtlpReceiver() as stopped:
         variables = environment(stopped, protocol)
-    sender = open_sender("traces", otlp_target("traces", variables))
-    with pytest.raises(SendError) as caught:
-        sender.send(b"")
-    assert caught.value.kind == "transient"
-    sender.close()
+    assert failure(variables).kind == "transient"
 
 
 SECRETS = ("key-1", "key-2", "what a user asked")
@@ -741,12 +721,7 @@ def test_no_secret_is_in_a_message(protocol: str, fault: str) -> None:
 def test_a_slow_receiver_times_out(backend: OtlpReceiver, protocol: str) -> None:
     """A request without an answer fails after the timeout, and may be sent again."""
     backend.pause()
-    variables = environment(backend, protocol, timeout="0.05")
-    sender = open_sender("traces", otlp_target("traces", variables))
-    with pytest.raises(SendError) as caught:
-        sender.send(request("a").SerializeToString())
-    assert caught.value.kind == "transient"
-    sender.close()
+    assert failure(environment(backend, protocol, timeout="0.05")).kind == "transient"
 
 
 def test_a_backend_comes_back_after_an_outage(backend: OtlpReceiver) -> None:
@@ -804,7 +779,6 @@ PREFIX = "OTEL_EXPORTER_OTLP_"
 
 
 def target(signal: Any = "traces", **variables: str) -> OtlpTarget:
-    """Return the target that these variables name, without their prefix."""
     return otlp_target(signal, {PREFIX + name: value for name, value in variables.items()})
 
 

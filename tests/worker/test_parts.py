@@ -18,7 +18,6 @@ from wires import request_with, span
 
 
 def batch(spans: int, *, attributes: int = 12) -> ExportTraceServiceRequest:
-    """Return a request as a collector batches it: each few spans have a resource of their own."""
     made = ExportTraceServiceRequest()
     for first in range(0, spans, 10):
         request = request_with(*map(span, range(first + 1, first + 11)), service=f"shop {first}")

@@ -44,6 +44,7 @@ from rag_eval_otel.worker.wire import OverloadedError, spans_in, untracked
 WAIT = 60.0
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 MEGABYTE = 2**20
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
 class Intake:
@@ -64,6 +65,12 @@ class Intake:
     def accept_logs(self, request: ExportLogsServiceRequest) -> None:
         self.logs.append(request)
 
+    def hold(self) -> tuple[threading.Event, threading.Event]:
+        """Hold requests that are accepted from now on; return when one is, and what ends that."""
+        entered, gate = threading.Event(), threading.Event()
+        self.before = lambda: (entered.set(), gate.wait(WAIT))
+        return entered, gate
+
     @property
     def names(self) -> list[str]:
         return [
@@ -77,7 +84,6 @@ class Intake:
 
 @pytest.fixture
 def intake() -> Intake:
-    """An intake that keeps the requests."""
     return Intake()
 
 
@@ -86,7 +92,6 @@ Listen: TypeAlias = Callable[..., Receiver]
 
 @pytest.fixture
 def listen(intake: Intake) -> Iterator[Listen]:
-    """Start receivers, over gRPC alone unless a test names ports, and stop them after the test."""
     started: list[Receiver] = []
 
     def start(**options: Any) -> Receiver:
@@ -103,13 +108,11 @@ def listen(intake: Intake) -> Iterator[Listen]:
 
 @pytest.fixture
 def http(listen: Listen) -> Callable[..., Receiver]:
-    """Start receivers over gRPC and HTTP; the server for HTTP is optional."""
     pytest.importorskip("aiohttp")
     return lambda **options: listen(**{"http_port": 0, **options})
 
 
 def request_of(*ids: tuple[bytes, bytes]) -> ExportTraceServiceRequest:
-    """Return a request with a span for each pair of a trace id and a span id."""
     made = ExportTraceServiceRequest()
     scope = made.resource_spans.add().scope_spans.add()
     for number, (trace_id, span_id) in enumerate(ids):
@@ -123,7 +126,6 @@ BOMB = b"\x0a" * (64 * MEGABYTE)
 
 
 def stub(receiver: Receiver, service: str = "trace.v1.TraceService", **options: Any) -> Any:
-    """Return the method Export of ``service``, which takes and returns bytes."""
     channel = grpc.insecure_channel(f"127.0.0.1:{receiver.grpc_port}", **options)
     export = channel.unary_unary(f"/opentelemetry.proto.collector.{service}/Export")
 
@@ -134,7 +136,6 @@ def stub(receiver: Receiver, service: str = "trace.v1.TraceService", **options: 
 
 
 def refusal(call: Callable[[], object]) -> Any:
-    """Return the error with which a gRPC call ends."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return caught.value
@@ -145,11 +146,15 @@ def url(receiver: Receiver, path: str = "/v1/traces") -> str:
 
 
 def post(receiver: Receiver, body: Any = ONE, path: str = "/v1/traces", **headers: Any) -> Any:
-    """Post ``body``; the names of headers have underscores."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return requests.post(
         url(receiver, path), body, headers={"content-type": PROTOBUF, **given}, timeout=WAIT
     )
+
+
+def silent(until: threading.Event) -> Iterator[bytes]:
+    until.wait(WAIT)
+    yield from ()
 
 
 # --- what arrives ---------------------------------------------------------------------------------
@@ -395,20 +400,14 @@ def test_all_members_of_gzip_content_are_read(http: Listen, intake: Intake) -> N
 
 def test_calls_without_a_message_block_no_others(listen: Listen, intake: Intake) -> None:
     """Calls without the token are refused before their message; too many others are cancelled."""
-    path = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
     token = (("authorization", "Bearer secret"),)
     never = threading.Event()
-
-    def silent() -> Iterator[bytes]:
-        never.wait(WAIT)
-        yield from ()
-
     receiver = listen(token="secret")
     with grpc.insecure_channel(f"127.0.0.1:{receiver.grpc_port}") as channel:
-        export = channel.stream_unary(path)
-        calls = [export.future(silent(), timeout=WAIT) for _ in range(20)]
+        export = channel.stream_unary(EXPORT)
+        calls = [export.future(silent(never), timeout=WAIT) for _ in range(20)]
         assert {one.code() for one in calls} == {grpc.StatusCode.UNAUTHENTICATED}
-        calls = [export.future(silent(), timeout=WAIT, metadata=token) for _ in range(50)]
+        calls = [export.future(silent(never), timeout=WAIT, metadata=token) for _ in range(50)]
         stub(receiver)(ONE, metadata=token)
         ended = {one.code() for one in calls[:20]}
         assert ended <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -424,15 +423,10 @@ def test_a_call_without_a_message_ends_in_time(
     """A call whose message does not arrive is cancelled, also if no other call needs its thread."""
     monkeypatch.setattr("rag_eval_otel.worker.receiver._SLOWEST", 0.0)
     never = threading.Event()
-
-    def silent() -> Iterator[bytes]:
-        never.wait(WAIT)
-        yield from ()
-
     receiver = listen()
     with grpc.insecure_channel(f"127.0.0.1:{receiver.grpc_port}") as channel:
-        export = channel.stream_unary("/opentelemetry.proto.collector.trace.v1.TraceService/Export")
-        code = export.future(silent(), timeout=WAIT).code()
+        export = channel.stream_unary(EXPORT)
+        code = export.future(silent(never), timeout=WAIT).code()
         assert code in {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
         never.set()
     assert receiver.drain(WAIT)
@@ -533,7 +527,6 @@ def test_the_exporter_of_the_sdk_waits_and_succeeds(listen: Listen, intake: Inta
 
 @contextmanager
 def half_sent(receiver: Receiver, *, announced: int, sent: int, requests: int) -> Iterator[None]:
-    """Hold requests open that have sent ``sent`` bytes of the ``announced`` ones."""
     head = f"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: {PROTOBUF}\r\n"
     head += f"Content-Length: {announced}\r\n\r\n"
     with ExitStack() as stack:
@@ -563,13 +556,7 @@ def test_announced_bodies_take_no_room(http: Listen, intake: Intake) -> None:
 def test_bodies_that_wait_for_the_engine_are_bounded(http: Listen, intake: Intake) -> None:
     """Bodies that have arrived count until the engine has them."""
     receiver = http(max_request=1000, max_reading=len(ONE) + 900)
-    entered, gate = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        entered.set()
-        gate.wait(WAIT)
-
-    intake.before = wait
+    entered, gate = intake.hold()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(post, receiver)
         assert entered.wait(WAIT)
@@ -602,13 +589,7 @@ def test_probes_tell_the_state_of_the_worker(http: Listen) -> None:
 def test_drain_lets_requests_end_and_refuses_others(http: Listen, intake: Intake) -> None:
     """While the worker drains it is not ready; requests under way are accepted, others refused."""
     receiver = http()
-    started, gate = threading.Event(), threading.Event()
-
-    def slowly() -> None:
-        started.set()
-        gate.wait(WAIT)
-
-    intake.before = slowly
+    started, gate = intake.hold()
     with ThreadPoolExecutor(2) as pool:
         under_way = pool.submit(stub(receiver), ONE)
         assert started.wait(WAIT)
@@ -629,13 +610,7 @@ def test_drain_lets_requests_end_and_refuses_others(http: Listen, intake: Intake
 def test_drain_ends_in_time(http: Listen, intake: Intake) -> None:
     """A request that does not end keeps the worker no longer than the time it has."""
     receiver = http()
-    started, gate = threading.Event(), threading.Event()
-
-    def slowly() -> None:
-        started.set()
-        gate.wait(WAIT)
-
-    intake.before = slowly
+    started, gate = intake.hold()
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(post, receiver)
         assert started.wait(WAIT)
@@ -649,13 +624,7 @@ def test_drain_has_one_time_for_both_protocols(
 ) -> None:
     """A call over gRPC that does not end is not waited for a second time."""
     receiver, left = listen(), list[float]()
-    started, gate = threading.Event(), threading.Event()
-
-    def slowly() -> None:
-        started.set()
-        gate.wait(WAIT)
-
-    intake.before = slowly
+    started, gate = intake.hold()
     monkeypatch.setattr(Desk, "wait_idle", lambda _, timeout: bool(left.append(timeout)))
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(stub(receiver), ONE)
@@ -695,7 +664,6 @@ authorityKeyIdentifier=keyid
 
 @pytest.fixture(scope="session")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority, and certificates of a server and a client that it has signed."""
     openssl, folder = shutil.which("openssl"), tmp_path_factory.mktemp("pem")
     if openssl is None:
         pytest.skip("openssl is not installed")
@@ -716,7 +684,6 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tls(pem: Path, **more: str) -> dict[str, str]:
-    """Return the options of a receiver with TLS."""
     return {"certificate": str(pem / "server.pem"), "key": str(pem / "server.key"), **more}
 
 
@@ -759,8 +726,7 @@ def test_mtls(http: Listen, intake: Intake, pem: Path) -> None:
 
     def call(credentials: Any) -> Any:
         channel = grpc.secure_channel(f"localhost:{receiver.grpc_port}", credentials)
-        name = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-        return channel.unary_unary(name)(ONE, timeout=WAIT)
+        return channel.unary_unary(EXPORT)(ONE, timeout=WAIT)
 
     assert refusal(lambda: call(anonymous)).code() is grpc.StatusCode.UNAVAILABLE
     assert call(known) == b""

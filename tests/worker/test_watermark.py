@@ -133,7 +133,6 @@ def test_a_partition_knows_what_it_has_to_commit() -> None:
 
 
 def offsets_of(found: Finished) -> set[int]:
-    """Return the offsets that are marked."""
     return {offset for offset in range(100) if found.has(offset, found.epoch)}
 
 
@@ -207,7 +206,6 @@ def test_messages_that_share_traces_in_a_chain_take_little_time() -> None:
 
 
 def next_owner(note: str, **received: int) -> Partition:
-    """Return a partition whose owner has committed offset 0 with ``note``, and read messages."""
     found = Partition(0, known=Finished.of_note(0, note))
     for name, epoch in received.items():
         found.begin(int(name.removeprefix("offset_")), [9], epoch=epoch)
