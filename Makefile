@@ -4,11 +4,13 @@
 #   make check VENV=/var/tmp/venv      another place for the environment
 #   make test PYTEST_ARGS="-k drift"   more arguments for pytest
 #   make soak SOAK_ARGS="--minutes 2"  other arguments for the soak
+#   make mutants MUTANTS_ARGS="--since HEAD~1"  mutants of the functions that changed
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 SOAK_ARGS ?= --minutes 30 --rate 100
+MUTANTS_ARGS ?= --count 300
 WORKER_ARGS ?= --minutes 10
 SERVERS := uvicorn gunicorn celery ipykernel jupyter-client
 
@@ -28,7 +30,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check docs e2e look faults ablate bench soak worker clean
+.PHONY: help demo test check docs e2e look faults ablate mutants bench soak worker clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +72,10 @@ faults: $(VENV)/.test  ## Run the fault matrix, and write docs/dev/reliability.m
 ablate: $(VENV)/.test  ## Find rules of capture that no recorded trace needs
 	@mkdir -p build
 	nice $(BIN)/python benchmarks/ablate.py > build/ablation.tsv
+
+mutants: $(VENV)/.dev  ## Change the package in 300 places, and see whether its tests notice
+	$(PIP) cosmic-ray==8.7.0
+	$(BIN)/python benchmarks/mutants.py $(MUTANTS_ARGS)
 
 bench: $(VENV)/.dev  ## Measure against the peers
 	$(BIN)/nox --session bench

@@ -56,8 +56,6 @@ def test_a_cosine_is_within_its_bounds(pairs: list[tuple[float, float]]) -> None
     assert value is None or -1 <= value <= 1
 
 
-
-
 def hashed(*texts: str, dimensions: int = 1024) -> Vectors:
     return asyncio.run(HashingEmbedder(dimensions).embed(texts))
 
