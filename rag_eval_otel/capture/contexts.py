@@ -294,8 +294,8 @@ def _truncated(
     taken = {at for at, _ in known.values()}
     found: dict[Passage, _Shown] = {}
     for passage in passages:
-        at = place(passage.text[:_BEGINNING], messages.texts)
-        if at is None or place(passage.text[-_BEGINNING:], messages.texts) is not None:
+        at = messages.find(passage.text[:_BEGINNING])
+        if at is None or messages.find(passage.text[-_BEGINNING:]) is not None:
             continue
         message = messages.texts[at[0]][at[1] :]
         pairs = zip(passage.text, message, strict=False)
@@ -339,13 +339,16 @@ def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
-    grown = True
-    while grown:
-        messages = Messages(text for _, text in seen)
+    first = 0
+    while first < len(seen):  # what is not in the earlier texts may be in the texts since ``first``
+        messages = Messages(text for _, text in seen[first:])
         linked = [(at, c) for c in open_calls if (at := _link(c.output or "", messages))]
-        open_calls = [call for call in open_calls if all(call is not c for _, c in linked)]
-        seen += [(seen[at[0]][0] or at, text) for at, call in linked for text in call.prompt]
-        grown = bool(linked)
+        found = {call.id for _, call in linked}
+        open_calls = [call for call in open_calls if call.id not in found]
+        above = [seen[first + at[0]][0] or (first + at[0], at[1]) for at, _ in linked]
+        first = len(seen)
+        for at, (_, call) in zip(above, linked, strict=True):
+            seen += [(at, text) for text in call.prompt]
     return seen
 
 

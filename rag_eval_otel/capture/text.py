@@ -21,24 +21,9 @@ from rag_eval_otel.untrusted import normal_form
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
     """Return the index of the first message with ``text`` in it, and the offset of ``text`` there.
 
-    ``messages`` are the texts of the messages. They may contain ``text`` verbatim, escaped as in
-    JSON, or with other white space. In the last case, the white space of the message is normalised
-    before the offset is counted. Return None if ``text`` is empty or in no message.
+    See `Messages.find`.
     """
-    if not text.strip():  # an empty text is in every message
-        return None
-    forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
-    for number, message in enumerate(messages):
-        for form in forms:
-            at = message.find(form)
-            if at >= 0:
-                return number, at
-    normal = normalised(text)
-    for number, message in enumerate(messages):
-        at = normalised(message).find(normal)
-        if at >= 0:
-            return number, at
-    return None
+    return Messages(messages).find(text)
 
 
 def normalised(text: str) -> str:
@@ -280,6 +265,10 @@ class Messages:
         self.texts = tuple(texts)
 
     @cached_property
+    def _normal(self) -> tuple[str, ...]:
+        return tuple(map(normalised, self.texts))
+
+    @cached_property
     def _bare(self) -> tuple[str, ...]:
         return tuple(map(bare, self.texts))
 
@@ -296,12 +285,34 @@ class Messages:
         """The number of letters and digits in all messages."""
         return sum(map(len, self._bare))
 
+    def find(self, text: str) -> tuple[int, int] | None:
+        """Return the index of the first message with ``text`` in it, and the offset of ``text``.
+
+        A message may contain ``text`` verbatim, escaped as in JSON, or with other white space. In
+        the last case, the offset is that in the message with normalised white space. Return None if
+        ``text`` is empty or in no message.
+        """
+        if not text.strip():  # an empty text is in every message
+            return None
+        forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+        for number, message in enumerate(self.texts):
+            for form in forms:
+                at = message.find(form)
+                if at >= 0:
+                    return number, at
+        normal = normalised(text)
+        for number, message in enumerate(self._normal):
+            at = message.find(normal)
+            if at >= 0:
+                return number, at
+        return None
+
     def place(self, text: str) -> Place | None:
         """Return the position of ``text`` in the messages, or None if no message contains ``text``.
 
-        A message may contain ``text`` verbatim, escaped as in JSON, or with other white space.
+        See `find`.
         """
-        found = place(text, self.texts)
+        found = self.find(text)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
     def count(self, text: str) -> int:
