@@ -283,7 +283,7 @@ def _of_mapping(data: Mapping[str, Any], depth: int) -> tuple[Passage, ...] | No
 
 
 def _is_message(data: Mapping[str, Any]) -> bool:
-    return "role" in data or data.get("type") in {"ai", "human", "tool"}
+    return "role" in data or data.get("type") in ("ai", "human", "tool")
 
 
 def _is_block(item: Any) -> bool:

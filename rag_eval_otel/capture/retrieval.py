@@ -375,7 +375,9 @@ _INSTRUCTS = re.compile(  # a sentence that is no part of a passage
     re.IGNORECASE,
 )
 _HEADING_LENGTH = 240  # characters; a longer line is no heading
-_ORDERS = frozenset({"answer", "based", "given", "now", "please", "use", "using", "with"})
+_ORDERS = frozenset(
+    {"answer", "based", "given", "if", "note", "now", "please", "today", "use", "using", "with"}
+)
 """First words of an instruction below the documents."""
 _RULES = frozenset("-=*_#`~")
 _INDENT = r"^[ \t]{0,20}[#*\[]{0,6}[ \t]?"
@@ -405,6 +407,9 @@ class Block:
         """
         if count is None:
             found = joined_lines(self.text)
+            last = found[-1].text.split(maxsplit=1) if found and len(found) > 1 else []
+            if last and last[0].lower().strip(",:") in _ORDERS:
+                return None  # an instruction below the documents
         else:
             ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
             found = next((one for one in ways if one is not None and len(one) == count), None)
@@ -421,8 +426,8 @@ def block_in(prompt: Sequence[str]) -> Block | None:
     for message in reversed(prompt):
         text = _block_of(message)
         if text:
-            asked = _QUESTION.search(message.replace(text, "\n"))
-            return Block(text=text, question=asked[1].strip() if asked else None)
+            asked = [one[1] for one in _QUESTION.finditer(message.replace(text, "\n"))]
+            return Block(text=text, question=asked[-1].strip() if asked else None)
     return None
 
 

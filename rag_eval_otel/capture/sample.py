@@ -29,6 +29,7 @@ _MIN_LLM_NS = 5_000_000  # no LLM can answer within this time
 _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
 _LLM_NAME = re.compile(r"llm|chat|model", re.IGNORECASE)  # names of steps that may call an LLM
 _MAX_STEPS = 300  # model calls and retrievals of a turn; the time to compare them is quadratic
+_MAX_DOCUMENTS = 1000  # of a turn; each is searched for in the prompts
 _PUNCTUATION = 3  # characters by which a query may differ from the question it repeats
 
 
@@ -105,11 +106,19 @@ def _answer(turn: Turn) -> str:
     answer = _text_on(turn.path, "output")
     if "output" not in turn.recorded and _was_abandoned(turn, answer):
         raise Refused(reason="abandoned")
+    if answer is not None and "output" not in turn.recorded and _is_nobodys(turn, answer):
+        answer = unnamed_answer(turn) or answer
     answer = answer or unnamed_answer(turn) or _text_on(turn.calls, "output")
     if answer is None or (is_verdict(answer) and not _may_be_verdict(turn, answer)):
         raise Refused(reason="no_answer")
     returned = [step.output for step in turn.path if step.kind != "llm"]
     return answer if answer in returned or "output" in turn.recorded else _unwrapped(answer)
+
+
+def _is_nobodys(turn: Turn, answer: str) -> bool:
+    """Return True if no model call has said ``answer`` or a part of it: it may be a status."""
+    said = [call.output for call in turn.calls if call.output]
+    return bool(said) and not any(is_in(one, answer) or is_in(answer, one) for one in said)
 
 
 def _unwrapped(reply: str) -> str:
@@ -207,7 +216,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     if _query_writers(turn, searched) or not message.strip():
         return asked
     if turn.is_complete and turn.path[-1].parent is None:
-        return asked
+        return _unnamed_question(turn) or asked
     if turn.is_complete or _is_replaced(turn, message, searched):
         return message if clean else searched
     raise Refused(reason="ambiguous")  # the span of the step that rewrote the question is missing
@@ -355,7 +364,7 @@ def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]
     """Return the RAG turns in ``steps``, the steps of one trace, of which some may be missing.
 
     A turn has a doubt, so that it is not scored, if its span has not ended or if it has more than
-    300 model calls and retrievals.
+    300 model calls and retrievals, or more than 1,000 documents.
     """
     found = find_turns(steps, loss="possible", contexts_from_prompt=contexts_from_prompt)
     return [_with_doubt(turn) for turn in found]
@@ -364,7 +373,8 @@ def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]
 def _with_doubt(turn: Turn) -> Turn:
     if turn.anchor.end is None:  # the span has not ended, so a step below it may be missing
         return replace(turn, doubt="partial")
-    if len(turn.calls) + len(turn.retrievers) > _MAX_STEPS:
+    documents = sum(len(one.documents or ()) for one in turn.retrievers)
+    if len(turn.calls) + len(turn.retrievers) > _MAX_STEPS or documents > _MAX_DOCUMENTS:
         return replace(turn, doubt="ambiguous")
     return turn
 

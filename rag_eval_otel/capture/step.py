@@ -136,7 +136,9 @@ def has_longer_text(step: Step, most: int) -> bool:
     )
     texts = chain(
         (step.input or "", step.output or "", step.query or "", step.description),
-        *(step.prompt, step.input_texts, step.output_texts),
+        step.prompt,
+        () if step.input else step.input_texts,
+        () if step.output else step.output_texts,
         *(step.variables.values(), step.windows.values()),
         (result.text for result in step.tool_results),
         (passage.text for passage in listed),

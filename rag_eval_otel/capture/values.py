@@ -239,7 +239,7 @@ def _of(data: Mapping[str, Any], *path: str) -> Any:
 
 def _is_result(block: object) -> bool:
     return isinstance(block, Mapping) and (
-        block.get("type") in {"tool_call_response", "tool_result"}
+        block.get("type") in ("tool_call_response", "tool_result")
         or "tool_call_result" in block
         or "toolResult" in block
         or {"result", "origin"} <= block.keys()  # Haystack's, as its repr has it
@@ -248,7 +248,7 @@ def _is_result(block: object) -> bool:
 
 def _is_call(block: object) -> bool:
     return isinstance(block, Mapping) and (
-        block.get("type") in {"tool_call", "tool_use", "function_call"}
+        block.get("type") in ("tool_call", "tool_use", "function_call")
         or "tool_call" in block
         or "toolUse" in block
         or {"tool_name", "arguments"} <= block.keys()
@@ -262,7 +262,7 @@ def texts_of(blocks: Sequence[Any]) -> Iterator[str]:
             yield block
         elif isinstance(block, Mapping) and not is_reasoning(block):
             said = block.get("text")
-            if said is None and block.get("type") in {"text", "output_text", "input_text", None}:
+            if said is None and block.get("type") in ("text", "output_text", "input_text", None):
                 said = block.get("content")
             if said is None and _is_result(block):
                 said = _result(block)

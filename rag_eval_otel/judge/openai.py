@@ -589,6 +589,7 @@ def _http_client(timeout: float) -> Any:
     import openai  # noqa: PLC0415
 
     options: dict[str, Any] = {"event_hooks": {"response": [_limit_size]}, "timeout": timeout}
+    options["follow_redirects"] = False  # texts go to no other address
     options["verify"] = _tls_context()
     fast = getattr(openai, "DefaultAioHttpClient", None)  # not in older versions
     if fast is not None:

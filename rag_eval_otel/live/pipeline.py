@@ -460,6 +460,7 @@ class Pipeline:
             return
         try:
             if turns is None:
+                ending = Ending("error", "internal")
                 with self._read_edge:
                     self.instruments.found(trace.count_turns())
                     self.scorer.drop("error", trace.count_turns())

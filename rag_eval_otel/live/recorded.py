@@ -298,7 +298,7 @@ def _checked(score: object, name: object, *, comment: object) -> float:
         )
         raise ValueError(msg)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        msg = f"the name of feedback has 1 to 64 ASCII letters, digits, _ and -, not {name!r}"
+        msg = "the name of feedback has 1 to 64 ASCII letters, digits, _ and -, and no others"
         raise ValueError(msg)
     if not isinstance(comment, str | None):
         msg = f"the comment of feedback is a str, not {type(comment).__name__}"

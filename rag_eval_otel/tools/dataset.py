@@ -399,7 +399,8 @@ class _Stop:
             self._unreached += 1
         refusals = {_UNAUTHORIZED} if self._has_succeeded else {_UNAUTHORIZED, _FORBIDDEN}
         for score in errors:
-            if score.detail.get("http_status") in refusals:
+            lacks_key = score.reason == "unauthorized" and "http_status" not in score.detail
+            if lacks_key or score.detail.get("http_status") in refusals:
                 self._stop(score, "")
         if self._unreached >= _UNREACHED and unreached:
             self._stop(unreached[0], f"{_UNREACHED} rows in a row had no response: ")

@@ -220,3 +220,9 @@ def test_one_answer_and_a_title() -> None:
     """A call that was shown none of the pages does not answer."""
     title = llm("t", "app", at=(300, 310), shown=["question 1?"], said="A title for this talk")
     assert found(*beside(1), title) == ["the answer to question number 1"]
+
+
+def test_more_documents_than_are_searched_for() -> None:
+    """The time to find documents in prompts is bounded."""
+    many = retriever("r", "app", at=(5, 8), query=ASKED, found=[f"page {n}" for n in range(1001)])
+    assert found(root(), many, write()) == ["ambiguous"]

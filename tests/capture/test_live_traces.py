@@ -333,7 +333,7 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         app.turn(3)
         assert app.handle.flush()
-        assert app.statuses() == {"scored": 1, None: 8}
+        assert app.statuses() == {"scored": 1, "error": 1, None: 7}
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
 
 

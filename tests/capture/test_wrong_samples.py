@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rag_eval_otel.capture.conventions import read
+from rag_eval_otel.capture.documents import documents_in
 from rag_eval_otel.capture.retrieval import block_in
 from rag_eval_otel.capture.sample import Outcome, extract, turns_in
 from rag_eval_otel.capture.span import LogView, PlainSpan
@@ -328,3 +330,51 @@ def test_the_answer_to_a_part_of_the_question(said: str | None) -> None:
     steps.append(llm("sum up", "engine", at=(60, 70), shown=[f"{TOLD}\n{OTHER}"], said=said))
     scored = [found for found in outcomes(*steps) if isinstance(found, Sample)]
     assert len(scored) == (2 if said == "yes" else 0)
+
+
+def around(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Sample | str:
+    """Read a turn below a chain with these inputs and outputs."""
+    names = {"input.value": json.dumps(inputs), "output.value": json.dumps(outputs)}
+    app = read(span({"openinference.span.kind": "CHAIN", **names}, end=200 * SECOND))
+    (found,) = outcomes(
+        replace(app, id="app", start=0),
+        retriever("find", "app", at=(10, 20), query=ASKED, found=PAGES),
+        llm("write", "app", at=(30, 40), shown=[*PAGES, ASKED], said=TOLD),
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"status": "ok", "result": "success", "response": TOLD},
+        {"message": "success", "reply": TOLD},
+        {"output": "answers/7.md", "content": TOLD},
+    ],
+)
+def test_a_status_beside_the_answer(outputs: Mapping[str, Any]) -> None:
+    """What no model has said is no answer, where another text of the output was said by one."""
+    found = around({"question": ASKED}, outputs)
+    assert isinstance(found, Sample)
+    assert found.answer == TOLD
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"prompt": "You are a guide for cameras.", "user_query": ASKED},
+        {"message": "msg-123", "body": ASKED},
+    ],
+)
+def test_another_input_beside_the_question(inputs: Mapping[str, Any]) -> None:
+    """The input that the prompt shows is the question, whatever its key is."""
+    found = around(inputs, {"answer": TOLD})
+    assert isinstance(found, Sample)
+    assert found.question == ASKED
+
+
+@pytest.mark.parametrize("of", [["museum", "tourist_attraction"], {"a": 1}, 7])
+def test_a_type_that_is_no_text(of: object) -> None:
+    """Tools return dicts whose ``type`` is anything, such as the list of JSON-LD."""
+    documents_in([{"name": "Museum", "type": of}])
+    assert read(genai(message("assistant", {"type": of, "content": THOUGHT}, said(TOLD)))).output

@@ -62,6 +62,16 @@ def test_requests_are_answered(transport: str) -> None:
         assert [one["choices"][0]["message"]["content"] for one in replies] == ["yes"] * 3
 
 
+@pytest.mark.usefixtures("transport")
+def test_texts_follow_no_redirect() -> None:
+    """A server that names another address gets an error; nothing is sent there."""
+    with ScriptedOpenAI(lambda _: "yes") as other:
+        elsewhere = {"location": f"{other.base_url}/chat/completions"}
+        with pytest.raises(JudgeError):
+            sent(lambda _: HttpReply(status=307, headers=elsewhere))
+        assert not other.requests
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ TRACE = "ab" * 16
         ({"score": -1}, r"not -1; .*thumbs of -1 and 1 with \(thumb \+ 1\) / 2"),
         ({"score": float("nan")}, r"not nan"),
         ({"score": "up"}, r"a score from 0 to 1 or a bool, not str"),
-        ({"name": "two words"}, r"1 to 64 ASCII letters, digits, _ and -, not 'two words'"),
+        ({"name": "two words"}, r"1 to 64 ASCII letters, digits, _ and -, and no others"),
         ({"comment": 7}, r"comment of feedback is a str, not int"),
         ({"trace_id": "1311768467284833366"}, r"32 hexadecimal digits.*decimal ids are Datadog's"),
         ({"trace_id": "q83vASNFZ4mrze8BI0VniQ=="}, r"32 hexadecimal digits.*base64"),

@@ -63,6 +63,14 @@ def test_a_wrong_key_stops_a_run(
     assert KEY not in told + caplog.text
 
 
+def test_a_missing_key_stops_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key, no row would have a score."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    result = evaluate_dataset(rows(500), judge="openai/m", embedder=HashingEmbedder())
+    assert len(result.rows) <= 32
+    assert "OPENAI_API_KEY" in (result.totals.stopped or "")
+
+
 def test_a_403_after_a_success_does_not_stop_a_run() -> None:
     """A server that refuses some texts with 403 is asked for the other rows."""
     draw, asked = random.Random(5), [0]
