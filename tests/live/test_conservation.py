@@ -6,6 +6,7 @@ are turns of several kinds and threads, repeats, faults of the server, flushes, 
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -379,8 +380,17 @@ class Application:
         return sum(int(point.value) for point in points)
 
 
+@pytest.fixture
+def silent() -> Iterator[None]:
+    """Log nothing: a child of a fork waits for ever for a stream that a thread was writing to."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.mark.slow
 @forking
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_turns_and_spans_are_conserved(seed: int) -> None:
     """Each turn has one outcome at each quiet point, each span leaves once, the budget holds."""
