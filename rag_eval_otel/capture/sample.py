@@ -106,7 +106,7 @@ def _answer(turn: Turn) -> str:
     answer = _text_on(turn.path, "output")
     if "output" not in turn.recorded and _was_abandoned(turn, answer):
         raise Refused(reason="abandoned")
-    if answer is not None and "output" not in turn.recorded and _is_nobodys(turn, answer):
+    if answer is not None and "output" not in turn.recorded and _is_status(turn, answer):
         answer = unnamed_answer(turn) or answer
     answer = answer or unnamed_answer(turn) or _text_on(turn.calls, "output")
     if answer is None or (is_verdict(answer) and not _may_be_verdict(turn, answer)):
@@ -115,10 +115,10 @@ def _answer(turn: Turn) -> str:
     return answer if answer in returned or "output" in turn.recorded else _unwrapped(answer)
 
 
-def _is_nobodys(turn: Turn, answer: str) -> bool:
-    """Return True if no model call has said ``answer`` or a part of it: it may be a status."""
+def _is_status(turn: Turn, answer: str) -> bool:
+    """Return True if ``answer`` is one word that no model call has said, such as "success"."""
     said = [call.output for call in turn.calls if call.output]
-    return bool(said) and not any(is_in(one, answer) or is_in(answer, one) for one in said)
+    return bool(said) and len(answer.split()) == 1 and not any(is_in(answer, one) for one in said)
 
 
 def _unwrapped(reply: str) -> str:
