@@ -65,6 +65,7 @@ MAX_TEXT_CHARS: Final = 100_000
 
 HELD_BYTES: Final = 64 * 1024
 """The bytes of text for which ``max_held`` has room, for each span."""
+_LONG_TURN: Final = 64  # times that, for one long turn where ``max_held`` is low
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class Config:
     @property
     def max_held_bytes(self) -> int:
         """The most bytes of text in spans that wait for scores; one long turn always has room."""
-        return max(self.max_held, 64) * HELD_BYTES
+        return max(self.max_held, _LONG_TURN) * HELD_BYTES
 
     @classmethod
     def from_env(

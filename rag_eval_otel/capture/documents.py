@@ -283,6 +283,7 @@ def _of_mapping(data: Mapping[str, Any], depth: int) -> tuple[Passage, ...] | No
 
 
 def _is_message(data: Mapping[str, Any]) -> bool:
+    # No set: the type may be a list, which has no hash.
     return "role" in data or data.get("type") in ("ai", "human", "tool")
 
 

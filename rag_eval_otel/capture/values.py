@@ -237,6 +237,9 @@ def _of(data: Mapping[str, Any], *path: str) -> Any:
     return found
 
 
+# In the next functions types are looked up in tuples: a type may be a list, which has no hash.
+
+
 def _is_result(block: object) -> bool:
     return isinstance(block, Mapping) and (
         block.get("type") in ("tool_call_response", "tool_result")

@@ -399,6 +399,7 @@ class _Stop:
             self._unreached += 1
         refusals = {_UNAUTHORIZED} if self._has_succeeded else {_UNAUTHORIZED, _FORBIDDEN}
         for score in errors:
+            # Without a key, no request is sent, and so there is no status.
             lacks_key = score.reason == "unauthorized" and "http_status" not in score.detail
             if lacks_key or score.detail.get("http_status") in refusals:
                 self._stop(score, "")

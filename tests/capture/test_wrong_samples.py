@@ -256,12 +256,22 @@ def test_contexts_below_a_heading(prompt: str) -> None:
         "Documents\n========\n" + "\n========\n".join(ROCKS),
         f"Article section:\nThe Rhine has these sources:\nUse them well.\n{ROCKS[0]}",
         f"Context:\nCats purr.\n\nQuestion: Do cats purr?\n\nContext:\n{ROCKS[0]}",
+        "Context:\n" + "\n\n".join(ROCKS) + "\n\nIf it is not in the context, say so.",
+        "Context:\n" + "\n\n".join(ROCKS) + "\n\nNote: be brief.",
     ],
 )
 def test_contexts_that_may_be_elsewhere(prompt: str) -> None:
     """A part of the contexts is not read as all of them."""
     block = block_in([f"{prompt}\n\nQuestion: Where do rivers come from?\nAnswer:"])
     assert block is None or block.passages() is None
+
+
+def test_a_history_beside_the_question() -> None:
+    """The last question of a prompt is that of the turn."""
+    history = "Chat history:\nQuestion: Hello?\n\n"
+    block = block_in([f"{history}Context:\n{ROCKS[0]}\n\nQuestion: {ASKED}\nAnswer:"])
+    assert block is not None
+    assert block.question == ASKED
 
 
 def draft(number: int, page: str, under: str | None) -> Step:
