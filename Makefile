@@ -11,7 +11,6 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 SOAK_ARGS ?= --minutes 30 --rate 100
 MUTANTS_ARGS ?= --count 300
-WORKER_ARGS ?= --minutes 10
 SERVERS := uvicorn gunicorn celery ipykernel jupyter-client
 
 BIN := $(VENV)/bin
@@ -30,7 +29,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check docs e2e look faults ablate mutants bench soak worker clean
+.PHONY: help demo test check docs e2e look faults ablate mutants bench soak clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -82,9 +81,6 @@ bench: $(VENV)/.dev  ## Measure against the peers
 
 soak: $(VENV)/.test  ## Score mixed traffic with outages for half an hour; nothing may be lost
 	$(BIN)/python benchmarks/soak.py $(SOAK_ARGS)
-
-worker: $(VENV)/.test  ## Run a worker process for ten minutes; its memory must not grow
-	$(BIN)/python benchmarks/worker.py $(WORKER_ARGS)
 
 clean:  ## Remove what make and the tools have made
 	rm -rf $(VENV) .nox .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \

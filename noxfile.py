@@ -24,7 +24,6 @@ nox.options.sessions = [
     "gevent",
     "servers",
     "redis",
-    "kafka",
     "haystack",
     "openai_agents",
     "pydantic_ai",
@@ -39,14 +38,12 @@ nox.options.sessions = [
     "judges",
     "local",
     "collector",
-    "kubernetes",
     "phoenix",
     "mlflow",
     "backends",
     "report",
     "plugin",
     "soak",
-    "worker",
     "pythons",
 ]
 
@@ -288,32 +285,17 @@ def redis(session: nox.Session) -> None:
 
 
 @nox.session
-def kafka(session: nox.Session) -> None:
-    """Score spans that a collector writes to Kafka, while workers, broker and judge fail."""
-    session.install("--editable", ".[test,kafka]", "openinference-instrumentation-langchain")
-    for path in existing("tests/e2e/test_kafka*.py"):
-        session.run("pytest", "--timeout=1500", path, *session.posargs)  # the first may build it
-
-
-@nox.session
 def collector(session: nox.Session) -> None:
     """Run the folder collector/: our build of the collector, Prometheus, Alertmanager."""
     session.install("--editable", ".[test]")
     tests = (
         "test_collector.py",
-        "test_balance.py",
         "test_prometheus.py",
         "test_alert.py",
         "test_look.py",
     )
     files = [f"tests/e2e/{name}" for name in tests]
     session.run("pytest", "--timeout=1500", *files, *session.posargs)  # the first may build it
-
-
-@nox.session
-def kubernetes(session: nox.Session) -> None:
-    """Check the example for Kubernetes with the schemas of Kubernetes and KEDA."""
-    test_beside(session, "kubernetes-validate", "jsonschema")
 
 
 @nox.session
@@ -357,12 +339,6 @@ def soak(session: nox.Session) -> None:
     test_beside(session)
 
 
-@nox.session
-def worker(session: nox.Session) -> None:
-    """Run a worker process for 90 seconds, and count every span and turn."""
-    test_beside(session)
-
-
 @nox.session(python=PYTHONS)
 def pythons(session: nox.Session) -> None:
     """Run the fast tests on another Python."""
@@ -378,10 +354,8 @@ def bench(session: nox.Session) -> None:
     By default, four are left out: one takes half an hour, one needs Java, Maven and Go, and two
     read recordings.
     """
-    session.install("--editable", ".[aiohttp,phoenix,tools,worker]", *PEERS)
-    left_out = [
-        f"benchmarks/{name}.py" for name in ("ablate", "instrumentations", "scale_out", "soak")
-    ]
+    session.install("--editable", ".[aiohttp,phoenix,tools]", *PEERS)
+    left_out = [f"benchmarks/{name}.py" for name in ("ablate", "instrumentations", "soak")]
     scripts = but(existing("benchmarks/[!_]*.py"), left_out)
     for script in session.posargs or scripts:
         session.run("python", script)

@@ -195,19 +195,6 @@ def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
     return special or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
 
 
-_KAFKA = PREFIX + "KAFKA_"
-
-
-def kafka_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the options of librdkafka that the variables ``RAG_EVAL_KAFKA_*`` name.
-
-    The rest of a variable's name is that of the option, in capitals and with ``_`` for each dot.
-    Variables without a value are left out.
-    """
-    found = {name.removeprefix(_KAFKA): v for name, v in environ.items() if name.startswith(_KAFKA)}
-    return {name.lower().replace("_", "."): value for name, value in found.items() if value}
-
-
 def doctor_is_on() -> bool:
     """Return True if the process is to print a report when it ends."""
     return os.environ.get(DOCTOR, "").strip() not in {"", "0"}

@@ -17,7 +17,6 @@ import pytest
 
 from live import attached
 from otlp_receiver import OtlpReceiver
-from rag_eval_otel.errors import REPOSITORY
 from score_files import exported, jsonl
 
 pytestmark = pytest.mark.slow
@@ -26,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^((?:\w+=\S+ )?rag-eval-otel [^#\n]*)", README, flags=re.MULTILINE)
 COMMANDS += re.findall(r"`((?:rag-eval-otel|opentelemetry-instrument) [^`]*)`", README)
-EXTRAS = "auto,tools,worker"  # of the README's commands, but `kafka`
+EXTRAS = "auto,tools"  # of the README's commands
 
 
 def run(
@@ -122,7 +121,7 @@ def settings(python: Path, place: Path) -> Iterator[Mapping[str, str]]:
 
 def test_the_commands_of_the_readme_run(place: Path, settings: Mapping[str, str]) -> None:
     """Each one runs from the wheel, one after the other."""
-    commands = ["rag-eval-otel demo", *(one for one in COMMANDS if "serve" not in one)]
+    commands = ["rag-eval-otel demo", *COMMANDS]
     assert len(commands) >= 12
     for command in commands:
         words = command.replace(" A B", " scores.csv scores.csv").split()
@@ -130,27 +129,6 @@ def test_the_commands_of_the_readme_run(place: Path, settings: Mapping[str, str]
         assert done.returncode == 0, (command, done.stdout, done.stderr)
     assert "</html>" in (place / "scores.html").read_text(encoding="utf-8")
     assert (place / "samples.jsonl").read_text(encoding="utf-8").count("\n") == 1
-
-
-def test_the_workers_of_the_readme_start(place: Path, settings: Mapping[str, str]) -> None:
-    """One listens until it is told to end; the other names the extra that is not installed."""
-    over_otlp, kafka = (one.split()[1:] for one in COMMANDS if "serve" in one)
-    with subprocess.Popen(
-        [*found(over_otlp, settings), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"],
-        cwd=place,
-        env=settings,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr
-        lines = [process.stderr.readline() for _ in ("grpc", "http")]
-        process.terminate()
-        process.communicate(timeout=240)
-    assert process.returncode == 0
-    assert all("listening" in line for line in lines), lines
-    done = run(*found(kafka, settings), cwd=place, env=settings)
-    assert done.returncode == 2
-    assert f'pip install "rag-eval-otel[kafka] @ {REPOSITORY}"' in done.stderr
 
 
 def found(words: list[str], settings: Mapping[str, str]) -> list[str]:

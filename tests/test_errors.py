@@ -51,11 +51,11 @@ def test_standard_errors_catch_ours() -> None:
 
 def test_a_missing_dependency_says_how_to_get_it() -> None:
     """The message has two commands that can be pasted into a shell."""
-    error = errors.MissingDependencyError("aiokafka", "kafka")
+    error = errors.MissingDependencyError("redis", "redis")
     assert str(error) == (
-        "aiokafka is not installed. Install the extra 'kafka' with: pip install"
-        ' "rag-eval-otel[kafka] @ git+https://github.com/rag-eval-otel/rag-eval-otel"'
-        ' (in a checkout: pip install ".[kafka]")'
+        "redis is not installed. Install the extra 'redis' with: pip install"
+        ' "rag-eval-otel[redis] @ git+https://github.com/rag-eval-otel/rag-eval-otel"'
+        ' (in a checkout: pip install ".[redis]")'
     )
 
 
@@ -74,6 +74,6 @@ def test_the_extras_that_errors_name_exist() -> None:
     extras = set(re.findall(r"^(\w+) = \[", table, flags=re.MULTILINE))
     code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("rag_eval_otel/**/*.py"))
     named = set(re.findall(r'require\(\s*"[\w.]+", "(\w+)"\s*\)', code))
-    assert {"auto", "bedrock", "kafka", "langchain", "local", "mlflow", "redis", "worker"} <= named
+    assert {"auto", "bedrock", "langchain", "local", "mlflow", "redis"} <= named
     named |= {EXTRA, *BACKENDS.built_in}
     assert named <= extras

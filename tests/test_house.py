@@ -35,9 +35,6 @@ ONLY_IN = {
     },
     "langchain_classic": set[str](),
     "langgraph": {"tools/demo.py"},
-    "aiokafka": {"worker/kafka.py"},
-    "confluent_kafka": {"worker/kafka.py"},
-    "kafka": {"worker/kafka.py"},
 }
 """A library, and the only modules that may import it; for annotations all may."""
 

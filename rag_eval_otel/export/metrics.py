@@ -141,15 +141,6 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     ),
     semconv.BACKEND_SCORES: _counter("{score}", "Scores for backends, by what became of them."),
     semconv.BACKEND_QUEUED: _gauge("{score}", "Scores that wait to be sent to a backend."),
-    semconv.KAFKA_LAG: _gauge(
-        "{message}", "Messages of a partition that are not committed.", join=max
-    ),
-    semconv.KAFKA_IN_FLIGHT: _gauge(
-        "{message}", "Messages of a partition that were received and are not committed.", join=max
-    ),
-    semconv.WORKER_WAITING: Instrument(
-        "up_down_counter", "By", "Bytes of spans and log records that wait for their export."
-    ),
 }
 """Every instrument of a pipeline, by its name."""
 

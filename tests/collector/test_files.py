@@ -6,7 +6,6 @@ import json
 import re
 import runpy
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from acme import lose_a_score
 from drifts import drifted
 from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
-from rag_eval_otel.config import Config, limits_of
+from rag_eval_otel.config import limits_of
 from rag_eval_otel.drift import DriftMonitor
-from rag_eval_otel.environment import variable
 from rag_eval_otel.export.drift import DriftTelemetry
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import Budget
@@ -213,17 +211,6 @@ def test_look_around_has_the_rules_sixty_times_as_fast() -> None:
             source, target = mount.split(":")[:2]
             assert (COLLECTOR / source).is_file()
             assert (COLLECTOR / folder / target.removeprefix(f"{place}/")).is_file()
-
-
-def test_the_variables_for_kubernetes_can_be_used_together() -> None:
-    """Each variable of the library in the example sets an option, and a worker starts with them."""
-    objects = yaml.safe_load_all((COLLECTOR / "kubernetes/worker.yaml").read_text("utf-8"))
-    (pod,) = (one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment")
-    found = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
-    found["RAG_EVAL_REDIS"] = "redis://redis:6379/0"  # from a Secret
-    ours = {name: value for name, value in found.items() if name.startswith("RAG_EVAL_")}
-    assert ours.keys() <= {variable(each.name) for each in fields(Config)}
-    assert Config.from_env(ours).limits
 
 
 def test_compose_pins_its_images() -> None:

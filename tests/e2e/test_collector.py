@@ -91,10 +91,7 @@ def _noted(backend: OtlpReceiver) -> Iterator[ReceivedSpan]:
     [
         GATEWAY,
         (*GATEWAY, "events.yaml"),
-        (*GATEWAY, "kafka/gateway.yaml"),
         ("agent.yaml",),
-        ("agent.yaml", "kafka/agent.yaml"),
-        ("agent.yaml", "balance/agent.yaml"),
     ],
     ids=" ".join,
 )

@@ -9,19 +9,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.trace import Span, use_span
 
-from live import STATUS, App, GatedExporter, attached
+from live import App, GatedExporter, attached
 from parallel import forking, in_child
-from pipeline import GatedJudge, OnesEmbedder, good_judge
+from pipeline import GatedJudge, good_judge
 from rag_eval_otel import record_feedback
 from rag_eval_otel.capture.trace import TraceLimits
-from rag_eval_otel.config import Config
 from rag_eval_otel.types import Ending, Evaluation
-from rag_eval_otel.worker.engine import Engine
 from runs import run_chain
-from wires import FakeOutput, attributes_of, request_with, turn_spans
 
 PATIENCE = 60
 SCORED = ("scored", None)
@@ -212,22 +208,6 @@ def test_8_a_cascade_and_late_feedback() -> None:
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 1}
         assert app.statuses() == {"scored": 1, None: 2}
-
-
-def test_9_a_worker_gets_very_many_traces_at_once() -> None:
-    """Each span leaves once; for those without room, the outcome says so."""
-    traces, judge, output = 1500, GatedJudge(), FakeOutput()
-    config = Config(judge=judge, embedder=OnesEmbedder(), hold_seconds=3600, drift=False)
-    engine = Engine(config, output, meter_provider=NoOpMeterProvider())
-    spans = [span for number in range(traces) for span in turn_spans(number + 1)]
-    engine.accept(request_with(*spans, service="shop", scope="openinference.instrumentation.x"))
-    judge.asked.result(PATIENCE)
-    engine.shutdown(1)
-    ids = Counter((one.message.trace_id, one.message.span_id) for one in output.sent)
-    assert (len(ids), set(ids.values())) == (3 * traces, {1})
-    assert (engine.stats.held, engine.stats.pending) == (0, 0)
-    statuses = Counter(attributes_of(one.message).get(STATUS) for one in output.sent)
-    assert statuses["overload"] + statuses["shutdown"] == traces
 
 
 def test_11_two_pipelines_of_one_process() -> None:

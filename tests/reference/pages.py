@@ -57,8 +57,7 @@ same reasons. The column *finding* names the entry below that says what to do. `
 
 _INSTRUMENTS = """# Instruments
 
-The OpenTelemetry metrics of a pipeline, with the scope `rag_eval_otel`;
-[workers](../scale-out.md#metrics-of-a-worker) count more.
+The OpenTelemetry metrics of a pipeline, with the scope `rag_eval_otel`.
 [Alerting](../alerting.md#is-the-evaluator-itself-well) explains how they belong together.
 """
 

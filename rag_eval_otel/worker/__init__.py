@@ -1,1 +1,0 @@
-"""The scoring pipeline as a process of its own, between applications and their tracing backend."""
