@@ -1,8 +1,4 @@
-"""Compute the agreement of a metric with human labels on the same rows.
-
-The measures are Cohen's kappa, Spearman's correlation, AUROC, and the rates of right and wrong
-decisions, with 95 % intervals. `fit_threshold` finds the threshold that fits the labels best.
-"""
+"""Compute the agreement of a metric with human labels on the same rows, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +10,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers: TypeAlias = NDArray[np.float64]
+from rag_eval_otel.tools.stats import Numbers, unit_interval
+
 Truths: TypeAlias = NDArray[np.bool_]
 Interval: TypeAlias = tuple[float, float]
 
@@ -24,22 +21,11 @@ Z: Final = 1.959963984540054
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A finite number with its 95 % confidence interval, or the ``reason`` why there is no number.
-
-    ``value`` is the number, which is never NaN; it is None if and only if there is a ``reason``.
-    """
+    """A finite number with its 95 % interval, or None and the ``reason`` why there is no number."""
 
     value: float | None = None
     interval: Interval | None = None
     reason: str = ""
-
-    def __post_init__(self) -> None:
-        if (self.value is None) != bool(self.reason):
-            msg = f"a figure has either a value or a reason, not {self.value!r} and {self.reason!r}"
-            raise ValueError(msg)
-        if not all(map(math.isfinite, (self.value or 0.0, *(self.interval or ())))):
-            msg = f"a figure must be finite, not {self.value!r} {self.interval!r}"
-            raise ValueError(msg)
 
     def __str__(self) -> str:
         """Return the figure as text: ``0.812  [0.701, 0.889]``, or ``-  (reason)``."""
@@ -58,11 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confusion:
-    """Count rows by two decisions: pass or fail of the metric, and pass or fail of the human.
-
-    ``true_pass`` counts rows that both pass, ``false_pass`` rows that only the metric passes.
-    ``true_fail`` counts rows that both fail, ``false_fail`` rows that only the metric fails.
-    """
+    """Counts of rows by the pass or fail of the metric; ``false_pass``: the human fails the row."""
 
     true_pass: int
     false_pass: int
@@ -96,11 +78,9 @@ class Confusion:
 
     @property
     def kappa(self) -> Figure:
-        """Cohen's kappa (1960): 1 is perfect agreement, 0 agreement by chance.
+        """Cohen's kappa (1960), with the standard error of Fleiss, Cohen and Everitt (1969).
 
-        Undefined unless there are rows that the human passes and rows that the human fails. The
-        interval uses the standard error of Fleiss, Cohen and Everitt (1969), on Fisher's scale,
-        where it is accurate for fewer rows.
+        The interval is on Fisher's scale, where it is accurate for fewer rows.
         """
         if not (self.passes and self.fails):
             return Figure(reason=_one_class(self.passes, self.fails))
@@ -123,11 +103,7 @@ class Confusion:
 
 
 def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
-    """Count the rows by the decision of the metric and the decision of the human.
-
-    ``decisions`` is True for each row that the metric passes, ``truths`` for each row that the
-    human passes.
-    """
+    """Count the rows by the pass or fail of the metric and that of the human."""
     return Confusion(
         true_pass=int(np.sum(decisions & truths)),
         false_pass=int(np.sum(decisions & ~truths)),
@@ -145,12 +121,8 @@ def proportion(successes: int, n: int, *, none: str = "no rows") -> Figure:
 
 def wilson(successes: int, n: int) -> Interval:
     """Return Wilson's 95 % score interval (1927) of the proportion ``successes / n``."""
-    share = successes / n
-    centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    half = Z * math.sqrt(share * (1 - share) / n + (Z / (2 * n)) ** 2) / (1 + Z * Z / n)
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
-    return low, high
+    low, high = unit_interval(successes / n, 0.0, quantile=Z, effective=n)
+    return low if successes else 0.0, high if successes < n else 1.0
 
 
 # --- rates ----------------------------------------------------------------------------------------
@@ -162,18 +134,14 @@ MIN_YOUDEN = 0.2
 def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
     """Estimate the fraction of ``n`` unlabelled rows that a human would pass.
 
-    The metric passes ``passed`` of the ``n`` rows, and makes errors, which ``confusion`` counts on
-    other rows that have human labels. The estimate of Rogan and Gladen (1978) corrects for them. It
-    is ``(p + q0 - 1) / (q0 + q1 - 1)``, clipped to [0, 1]. Here p is ``passed / n``, q0 is the
-    specificity and q1 the sensitivity of the metric in ``confusion``.
+    The metric passes ``passed`` of them, with errors that ``confusion`` counts on labelled rows.
+    The estimate of Rogan and Gladen (1978) corrects for them: ``(p + q0 - 1) / (q0 + q1 - 1)``,
+    clipped to [0, 1], with ``p = passed / n``, the specificity q0 and the sensitivity q1.
 
-    The interval includes the uncertainty of p, q0 and q1 (Lang and Reiczigel 2014; for judges Lee
-    et al., arXiv 2511.21140, 2025), by the delta method on adjusted estimates: ``z**2`` rows are
-    added to the ``n`` rows, and 2 rows to each class of the labelled rows. Half of the added rows
-    count as passed or as right. The centre of the interval is shifted as these authors propose.
-
-    The method assumes that labelled and unlabelled rows of a class are alike. If ``q0 + q1 - 1`` is
-    below `MIN_YOUDEN`, with or without the added rows, the figure has no number but a reason.
+    The interval includes the uncertainty of all three (Lang and Reiczigel 2014; for judges Lee et
+    al., arXiv 2511.21140), by the delta method on adjusted estimates: ``z**2`` rows are added to
+    the ``n`` rows and 2 to each class, half of them right. If ``q0 + q1 - 1`` is below
+    `MIN_YOUDEN`, with or without the added rows, the figure has no number but a reason.
     """
     if not n:
         return Figure(reason="no rows without a label, whose rate could be corrected")
@@ -193,7 +161,11 @@ def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
             reason=f"refused: {confusion.passes} rows labelled pass and {confusion.fails} labelled"
             " fail are too few to tell the judge from a weak one"
         )
-    value = _clip((passed / n + confusion.true_fail / confusion.fails - 1) / strength)
+
+    def clip(rate: float) -> float:
+        return min(1.0, max(0.0, rate))
+
+    value = clip((passed / n + confusion.true_fail / confusion.fails - 1) / strength)
     p = (passed + Z * Z / 2) / (n + Z * Z)
     rate = (p + q0 - 1) / (q0 + q1 - 1)
     of_fails = q0 * (1 - q0) / (confusion.fails + 2)
@@ -202,12 +174,8 @@ def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
     of_test = p * (1 - p) / (n + Z * Z)
     variance = of_test + (1 - rate) ** 2 * of_fails + rate**2 * of_passes
     half = Z * math.sqrt(variance) / (q0 + q1 - 1)
-    low, high = _clip(centre - half), _clip(centre + half)
+    low, high = clip(centre - half), clip(centre + half)
     return Figure(value=value, interval=(min(low, value), max(high, value)))
-
-
-def _clip(rate: float) -> float:
-    return min(1.0, max(0.0, rate))
 
 
 # --- the order of the scores ----------------------------------------------------------------------
@@ -222,13 +190,7 @@ def _on_fishers_scale(value: float, error: float) -> Interval:
 
 
 def spearman(x: Numbers, y: Numbers) -> Figure:
-    """Return Spearman's rank correlation of ``x`` and ``y``, in [-1, 1].
-
-    Equal values get the mean of their ranks. If ``x`` or ``y`` is constant, or if there are fewer
-    than two rows, the correlation is undefined. The interval is that of Bonett and Wright
-    (Psychometrika 65, 2000). There is no interval for fewer than four rows, or if the two orders
-    are equal or opposite.
-    """
+    """Return Spearman's rank correlation, with the interval of Bonett and Wright (2000)."""
     if len(x) < 2:  # noqa: PLR2004  # one row has no order
         return Figure(reason="fewer than two rows with both a score and a label")
     first, second = (_ranks(values) - (len(values) + 1) / 2 for values in (x, y))
@@ -251,15 +213,10 @@ def _ranks(values: Numbers) -> Numbers:
 
 
 def auroc(scores: Numbers, truths: Truths) -> Figure:
-    """Return the area under the ROC curve of ``scores`` for the labels ``truths``.
+    """Return the area under the ROC curve; equal scores count one half (Mann-Whitney).
 
-    This is the probability that a row labelled pass has a higher score than a row labelled fail.
-    Equal scores count one half (Mann-Whitney). The area is 1 for a perfect order and 0.5 for a
-    random order. If all labels are the same, it is undefined.
-
-    The interval is Newcombe's fifth (Statistics in Medicine 25, 2006). It uses the variance of
-    Hanley and McNeil (1982) at the bound and not at the estimate, so that it also has a width if
-    the area is 1. Equal scores make it slightly too wide.
+    The interval is Newcombe's fifth (2006), with the variance of Hanley and McNeil (1982) at the
+    bound and not at the estimate, so that it also has a width if the area is 1.
     """
     passes = int(np.sum(truths))
     fails = len(truths) - passes
@@ -302,12 +259,9 @@ _REPEATS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdFit:
-    """The threshold of a metric with the highest Youden's J, ``sensitivity + specificity - 1``.
+    """The threshold with the highest Youden's J, the highest of equals; ``youden`` is its J.
 
-    ``threshold`` is the lowest score that passes, midway between two scores in the data. If several
-    thresholds fit equally well, the highest is chosen, because passing a bad answer is the worse
-    error. ``youden`` is J on the rows that the threshold was chosen on, which is too optimistic.
-    ``cross_validated`` is J on other rows: expect this J on new rows.
+    ``youden`` is of the rows that the threshold was chosen on, ``cross_validated`` of other rows.
     """
 
     threshold: Figure
@@ -322,11 +276,8 @@ class ThresholdFit:
 def fit_threshold(scores: Numbers, truths: Truths) -> ThresholdFit:
     """Find the threshold of ``scores`` that separates passes from fails best.
 
-    ``truths`` tells for each row whether the human passes it. The threshold is cross-validated: the
-    rows are divided into 5 folds that contain both passes and fails, or into fewer folds if there
-    are fewer than 5 passes or fails. The result is the mean of 10 random divisions, which are the
-    same in every call. If all labels are the same, or if no threshold is better than passing all
-    rows, the threshold is undefined.
+    It is cross-validated with at most 5 folds that contain both classes, as the mean of 10 random
+    divisions, which are the same in every call.
     """
     passes = int(np.sum(truths))
     fails = len(truths) - passes
@@ -349,26 +300,16 @@ def fit_threshold(scores: Numbers, truths: Truths) -> ThresholdFit:
 
 
 def _best(scores: Numbers, truths: Truths) -> tuple[float, float]:
-    """Return the threshold with the highest Youden's J, and this J.
-
-    The lowest score is a candidate too. It passes all rows.
-    """
+    """Return the threshold with the highest Youden's J, midway between two scores, and this J."""
     levels, codes = np.unique(scores, return_inverse=True)
     passes, fails = (np.bincount(codes[part], minlength=len(levels)) for part in (truths, ~truths))
     lost, spared = (np.cumsum(c) - c for c in (passes, fails))  # rows with lower scores
     gain = spared * int(passes.sum()) - lost * int(fails.sum())  # in integers: equal J are equal
     at = int(len(gain) - 1 - np.argmax(gain[::-1]))
-    return _midway(levels, at), float(gain[at] / (passes.sum() * fails.sum()))
-
-
-def _midway(levels: Numbers, at: int) -> float:
-    """Return a number above the level at ``at - 1`` and not above the level at ``at``."""
-    upper = float(levels[at])
-    if at == 0:
-        return upper
-    lower = float(levels[at - 1])
+    lower, upper = (float(levels[max(0, i)]) for i in (at - 1, at))
     middle = lower / 2 + upper / 2
-    return middle if lower < middle <= upper else upper
+    threshold = middle if lower < middle <= upper else upper
+    return threshold, float(gain[at] / (passes.sum() * fails.sum()))
 
 
 def _trial(scores: Numbers, truths: Truths, folds: int, draw: np.random.Generator) -> Confusion:

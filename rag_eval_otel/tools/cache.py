@@ -1,7 +1,4 @@
-"""Keep the scores of a dataset run in an SQLite file, so that an interrupted run can be continued.
-
-The scores of a row are written when the row is scored.
-"""
+"""Keep the scores of a dataset run in an SQLite file, to continue after an interrupt."""
 
 from __future__ import annotations
 
@@ -21,29 +18,18 @@ from rag_eval_otel.tools.rows import digest
 from rag_eval_otel.types import Sample, Score, Usage
 
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file
-_CREATE = (
-    "CREATE TABLE IF NOT EXISTS scores (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL)"
-)
 _SETTINGS = (
     "PRAGMA journal_mode = WAL",  # a commit survives the process without waiting for the disk
     "PRAGMA synchronous = NORMAL",
     f"PRAGMA application_id = {_OURS}",
-    _CREATE,
+    "CREATE TABLE IF NOT EXISTS scores (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL)",
 )
 _PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
 _GET = "SELECT judge, score FROM scores WHERE key = ?"
 
 
 class ScoreCache:
-    """Keep scores in an SQLite file and find them by sample and metric.
-
-    The key of a score is a digest of the content of the sample and of the definition of the metric
-    (see `Measurement.definitions`). A failed score is not kept, and a score without a usable judge
-    reply is not kept either. A later run asks the judge for such scores again.
-
-    The scores of a row are committed when all metrics of the row are scored. A killed process
-    therefore loses only the rows that it had not finished.
-    """
+    """Scores in an SQLite file, by a digest of the sample and of the definition of the metric."""
 
     def __init__(
         self, path: Path, database: sqlite3.Connection, *, measurement: Measurement
@@ -59,37 +45,26 @@ class ScoreCache:
         }
 
     def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
-        """Return the cached scores of ``sample``, as a dict by metric name.
-
-        Each entry is a score and the name of the judge model that answered (None if no judge was
-        asked).
-        """
+        """Return the scores of ``sample`` by metric, labelled anew, and the answering models."""
         scores: dict[str, tuple[Score, str | None]] = {}
         with _cache_errors(self._path):
             for name, key in self._keys(sample).items():
                 row = self._database.execute(_GET, (key,)).fetchone()
                 if row is not None:
                     score = Score(name=name, **{**json.loads(row[1]), "usage": Usage()})
-                    scores[name] = self._labelled(score), row[0]
+                    # A label without a threshold is that of the metric itself, and stays.
+                    has_own_label = score.label is not None and score.threshold is None
+                    if name in self._thresholds and score.value is not None and not has_own_label:
+                        threshold = self._thresholds[name]
+                        label = label_of(score.value, threshold)
+                        score = replace(score, threshold=threshold, label=label)
+                    scores[name] = score, row[0]
         return scores
-
-    def _labelled(self, score: Score) -> Score:
-        """Return ``score`` with the label (pass or fail) at the current threshold of its metric.
-
-        If a score has a label but no threshold, the metric set the label itself, and the label
-        stays.
-        """
-        has_own_label = score.label is not None and score.threshold is None
-        if has_own_label or score.value is None or score.name not in self._thresholds:
-            return score
-        threshold = self._thresholds[score.name]
-        return replace(score, threshold=threshold, label=label_of(score.value, threshold))
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
         """Write those ``scores`` of ``sample`` that a second run would not change.
 
-        ``judge`` is the name of the judge model that answered. If the file cannot be written, for
-        example because the disk is full, a warning is logged, and no more scores are written.
+        If the file cannot be written, as the disk is full, a warning is logged at the first time.
         """
         if not self._is_writable:
             return
@@ -123,10 +98,7 @@ class ScoreCache:
 
 @contextmanager
 def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[ScoreCache | None]:
-    """Open or create the score cache at ``path``; without a path, there is none.
-
-    Raises `ConfigError` if the file is damaged or is not a score cache.
-    """
+    """Open or create the score cache at ``path``; without a path, there is none."""
     if path is None:
         yield None
         return

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from importlib.resources import files
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +22,7 @@ from rag_eval_otel.prices import Prices
 from rag_eval_otel.tools.agreement import (
     Confusion,
     Figure,
-    Numbers,
     ThresholdFit,
-    Truths,
     auroc,
     confusion_of,
     corrected_rate,
@@ -33,8 +30,8 @@ from rag_eval_otel.tools.agreement import (
     proportion,
     spearman,
 )
-from rag_eval_otel.tools.labels import Observation, Timed, observe
-from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Score, Usage
+from rag_eval_otel.tools.labels import Observation, observe
+from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Usage
 
 _AGREEMENT = ("kappa", "spearman", "auroc", "accuracy", "sensitivity", "specificity")
 _BINARY = ("kappa", "accuracy", "sensitivity", "specificity")
@@ -80,54 +77,51 @@ class Calibration:
 
     def __repr__(self) -> str:
         """Return the figures as a table."""
-        return "\n  ".join([f"{self.metric}  (95% intervals in brackets)", *self._lines()])
+        return "\n  ".join(
+            [
+                f"{self.metric}  (95% intervals in brackets)",
+                *(f"{name:<20}  {text}" for name, text in self._lines()),
+            ]
+        )
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self) -> Iterator[tuple[str, str]]:
         without = ", ".join(f"{n} {status}" for status, n in self.without_score.items())
         rows = f"{self.labelled} labelled, {self.unlabelled} without a label"
         if without:
             rows += f", {sum(self.without_score.values())} without a score ({without})"
-        yield _line("rows", rows)
+        yield "rows", rows
         score, label = (
             "-" if lowest is None else f"from {lowest:g}"
             for lowest in (self.threshold, self.label_threshold)
         )
-        yield _line("passes", f"score {score}, label {label}")
+        yield "passes", f"score {score}, label {label}"
         yield from self._figures(_AGREEMENT)
         if (c := self.confusion) is not None:
-            yield _line("", f"{'human pass':>12}{'human fail':>12}")
-            yield _line("metric pass", f"{c.true_pass:>12}{c.false_pass:>12}")
-            yield _line("metric fail", f"{c.false_fail:>12}{c.true_fail:>12}")
+            yield "", f"{'human pass':>12}{'human fail':>12}"
+            yield "metric pass", f"{c.true_pass:>12}{c.false_pass:>12}"
+            yield "metric fail", f"{c.false_fail:>12}{c.true_fail:>12}"
         fit = str(self.fit.threshold)
         if self.fit.threshold.value is not None:
             fit += (
                 f"; Youden's J {self.fit.youden} on the rows it was chosen on,"
                 f" {self.fit.cross_validated} cross-validated: expect that"
             )
-        yield _line("threshold that fits", fit)
+        yield "threshold that fits", fit
         yield from self._figures(_RATES)
 
-    def _figures(self, names: Iterable[str]) -> Iterator[str]:
+    def _figures(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yield a line for each figure in ``names``; a reason is in the first of its lines only."""
         reasons: set[str] = set()
         for name in names:
             figure: Figure = getattr(self, name)
-            yield _line(name.replace("_", " "), "-" if figure.reason in reasons else str(figure))
+            yield name.replace("_", " "), "-" if figure.reason in reasons else str(figure)
             reasons |= {figure.reason} - {""}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as a dict for JSON."""
-        return {name: _plain(getattr(self, name)) for name in self.__slots__}
-
-
-def _line(name: str, text: str) -> str:
-    return f"{name:<20}  {text}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Figure | ThresholdFit):
-        return value.to_dict()
-    return asdict(value) if isinstance(value, Confusion) else value
+        values = {name: getattr(self, name) for name in self.__slots__}
+        values["confusion"] = None if self.confusion is None else asdict(self.confusion)
+        return {n: v.to_dict() if hasattr(v, "to_dict") else v for n, v in values.items()}
 
 
 def calibrate(
@@ -167,105 +161,55 @@ def calibration_of(
     label_threshold: float | None = None,
     metric: str = "score",
 ) -> Calibration:
-    """Compare the scores and human labels in ``seen``, which has one observation for each row.
-
-    The options and the result are the same as in `calibrate`.
-    """
-    for name, value in (("threshold", threshold), ("label_threshold", label_threshold)):
+    """Compare the scores and human labels in ``seen``, which has one observation for each row."""
+    for name, value in {"threshold": threshold, "label_threshold": label_threshold}.items():
         if value is not None and not math.isfinite(value):
             msg = f"{name} must be a finite number, not {value}"
             raise ConfigError(msg)
     both = [(o.score, o.label) for o in seen if o.score is not None and o.label is not None]
     scores, labels = np.array(both, dtype=float).reshape(-1, 2).T
-    truths, passing = _passing_labels(labels, label_threshold)
     unlabelled = [o.score for o in seen if o.score is not None and o.label is None]
     missing = Counter(o.status for o in seen if o.score is None)
+    passed = None if threshold is None else sum(score >= threshold for score in unlabelled)
+    rate = _NO_THRESHOLD
+    if passed is not None:
+        rate = proportion(passed, len(unlabelled), none="no rows without a label")
+    figures: dict[str, Any] = {"confusion": None, "corrected_rate": _NO_TRUTH}
+    if label_threshold is None and not set(labels) <= {0.0, 1.0}:
+        scale = f"{min(labels):g} to {max(labels):g}"
+        unknown = f"labels go from {scale}: give the label_threshold that a row passes from"
+        no_truth = Figure(reason=unknown)
+        names = (*_BINARY, "auroc", "human_rate")
+        fit = ThresholdFit(threshold=no_truth, youden=no_truth, cross_validated=no_truth)
+        figures |= {**dict.fromkeys(names, no_truth), "fit": fit}
+    else:
+        label_threshold = 1.0 if label_threshold is None else label_threshold
+        truths = labels >= label_threshold
+        figures |= {
+            **dict.fromkeys(_BINARY, _NO_THRESHOLD),
+            "auroc": auroc(scores, truths),
+            "fit": fit_threshold(scores, truths),
+            "human_rate": proportion(int(np.sum(truths)), len(truths)),
+        }
+        if threshold is not None and passed is not None:
+            confusion = confusion_of(scores >= threshold, truths)
+            figures |= {name: getattr(confusion, name) for name in _BINARY}
+            figures["confusion"] = confusion
+            corrected = corrected_rate(confusion, passed=passed, n=len(unlabelled))
+            figures["corrected_rate"] = corrected
+    if threshold is None:
+        figures["corrected_rate"] = _NO_THRESHOLD
     return Calibration(
         metric=metric,
         threshold=threshold,
-        label_threshold=passing,
+        label_threshold=label_threshold,
         labelled=len(scores),
         unlabelled=len(unlabelled),
         without_score=dict(sorted(missing.items())),
         spearman=spearman(scores, labels),
-        **_figures_of_labels(scores, truths),
-        **_figures_of_decisions(scores, truths, threshold, unlabelled),
+        metric_rate=rate,
+        **figures,
     )
-
-
-def _passing_labels(labels: Numbers, passing: float | None) -> tuple[Truths | Figure, float | None]:
-    """Return whether each human label passes, and the lowest label that passes.
-
-    If ``labels`` are on a scale and ``passing`` is None, the passing labels are unknown. The result
-    is then a `Figure` with this reason, and None.
-    """
-    if passing is None and not set(labels) <= {0.0, 1.0}:
-        scale = f"{min(labels):g} to {max(labels):g}"
-        reason = f"labels go from {scale}: give the label_threshold that a row passes from"
-        return Figure(reason=reason), None
-    passing = 1.0 if passing is None else passing
-    return labels >= passing, passing
-
-
-def _figures_of_labels(scores: Numbers, truths: Truths | Figure) -> dict[str, Any]:
-    if isinstance(truths, Figure):
-        fit = ThresholdFit(threshold=truths, youden=truths, cross_validated=truths)
-        return {"auroc": truths, "fit": fit, "human_rate": truths}
-    return {
-        "auroc": auroc(scores, truths),
-        "fit": fit_threshold(scores, truths),
-        "human_rate": proportion(int(np.sum(truths)), len(truths)),
-    }
-
-
-def _figures_of_decisions(
-    scores: Numbers, truths: Truths | Figure, threshold: float | None, unlabelled: Sequence[float]
-) -> dict[str, Any]:
-    """Return the figures that need the metric's pass or fail, with a reason if it is unknown."""
-    if threshold is None:
-        reason = truths if isinstance(truths, Figure) else _NO_THRESHOLD
-        rates = dict.fromkeys(("metric_rate", "corrected_rate"), _NO_THRESHOLD)
-        return {"confusion": None, **dict.fromkeys(_BINARY, reason), **rates}
-    passed = sum(score >= threshold for score in unlabelled)
-    rate = proportion(passed, len(unlabelled), none="no rows without a label")
-    if isinstance(truths, Figure):
-        rates = {"metric_rate": rate, "corrected_rate": _NO_TRUTH}
-        return {"confusion": None, **dict.fromkeys(_BINARY, truths), **rates}
-    confusion = confusion_of(scores >= threshold, truths)
-    return {
-        "confusion": confusion,
-        **{name: getattr(confusion, name) for name in _BINARY},
-        "metric_rate": rate,
-        "corrected_rate": corrected_rate(confusion, passed=passed, n=len(unlabelled)),
-    }
-
-
-PERIODS: Final = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
-"""Periods over which agreement is shown, and how each is named in UTC."""
-
-
-def agreement_by(
-    timed: Iterable[Timed], period: str, *, like: Calibration
-) -> dict[str, Calibration]:
-    """Return the calibration of each period, oldest first, without rows that have no label.
-
-    ``period`` is ``day``, ``week`` or ``month`` in UTC. The thresholds are those of ``like``, the
-    calibration on all turns. A falling accuracy beside steady scores means that the judge drifts
-    away from people. Raises `ConfigError` if a labelled turn has no time.
-    """
-    periods: defaultdict[str, list[Observation]] = defaultdict(list)
-    for time, seen in timed:
-        if seen.score is None or seen.label is None:
-            continue
-        if time is None:
-            msg = "--by needs the time of each turn: add a column time"
-            raise ConfigError(msg)
-        at = datetime.fromtimestamp(time, tz=timezone.utc)
-        periods[at.strftime(PERIODS[period])].append(seen)
-    return {
-        name: calibration_of(seen, threshold=like.threshold, label_threshold=like.label_threshold)
-        for name, seen in sorted(periods.items())
-    }
 
 
 # --- a judge on built-in cases with known verdicts -----------------------------------------------
@@ -277,8 +221,7 @@ The short form takes each sentence of the answer as one claim. In the full form,
 the answer into claims.
 """
 
-_NO_CLAIM, _YES, _PART, _NO = "no claim", "all", "some", "none"
-_LEVELS = {_YES: 2, _PART: 1, _NO: 0}
+_LEVELS = {"all": 2, "some": 1, "none": 0}
 _HALF_A_STEP = 0.25  # half the distance of two ratings, on the scale of scores
 _TURNS = 1000
 
@@ -287,10 +230,9 @@ _TURNS = 1000
 class Case:
     """A question, its contexts and an answer, with the verdicts that are right.
 
-    ``verdicts`` has one number for each sentence of the answer: 1 if the contexts support the
-    sentence, 0 if they do not, and 2 if the sentence claims nothing. ``relevance`` rates from 0 to
-    2 how relevant the contexts are to the question. It is None if an earlier case has the same
-    question and contexts.
+    ``verdicts`` has one number for each sentence of the answer: 1 if the contexts support it, 0 if
+    they do not, and 2 if it claims nothing. ``relevance`` rates the contexts from 0 to 2; None if
+    an earlier case has the same question and contexts.
     """
 
     about: str
@@ -303,7 +245,7 @@ class Case:
     def backed(self) -> str:
         """How many claims of the answer have support: "all", "some", "none" or "no claim"."""
         claims = tuple({verdict for verdict in self.verdicts if verdict in {0, 1}})
-        return {(): _NO_CLAIM, (1,): _YES, (0,): _NO}.get(claims, _PART)
+        return {(): "no claim", (1,): "all", (0,): "none"}.get(claims, "some")
 
 
 def built_in_cases() -> tuple[Case, ...]:
@@ -328,35 +270,26 @@ def built_in_cases() -> tuple[Case, ...]:
 
 
 def outcomes(case: Case, evaluation: Evaluation) -> Iterator[tuple[str, bool]]:
-    """Yield each task of the judge, and whether the judge was right on ``case``.
+    """Yield each task of the judge, and whether the judge was right; a missing reply is wrong."""
 
-    A task is a kind of question to the judge, such as the rating of context relevance. A missing
-    reply counts as wrong.
-    """
-    yield "faithfulness", _backed(evaluation["faithfulness"]) == case.backed
+    def is_near(name: str, rating: int) -> bool:  # to no other rating: 0, 1 and 2 are 0, 0.5 and 1
+        value = evaluation[name].value
+        return value is not None and abs(value - rating / 2) < _HALF_A_STEP
+
+    faithfulness = evaluation["faithfulness"]
+    if faithfulness.value is None:
+        backed = "no claim" if faithfulness.reason == "no_claims" else None
+    else:
+        verdicts = tuple(set(faithfulness.detail["verdicts"]))
+        backed = {(1,): "all", (0,): "none"}.get(verdicts, "some")
+    yield "faithfulness", backed == case.backed
     if case.backed in _LEVELS:
-        yield "groundedness", _is_near(evaluation["response_groundedness"], _LEVELS[case.backed])
+        yield "groundedness", is_near("response_groundedness", _LEVELS[case.backed])
     if case.relevance is not None:
-        yield "context relevance", _is_near(evaluation["context_relevance"], case.relevance)
+        yield "context relevance", is_near("context_relevance", case.relevance)
     evasive = evaluation["answer_relevancy"].detail.get("noncommittal_fraction")
-    is_refusal = case.backed == _NO_CLAIM
+    is_refusal = case.backed == "no claim"
     yield "evasion", evasive is not None and (evasive >= 0.5) == is_refusal  # noqa: PLR2004  # half
-
-
-def _backed(score: Score) -> str | None:
-    if score.value is None:
-        return _NO_CLAIM if score.reason == "no_claims" else None
-    verdicts = tuple(set(score.detail["verdicts"]))
-    return {(1,): _YES, (0,): _NO}.get(verdicts, _PART)
-
-
-def _is_near(score: Score, rating: int) -> bool:
-    """Return True if ``score`` is nearer to ``rating``, from 0 to 2, than to any other rating.
-
-    The value of ``score`` is from 0 to 1, so that 0, 0.5 and 1 stand for the ratings 0, 1 and 2. A
-    value halfway between two ratings is near neither of them.
-    """
-    return score.value is not None and abs(score.value - rating / 2) < _HALF_A_STEP
 
 
 def _is_relevant(task: str, about: str) -> bool:
@@ -387,13 +320,10 @@ class _TimedJudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of checking how often a judge is right, in one form of the metrics.
+    """How often a judge is right, in one form of the metrics, by task, subject and language.
 
-    ``tasks``, ``subjects`` and ``languages`` have the fraction of right replies for each task,
-    subject and language. ``replies`` counts the replies and ``unusable`` those that cannot be read.
-    ``seconds`` has the median and the 95th percentile of the request times. ``cost`` is the price
-    of 1,000 scored answers, None if the price of a token is not known. ``errors`` counts failed
-    scores by reason.
+    ``unusable`` of the ``replies`` cannot be read. ``seconds`` has the median and the 95th
+    percentile of the request times, ``cost`` the price of 1,000 turns, if it is known.
     """
 
     form: Form
@@ -447,12 +377,9 @@ async def check_judge(
     concurrency: int = 8,
     timeout: float | None = 120.0,
 ) -> Check:
-    """Score ``cases`` with ``judge`` and compare its verdicts with the known verdicts.
+    """Score ``cases`` with ``judge``, and compare its verdicts with the known verdicts.
 
-    Without ``cases``, the built-in cases are used. ``form`` says how an answer is broken up into
-    claims. In the form ``short``, each sentence is a claim. In the form ``full``, the judge breaks
-    up the answer. ``prices`` gives the cost of the judge's tokens. At most ``concurrency`` cases
-    are scored at the same time, and scoring a case may take ``timeout`` seconds.
+    ``form`` says how an answer is broken up into claims (see `SETS`).
     """
     asked = cases or built_in_cases()
     timed, semaphore = _TimedJudge(judge), asyncio.Semaphore(concurrency)
@@ -498,11 +425,7 @@ def _shares(replies: Iterable[tuple[str, bool]]) -> dict[str, Figure]:
 
 
 def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
-    """Return the results in ``checks`` as a text table with one column for each result.
-
-    All results are of one judge. ``bound`` is the fraction of right replies that the judge should
-    reach in every task, and ``currency`` is the unit of the costs.
-    """
+    """Return the results in ``checks`` as a text table with one column for each result."""
     first = checks[0]
     rows = [("right, with 95 % interval", *(check.form for check in checks))]
     for part in ("tasks", "subjects", "languages"):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
@@ -20,22 +21,19 @@ from rag_eval_otel.capture.otlp import ExportedSpan, TracePart, parts_of, spans_
 from rag_eval_otel.capture.otlp_files import LONGEST, VALUES, Message, values_in
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
 from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.config import MAX_TEXT_CHARS, Config
+from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.rows import iso
 from rag_eval_otel.types import Passage, Sample
 
-_DENOMINATOR: Final = 2**64
+_ALWAYS: Final = ("question", "contexts", "answer")  # in each row, even if empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Say which traces and turns are collected, and how their texts are read.
 
-    ``share`` is the fraction of traces that is chosen by a hash of ``seed`` and their ids, above 0
-    and at most 1, so that the traces of a smaller share are also in a larger one. If ``label`` is
-    "fail", only turns whose span has the overall label fail are collected. ``contexts_from_prompt``
-    and ``max_text_chars`` are options of the application (see `Config`), and ``value_limit`` is its
+    The traces of a smaller ``share`` are also in a larger one. ``value_limit`` is the application's
     ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``: turns with a text of this length are ``truncated``.
     """
 
@@ -51,29 +49,16 @@ class Selection:
             msg = f"the share must be above 0 and at most 1, not {self.share!r}"
             raise ConfigError(msg)
 
-    @classmethod
-    def of_config(cls, config: Config, **chosen: Any) -> Selection:
-        """Return a selection with the reading options of ``config``."""
-        return cls(
-            contexts_from_prompt=config.contexts_from_prompt,
-            max_text_chars=config.max_text_chars,
-            **chosen,
-        )
-
     def has_chosen(self, trace_id: str) -> bool:
         """Return True if the trace is in the share. ``trace_id`` is in hexadecimal digits."""
         content = f"{self.seed}/{trace_id}".encode()
         drawn = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
-        return drawn < self.share * _DENOMINATOR
+        return drawn < self.share * 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedTurn:
-    """The sample of a turn, with the ids, the end, the service and the label of its span.
-
-    ``trace_id`` and ``span_id`` are in hexadecimal digits. ``time`` is in seconds since the epoch.
-    ``label`` is the overall label that live evaluation has written on the span, or None.
-    """
+    """The sample of a turn, with the ids, the end, the service and the label of its span."""
 
     sample: Sample
     trace_id: str
@@ -99,9 +84,6 @@ class CollectedTurn:
         return {name: v for name, v in cells.items() if v not in (None, "", []) or name in _ALWAYS}
 
 
-_ALWAYS = ("question", "contexts", "answer")
-
-
 def _context(passage: Passage) -> str | dict[str, Any]:
     """Return the text of ``passage``, or an object with its text, id and score, if it has one."""
     if passage.id is None and passage.score is None:
@@ -111,20 +93,13 @@ def _context(passage: Passage) -> str | dict[str, Any]:
 
 @dataclass(slots=True)
 class Collected:
-    """Counts of traces, samples, and skipped turns and traces, which `collect` fills.
-
-    ``traces`` counts all traces, ``not_chosen`` those outside of the share. ``skipped`` counts
-    turns without a sample by reason, and traces without a turn, such as ``no_retrieval``.
-    ``other_label`` counts samples without the label of the selection. ``refused`` has the ids of
-    traces that a backend did not keep as they were, and the reasons.
-    """
+    """Counts of traces, samples, and skipped turns and traces, which `collect` fills."""
 
     traces: int = 0
     not_chosen: int = 0
     samples: int = 0
     other_label: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
-    refused: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the numbers in a sentence."""
@@ -142,30 +117,11 @@ class Collected:
 def collect(
     messages: Iterable[Message], selection: Selection, counts: Collected
 ) -> Iterator[CollectedTurn]:
-    """Yield the turns in the spans and log records of ``messages``, trace by trace.
-
-    The spans of a trace may be in any messages. They are kept in a temporary file until all
-    messages are read. A trace that would take too much memory is skipped as ``evicted``. ``counts``
-    is filled. Raises `ConfigError` for messages that are not valid.
-    """
+    """Yield the turns in the spans and log records of ``messages``, trace by trace."""
     recent = RecentTurns()
     with closing(_Spool()) as spool:
-        dropped: set[str] = set()
-        for message in messages:
-            for part in parts_of(message):
-                if selection.has_chosen(part.trace_id):
-                    spool.add(part)
-                elif part.signal == "span":
-                    dropped.add(part.trace_id)
-        refused = {
-            trace: why for trace, why in counts.refused.items() if selection.has_chosen(trace)
-        }
-        counts.not_chosen = len(dropped)
-        counts.traces = len(dropped) + len(refused)
-        counts.skipped.update(refused.values())
-        for trace, parts in spool.traces():
-            if trace in refused:
-                continue
+        counts.not_chosen = counts.traces = spool.fill(messages, selection)
+        for parts in spool.traces():
             if not parts:
                 counts.traces += 1
                 counts.skipped["evicted"] += 1
@@ -175,39 +131,28 @@ def collect(
                 continue
             counts.traces += 1
             for outcome in read_trace(spans, selection):
-                yield from _turn(outcome, spans, selection=selection, counts=counts, recent=recent)
-
-
-def _turn(
-    outcome: Outcome,
-    spans: Sequence[ExportedSpan],
-    *,
-    selection: Selection,
-    counts: Collected,
-    recent: RecentTurns,
-) -> Iterator[CollectedTurn]:
-    """Count the outcome of a turn, and yield its sample if the sample is selected."""
-    sample, turn = outcome.result, outcome.turn
-    if not isinstance(sample, Sample) or turn is None:
-        counts.skipped[str(sample)] += 1
-        return
-    if recent.is_repeated(sample, turn):
-        counts.skipped["duplicate"] += 1
-        return
-    collected = _collected(sample, turn, {span.span_id: span for span in spans})
-    if selection.label == "fail" and collected.label != "fail":
-        counts.other_label += 1
-        return
-    counts.samples += 1
-    yield collected
+                sample, turn = outcome.result, outcome.turn
+                if not isinstance(sample, Sample) or turn is None:
+                    counts.skipped[str(sample)] += 1
+                    continue
+                if recent.is_repeated(sample, turn):
+                    counts.skipped["duplicate"] += 1
+                    continue
+                collected = _collected(sample, turn, {span.span_id: span for span in spans})
+                if selection.label == "fail" and collected.label != "fail":
+                    counts.other_label += 1
+                    continue
+                counts.samples += 1
+                yield collected
 
 
 def read_trace(spans: Sequence[ExportedSpan], selection: Selection) -> list[Outcome]:
-    """Return the outcomes of the turns in ``spans``, all spans of one trace, by their start.
-
-    A trace without a turn has one outcome, the reason, unless it has nothing to do with RAG.
-    """
-    spans = _without_repeats(spans)
+    """Return the outcomes of the turns in ``spans``, all spans of one trace, by their start."""
+    kept = {(span.span_id, span.name, span.start, span.end): span for span in spans}
+    ours = [span for span in kept.values() if span.scope == semconv.SCOPE]
+    # Our spans for LangChain runs are read if one of them stands for a turn.
+    is_ours = any(semconv.EVALUATION_STATUS in span.attributes for span in ours)
+    spans = [span for span in kept.values() if is_ours or span.scope != semconv.SCOPE]
     if len({span.span_id for span in spans}) < len(spans):
         return [Outcome(result="ambiguous")]
     spans = sorted(spans, key=lambda span: span.end or 0)
@@ -218,18 +163,6 @@ def read_trace(spans: Sequence[ExportedSpan], selection: Selection) -> list[Outc
         return [] if reason is None else [Outcome(result=reason)]
     outcomes = [Outcome(result=extract(turn), turn=turn) for turn in turns]
     return sorted(outcomes, key=lambda outcome: outcome.turn.anchor.start if outcome.turn else 0)
-
-
-def _without_repeats(spans: Sequence[ExportedSpan]) -> list[ExportedSpan]:
-    """Return ``spans`` without copies, and without our spans beside those of an instrumentation.
-
-    Spans that this library writes for LangChain runs are read if one of them stands for a turn.
-    """
-    kept = {(span.span_id, span.name, span.start, span.end): span for span in spans}
-    ours = [span for span in kept.values() if span.scope == semconv.SCOPE]
-    if any(semconv.EVALUATION_STATUS in span.attributes for span in ours):
-        return list(kept.values())
-    return [span for span in kept.values() if span.scope != semconv.SCOPE]
 
 
 def _collected(sample: Sample, turn: Turn, spans: Mapping[Any, ExportedSpan]) -> CollectedTurn:
@@ -255,25 +188,30 @@ class _Spool:
             "CREATE TABLE parts (trace TEXT, part TEXT, size INTEGER, items INTEGER)"
         )
 
-    def add(self, part: TracePart) -> None:
-        content = json.dumps([part.signal, part.service, part.scope, part.content])
-        row = (part.trace_id, content, len(content), values_in(content))
-        self._database.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", row)
+    def fill(self, messages: Iterable[Message], selection: Selection) -> int:
+        """Keep the parts of traces in the selection, and return the number of other traces."""
+        dropped: set[str] = set()
+        for part in chain.from_iterable(map(parts_of, messages)):
+            if selection.has_chosen(part.trace_id):
+                content = json.dumps([part.signal, part.service, part.scope, part.content])
+                row = (part.trace_id, content, len(content), values_in(content))
+                self._database.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", row)
+            elif part.signal == "span":
+                dropped.add(part.trace_id)
+        return len(dropped)
 
-    def traces(self) -> Iterator[tuple[str, list[TracePart]]]:
-        """Yield each trace and its parts, or none if it is too large, in the order of the parts."""
+    def traces(self) -> Iterator[list[TracePart]]:
+        """Yield the parts of each trace, in their order, or none if the trace is too large."""
         self._database.execute("CREATE INDEX traces ON parts (trace, size, items)")
         first = "SELECT trace, SUM(size), SUM(items) FROM parts GROUP BY trace ORDER BY MIN(rowid)"
         each = "SELECT part FROM parts WHERE trace = ? ORDER BY rowid"
         for trace, size, items in self._database.execute(first):
             is_large = size > LONGEST or items > VALUES
             contents = () if is_large else self._database.execute(each, (trace,))
-            yield trace, [_part(trace, content) for (content,) in contents]
+            yield [
+                TracePart(signal=signal, trace_id=trace, service=service, scope=scope, content=raw)
+                for signal, service, scope, raw in (json.loads(content) for (content,) in contents)
+            ]
 
     def close(self) -> None:
         self._database.close()
-
-
-def _part(trace: str, content: str) -> TracePart:
-    signal, service, scope, raw = json.loads(content)
-    return TracePart(signal=signal, trace_id=trace, service=service, scope=scope, content=raw)

@@ -1,20 +1,17 @@
 """Compare the scores of two runs over the same questions, row by row.
 
-A *run* is one evaluation of a dataset, in memory or in a score file. *A* is the earlier run, or the
-baseline, and *B* the later run. A difference is the score in B minus the score in A for the same
-question, so a negative number says that B is worse. Intervals of the mean difference are by
-Student's t on these differences: they are much narrower than the interval of each mean, because a
-hard question is hard in both runs.
+A is the earlier run, B the later one; a difference is the score in B minus that in A. Its interval
+by Student's t is narrower than that of a mean, because a hard question is hard in both runs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +24,9 @@ from rag_eval_otel.tools.stats import (
     interval,
     mean_interval,
     mean_of,
+    named,
     number,
+    passes,
     scale_of,
     score_interval,
     signed,
@@ -47,15 +46,12 @@ _VERSIONS = 3  # versions in a message
 _LINE = 90  # characters of a text in a line of the terminal
 
 
-# --- the scores of a run --------------------------------------------------------------------------
+# --- the scores of runs, and their pairs ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One score of a run, with the number of its row from 0 and the id of its question.
-
-    ``row`` has the texts of the row; None if they are not kept.
-    """
+    """One score of a run, with the number of its row, the id of its question, and its texts."""
 
     index: int
     question: str
@@ -65,17 +61,9 @@ class Entry:
     row: Row | None = None
 
 
-Pair: TypeAlias = tuple[Entry, Entry]
-"""The scores in B and in A of one question."""
-
-
 @dataclass(slots=True, kw_only=True)
 class ScoredRun:
-    """The scores of one run by metric: about 300 bytes a score, and with ``texts`` the rows.
-
-    ``name`` names the run in messages, such as the path of its file. ``rows`` is the number of
-    rows.
-    """
+    """The scores of one run by metric: about 300 bytes a score, and with ``texts`` the rows."""
 
     name: str
     rows: int = 0
@@ -92,10 +80,7 @@ class ScoredRun:
 
 
 def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> ScoredRun:
-    """Read the scores in the file ``path``; only those of ``metric`` if it is given.
-
-    Raises `ConfigError` for a file that cannot be read or has no scores.
-    """
+    """Read the scores in the file ``path``; only those of ``metric`` if it is given."""
     run = ScoredRun(name=str(path), texts=texts)
     for record in read_scores(path, metric=metric):
         if isinstance(record, Row):
@@ -103,20 +88,15 @@ def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> 
     return run
 
 
-# --- pairs ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The scores of one metric in two runs, paired by question.
+    """The scores of one metric in B and in A, paired by question, in the order of B.
 
-    ``pairs`` has the scores in B and in A of each question that is in both runs, in the order of B.
-    ``only_b`` is the number of rows that are in B alone, ``only_a`` the number of rows that
-    are in A alone.
+    ``only_b`` and ``only_a`` are the numbers of rows that are in one run alone.
     """
 
     name: str
-    pairs: Sequence[Pair]
+    pairs: Sequence[tuple[Entry, Entry]]
     only_b: int = 0
     only_a: int = 0
 
@@ -156,10 +136,7 @@ class Pairs:
         return low, high
 
     def require_one_version(self, versions: Versions) -> None:
-        """Raise `ConfigError` if scores of a pair have different versions, unless "any" is allowed.
-
-        The version of a score changes with metric, prompts, fusion and judge.
-        """
+        """Raise `ConfigError` if the versions in a pair differ, unless ``versions`` is "any"."""
         if versions not in ("same", "any"):
             msg = f"versions must be 'same' or 'any', not {versions!r}"
             raise ConfigError(msg)
@@ -228,11 +205,6 @@ class Side:
     passed: int
     labelled: int
 
-    @property
-    def passes(self) -> str:
-        """The number of scores with the label pass among those with a label, as text."""
-        return f"{self.passed}/{self.labelled}" if self.labelled else "-"
-
 
 def _side(entries: Sequence[Entry]) -> Side:
     values = [entry.value for entry in entries if entry.value is not None]
@@ -249,8 +221,7 @@ def _side(entries: Sequence[Entry]) -> Side:
 class Turn:
     """A turn whose score differs: its rows in both runs, its scores, and texts of the files.
 
-    A text is empty if its file does not have it, or if texts are not shown. ``explanation`` is the
-    judge's in B.
+    A text that is not in the file, or not shown, is empty. ``explanation`` is the judge's in B.
     """
 
     row_a: int
@@ -271,6 +242,19 @@ class Turn:
         """Return the turn as a line of text."""
         text = f"  {shorten(self.question, _LINE, placeholder='...')}" if self.question else ""
         return f"{self.place}  {self.a:.3f} -> {self.b:.3f}  {signed(self.b - self.a)}{text}"
+
+
+def _turns(metric: str, changes: Iterable[tuple[float, Entry, Entry]]) -> Iterator[Turn]:
+    for _, b, a in changes:
+        texts: dict[str, str] = {}
+        if a.row is not None and b.row is not None:
+            texts = {
+                "question": b.row.sample.question or a.row.sample.question,
+                "answer_a": a.row.sample.answer,
+                "answer_b": b.row.sample.answer,
+                "explanation": b.row[metric].explanation or "",
+            }
+        yield Turn(row_a=a.index, row_b=b.index, a=a.value or 0.0, b=b.value or 0.0, **texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,13 +284,9 @@ class MetricChange:
         """Return the line of the metric in the table with `COLUMNS`."""
         return (
             self.name,
-            number(self.a.mean),
-            number(self.b.mean),
-            signed(self.mean),
-            interval(self.interval),
+            *(number(self.a.mean), number(self.b.mean), signed(self.mean), interval(self.interval)),
             *map(str, (self.pairs, self.lower, self.higher)),
-            self.a.passes,
-            self.b.passes,
+            *(passes(side.passed, side.labelled) for side in (self.a, self.b)),
         )
 
     def turns(self) -> list[tuple[str, Sequence[Turn]]]:
@@ -340,11 +320,7 @@ class Comparison:
 
     def __getitem__(self, name: str) -> MetricChange:
         """Return the change of the metric ``name``; a `KeyError` lists the known names."""
-        for metric in self.metrics:
-            if metric.name == name:
-                return metric
-        msg = f"no metric {name!r} in both; there are {[m.name for m in self.metrics]}"
-        raise KeyError(msg)
+        return named(self.metrics, name)
 
     def __repr__(self) -> str:
         """Return the differences as a table, with the turns that changed the most below."""
@@ -383,10 +359,10 @@ def compare_files(
 ) -> Comparison:
     """Compare the score files ``a`` and ``b``, which have scores of the same questions.
 
-    Rows are paired as `pair_scores` says. With ``metric``, only this metric is compared. ``turns``
-    is the highest number of turns that are listed as worse, and as better, for each metric. Raises
-    `ConfigError` for files that cannot be read or paired, and, unless ``versions`` is "any", for a
-    metric that was measured in different versions.
+    Rows are paired by question and reference. With ``metric``, only this metric is compared.
+    ``turns`` is the highest number of turns that are listed as worse, and as better, for each
+    metric. Raises `ConfigError` for files that cannot be read or paired, and, unless ``versions``
+    is "any", for a metric that was measured in different versions.
     """
     run_a, run_b = (read_run(Path(file), metric=metric, texts=texts) for file in (a, b))
     return _comparison(run_b, run_a, versions=versions, turns=turns)
@@ -402,21 +378,6 @@ def compare_rows(b: Iterable[Row], a: Iterable[Row], *, versions: Versions) -> C
 
 
 def _comparison(b: ScoredRun, a: ScoredRun, *, versions: Versions, turns: int) -> Comparison:
-    return Comparison(
-        name_a=a.name,
-        name_b=b.name,
-        rows_a=a.rows,
-        rows_b=b.rows,
-        metrics=tuple(
-            change_of(pairs, b, a, turns=turns) for pairs in _paired(b, a, versions=versions)
-        ),
-        only_a=tuple(name for name in a.metrics if name not in b.metrics),
-        only_b=tuple(name for name in b.metrics if name not in a.metrics),
-    )
-
-
-def _paired(b: ScoredRun, a: ScoredRun, *, versions: Versions) -> list[Pairs]:
-    """Return the pairs of each metric that both runs have; none if neither run has rows."""
     common = [name for name in b.metrics if name in a.metrics]
     if not common and (a.rows or b.rows):
         msg = (
@@ -427,30 +388,35 @@ def _paired(b: ScoredRun, a: ScoredRun, *, versions: Versions) -> list[Pairs]:
     paired = [pair_scores(b, a, metric=name) for name in common]
     for pairs in paired:
         pairs.require_one_version(versions)
-    return paired
+    return Comparison(
+        name_a=a.name,
+        name_b=b.name,
+        rows_a=a.rows,
+        rows_b=b.rows,
+        metrics=tuple(_change(pairs, b, a, turns=turns) for pairs in paired),
+        only_a=tuple(name for name in a.metrics if name not in b.metrics),
+        only_b=tuple(name for name in b.metrics if name not in a.metrics),
+    )
 
 
-def change_of(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int = 0) -> MetricChange:
-    """Return the change of the metric of ``pairs``, which are pairs of the runs ``b`` and ``a``.
-
-    ``turns`` is the highest number of turns that are listed as worse, and as better.
-    """
+def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricChange:
     differences = pairs.differences
     changes = sorted(pairs.changes(), key=lambda change: (-abs(change[0]), change[1].index))
+    lower, higher = ([c for c in changes if c[0] * sign > 0] for sign in (-1, 1))
     return MetricChange(
         name=pairs.name,
         mean=mean_of(differences),
         interval=pairs.interval(),
         pairs=len(differences),
         unpaired=len(pairs.pairs) - len(differences) + pairs.only_b + pairs.only_a,
-        higher=sum(d > 0 for d in differences),
-        lower=sum(d < 0 for d in differences),
+        higher=len(higher),
+        lower=len(lower),
         a=_side(a.metrics[pairs.name]),
         b=_side(b.metrics[pairs.name]),
         differences=differences,
         remarks=tuple(_remarks(pairs)),
-        worse=[_turn(pairs.name, b, a) for d, b, a in changes if d < 0][:turns],
-        better=[_turn(pairs.name, b, a) for d, b, a in changes if d > 0][:turns],
+        worse=[*_turns(pairs.name, lower[:turns])],
+        better=[*_turns(pairs.name, higher[:turns])],
     )
 
 
@@ -466,16 +432,3 @@ def _remarks(pairs: Pairs) -> Iterator[str]:
         yield "A and B were measured in different ways: " + " and ".join(
             ", ".join(sorted(version or "no version" for version in side)) for side in versions
         )
-
-
-def _turn(metric: str, b: Entry, a: Entry) -> Turn:
-    turn = Turn(row_a=a.index, row_b=b.index, a=a.value or 0.0, b=b.value or 0.0)
-    if a.row is None or b.row is None:
-        return turn
-    return replace(
-        turn,
-        question=b.row.sample.question or a.row.sample.question,
-        answer_a=a.row.sample.answer,
-        answer_b=b.row.sample.answer,
-        explanation=b.row[metric].explanation or "",
-    )

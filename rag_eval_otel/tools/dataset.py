@@ -17,7 +17,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
@@ -102,12 +102,7 @@ class DatasetResult:
         return {**self.totals.to_dict(), "rows": [row.to_dict() for row in self.rows]}
 
     def to_pandas(self) -> Any:
-        """Return the scored rows as a pandas ``DataFrame``, one line for each row.
-
-        The columns are those of CSV and Parquet files: ``<metric>`` has the score, or NaN, and
-        ``<metric>.status`` and so on its other fields. Raises `MissingDependencyError` without
-        pandas.
-        """
+        """Return the scored rows as a pandas ``DataFrame``, one line for each row."""
         pandas = require("pandas")
         columns = flat_columns([metric.name for metric in self.metrics])
         cells = [row.to_flat() for row in self.rows]
@@ -119,20 +114,11 @@ class DatasetResult:
         )
 
     def compare(self, other: DatasetResult, *, versions: Versions = "same") -> Comparison:
-        """Return the change of each metric from ``other`` (A) to this result (B).
-
-        Rows are paired by question and reference. Raises `ConfigError` if the results have no row
-        or no metric in common, or, unless ``versions`` is "any", if the versions of a metric's
-        scores differ: then a difference may come from other prompts or another judge.
-        """
+        """Return the change of each metric from ``other`` (A) to this result (B)."""
         return compare_rows(self.rows, other.rows, versions=versions)
 
     def check(self, gate: Gate) -> GateResult:
-        """Return whether this result meets each condition of ``gate``, with the reasons.
-
-        Raises `ConfigError` if the gate names a metric that was not measured, or if its baseline
-        cannot be read or compared.
-        """
+        """Return whether this result meets each condition of ``gate``, with the reasons."""
         check = GateCheck(gate, dict.fromkeys((metric.name for metric in self.metrics), ANY_RANGE))
         for row in self.rows:
             check.add(row)
@@ -189,8 +175,8 @@ async def aevaluate_dataset(
 ) -> DatasetResult:
     """Score every row of ``samples`` with ``metrics`` and return a `DatasetResult`.
 
-    `evaluate_dataset` blocks until all rows are scored. It may be called while an event loop is
-    running, as in a notebook. `aevaluate_dataset` does the same and must be awaited.
+    `evaluate_dataset` blocks until all rows are scored, even in a notebook. `aevaluate_dataset`
+    does the same and must be awaited.
 
     ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, a dict of columns,
     or the path of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
@@ -202,20 +188,19 @@ async def aevaluate_dataset(
     ``timeout``, ``label_metrics``, ``explanations``, ``prompts``, ``prices``, ``max_text_chars``)
     have the same meaning as for `evaluate`.
 
-    ``thresholds`` maps the name of a metric to the lowest score that passes. The mapping is a dict,
-    or the path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names
-    the metrics that decide the label of a row. By default these are the metrics by which the judge
-    can tell good answers from bad ones, if that is known of the judge, else all metrics.
+    ``thresholds`` maps the name of a metric to the lowest score that passes; it is a dict, or the
+    path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names the
+    metrics that decide the label of a row, by default those by which the judge can tell good
+    answers from bad ones, if that is known of the judge, else all.
 
     At most ``concurrency`` rows are scored at the same time. If a row takes more than ``timeout``
     seconds, its finished scores are kept, and its other scores are errors.
 
-    ``cache`` is the path of a file for scores. If a run was interrupted or killed, call the
-    function again with the same file. The judge is then asked only for scores that are missing or
-    failed. A score is found by the content of the sample, the metric, the prompts, the judge, the
-    embedder and ``share_requests``, so one file may serve many runs. The cache knows your own
-    metric by the name of its class and its dataclass fields. Use another file after a change of the
-    metric's code.
+    ``cache`` is the path of a file for scores. Call the function again with the same file after an
+    interrupt: the judge is asked only for scores that are missing or failed. A score is found by
+    the content of the sample, the metric, the prompts, the judge, the embedder and
+    ``share_requests``, so one file may serve many runs. Your own metric is known by the name of its
+    class and its dataclass fields: use another file after a change of its code.
 
     ``budget`` limits the requests to the judge and their tokens. Scores beyond the budget are
     errors with the reason ``budget``.
@@ -277,12 +262,7 @@ evaluate_dataset = _blocking(aevaluate_dataset, "evaluate_dataset")
 
 @dataclass(kw_only=True)
 class Run:
-    """One run over a dataset: what is measured, and the limits of the run.
-
-    ``measurement`` scores each row. The other settings have the same meaning as the arguments of
-    `evaluate_dataset`. ``stopped`` says why the run stopped before the last row; None if it did
-    not.
-    """
+    """One run over a dataset; ``stopped`` says why it stopped before the last row, if it did."""
 
     measurement: Measurement
     concurrency: int = 16
@@ -309,8 +289,6 @@ class Run:
         """Score the rows of ``dataset``, and yield them in their order.
 
         If the run is stopped, the rows that are done are yielded, and the others are left out.
-        Raises `ConfigError`, before a model is asked, if a metric needs a field that no row has. If
-        ``raise_on_failure`` is set, the first row with a failed score raises `FailedRowError`.
         """
         check_needs(self.measurement.metrics, dataset)
         stop = _Stop(self)
@@ -318,7 +296,7 @@ class Run:
             open_cache(self.cache, measurement=self.measurement) as cache,
             progress_line(dataset.count, self.progress) as advance,
         ):
-            score = _RowScorer(self.measurement, cache, stop)
+            score = partial(_score, measurement=self.measurement, cache=cache, stop=stop)
             results = in_order(dataset.rows(), score, at_once=self.concurrency, stopped=stop.end)
             async with aclosing(results) as rows:
                 async for row in rows:
@@ -333,52 +311,41 @@ class Run:
                     advance(bool(row.failed))
 
 
-class _RowScorer:
-    """Score one row at each call. Scores that are in the cache are not computed again."""
-
-    def __init__(self, measurement: Measurement, cache: ScoreCache | None, stop: _Stop) -> None:
-        self._measurement = measurement
-        self._cache = cache
-        self._stop = stop
-
-    async def __call__(self, row: Row) -> Row:
-        metrics = self._measurement.metrics
-        try:
-            whole = self._measurement.redactor.sample(row.sample)
-        except RedactionError:
-            failed = failed_evaluation(metrics, "redaction_error")
-            return replace(row, sample=Sample(), evaluation=failed)
-        sample, cut = clipped(whole, self._measurement.max_text_chars)
-        silence()  # each row has its own task, and so its own context
-        cached = self._cache.get(sample) if self._cache else {}
-        missing = tuple(metric for metric in metrics if metric.name not in cached)
-        fresh = Evaluation(scores=())
-        if missing:
-            measurement = self._measurement
-            if cached:
-                measurement = replace(measurement, metrics=missing, label_metrics=None)
-            fresh = await measurement.of_prepared(sample, cut)
-        if self._cache and missing:
-            self._cache.put(sample, fresh.scores, judge=fresh.judge)
-        self._stop.count(fresh)
-        scores = {name: score for name, (score, _) in cached.items()}
-        scores |= {score.name: score for score in fresh.scores}
-        judges = [fresh.judge, *(judge for _, judge in cached.values())]
-        evaluation = replace(
-            fresh,
-            scores=tuple(scores[metric.name] for metric in metrics),
-            judge=next((judge for judge in judges if judge is not None), None),
-            label_metrics=self._measurement.labelling,
-        )
-        return replace(row, sample=whole, evaluation=evaluation)
+async def _score(
+    row: Row, *, measurement: Measurement, cache: ScoreCache | None, stop: _Stop
+) -> Row:
+    """Score ``row``, without the scores that are in the cache."""
+    metrics = measurement.metrics
+    try:
+        whole = measurement.redactor.sample(row.sample)
+    except RedactionError:
+        failed = failed_evaluation(metrics, "redaction_error")
+        return replace(row, sample=Sample(), evaluation=failed)
+    sample, cut = clipped(whole, measurement.max_text_chars)
+    silence()  # each row has its own task, and so its own context
+    cached = cache.get(sample) if cache else {}
+    missing = tuple(metric for metric in metrics if metric.name not in cached)
+    fresh = Evaluation(scores=())
+    if missing:
+        part = replace(measurement, metrics=missing, label_metrics=None) if cached else measurement
+        fresh = await part.of_prepared(sample, cut)
+        if cache:
+            cache.put(sample, fresh.scores, judge=fresh.judge)
+    stop.count(fresh)
+    scores = {name: score for name, (score, _) in cached.items()}
+    scores |= {score.name: score for score in fresh.scores}
+    judges = [fresh.judge, *(judge for _, judge in cached.values())]
+    evaluation = replace(
+        fresh,
+        scores=tuple(scores[metric.name] for metric in metrics),
+        judge=next((judge for judge in judges if judge is not None), None),
+        label_metrics=measurement.labelling,
+    )
+    return replace(row, sample=whole, evaluation=evaluation)
 
 
 class _Stop:
-    """Stops a run at a 401, at a 403 before any success, or if the server is out of reach.
-
-    That is, after ten rows in a row without a response of the server. After an error such as 500
-    the run goes on. When it stops, ``end`` is done, and ``run.stopped`` says why.
-    """
+    """Stops a run at a 401, at a 403 before any success, or if the server is out of reach."""
 
     def __init__(self, run: Run) -> None:
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -391,7 +358,12 @@ class _Stop:
         # Without a request to a model, the exception is that of a metric of the user.
         has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
         errors = [score for score in evaluation.scores if score.status == "error"]
-        unreached = [score for score in errors if has_asked and _is_unreached(score)]
+        unreached = [
+            score
+            for score in errors
+            if has_asked and score.reason in {"transport", "timeout"}
+            if "http_status" not in score.detail
+        ]
         has_embedded = not errors and evaluation.usage.embedding_requests
         if evaluation.judge is not None or has_embedded:
             self._has_succeeded, self._unreached = True, 0
@@ -413,10 +385,6 @@ class _Stop:
             self.end.set_result(None)
 
 
-def _is_unreached(score: Score) -> bool:
-    return score.reason in {"transport", "timeout"} and "http_status" not in score.detail
-
-
 async def in_order(
     items: Iterable[T],
     work: Callable[[T], Awaitable[R]],
@@ -427,8 +395,8 @@ async def in_order(
     """Call ``work`` for each of ``items`` and yield the results in the order of ``items``.
 
     At most ``at_once`` calls run at the same time, and at most four times as many results wait for
-    a slower one. When the generator is closed or a call fails, the running calls are cancelled. So
-    they are when ``stopped`` is done, and the results of calls that have ended are yielded.
+    a slower one. When the generator is closed, a call fails or ``stopped`` is done, the running
+    calls are cancelled; after the latter, the results of calls that have ended are yielded.
     """
     running: deque[asyncio.Task[R]] = deque()
     semaphore = asyncio.Semaphore(at_once)
@@ -470,10 +438,7 @@ async def _cancel(tasks: Iterable[asyncio.Task[R]]) -> None:
 
 @contextmanager
 def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
-    """Return a context manager that shows on stderr how many of ``total`` rows are done.
-
-    It gives a function that counts a row, with an argument that says if the row has failed.
-    """
+    """Give a function that counts a row as done or failed, and show the numbers on stderr."""
     if mode == "off" or (mode == "auto" and not sys.stderr.isatty()):
         yield lambda _: None
         return

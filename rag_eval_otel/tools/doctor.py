@@ -1,27 +1,25 @@
 """Check the set-up, and say what to do.
 
-Judge, embedder and endpoints each get one small request with a time limit. An OTLP endpoint gets
-an export request without content, which adds nothing to the backend. What a program has captured
-and scored, it says itself (`rag_eval_otel.live.doctor`).
+Judge, embedder and endpoints each get one small request with a time limit. An export request
+without content adds nothing to a backend.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import socket
 import ssl
-import sys
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from http.client import HTTPException
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -41,13 +39,12 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
-from rag_eval_otel.judge.tasks import STATEMENTS, Judge
+from rag_eval_otel.judge.tasks import STATEMENTS
 from rag_eval_otel.live.doctor import OURS, Finding, Level, finding, versions
 from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.runtime.threads import DaemonExecutor
-from rag_eval_otel.tools.cli.options import AS_JSON
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
 from rag_eval_otel.tools.rows import number
-from rag_eval_otel.types import Embedder
 
 DESCRIPTION = """\
 Prints the installed versions, checks whether judge, embedder and OTLP endpoints answer, and says
@@ -60,17 +57,6 @@ Exit status: 0 no problem, 1 problems, 2 misuse.
 """
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", **AS_JSON)
-    parser.add_argument(
-        "--timeout",
-        type=_seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="time limit for judge, embedder and each endpoint (default: 10)",
-    )
-
-
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value <= 3600:  # noqa: PLR2004  # an hour
@@ -79,13 +65,20 @@ def _seconds(text: str) -> float:
     return value
 
 
+_OPTIONS: Options = {
+    **AS_JSON,
+    "--timeout SECONDS": (
+        "time limit for judge, embedder and each endpoint (default: 10)",
+        {"type": _seconds, "default": 10.0},
+    ),
+}
+add_options = partial(add_all, options=_OPTIONS)
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the report, and return 1 if there are problems, else 0."""
     diagnosis = diagnose(os.environ, timeout=options.timeout)
-    if options.form == "json":
-        sys.stdout.write(json.dumps(diagnosis.to_dict(), indent=2, ensure_ascii=False) + "\n")
-    else:
-        sys.stdout.write(f"{diagnosis}\n")
+    print_result(options, diagnosis.to_dict(), str(diagnosis))
     return diagnosis.status
 
 
@@ -150,18 +143,18 @@ class Diagnosis:
 
 
 def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
-    """Check the settings in the variables ``environ``, and the connections that they name.
-
-    ``timeout`` is the time limit of each connection in seconds.
-    """
+    """Check the settings in ``environ``, and the connections that they name."""
     findings = [*from_variables(environ)]
     config: Config | None = None
     try:
         config = Config.from_env(environ)
     except ConfigError as error:
         findings.append(finding("config-invalid", str(error)))
-    if config is not None:
-        findings += from_config(config)
+    if config is not None and config.judge == "lexical":
+        findings.append(finding("judge-lexical", "the judge is lexical"))
+    if config is not None and config.base_rate == 0 and not config.sampling_rules:
+        seen = "sample_rate is 0: nothing is scored"
+        findings.append(finding("turns-sample-rate", seen, level="problem"))
     replies, answers = asyncio.run(_check(config, otlp_endpoints(environ), timeout=timeout))
     findings += [*from_replies(replies), *from_answers(answers)]
     levels = get_args(Level)
@@ -170,8 +163,6 @@ def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
 
 
 # --- requests -------------------------------------------------------------------------------------
-
-T = TypeVar("T")
 
 Part = Literal["judge", "embedder"]
 _QUESTION, _ANSWER = "What is the capital of France?", "Paris is the capital of France."
@@ -214,8 +205,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain keys
     is_secure: bool = False
     certificate: str | None = None
-    client_certificate: str | None = None
-    client_key: str | None = None
+    client: tuple[str | None, str | None] = (None, None)  # files of a certificate and its key
 
     @property
     def server(self) -> str:
@@ -248,46 +238,45 @@ async def _check(
 
 
 def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Reply]]:
-    judge = _ask_judge(_without_retries(build_plain_judge(config)))
-    embedder = _ask_embedder(_without_retries(build_embedder(config)))
+    judge, embedder = map(_without_retries, (build_plain_judge(config), build_embedder(config)))
+
+    async def ask_judge() -> str:
+        replies = await judge.reply([STATEMENTS.task({"question": _QUESTION, "answer": _ANSWER})])
+        first = replies.parts[0]
+        if isinstance(first, JudgeError):
+            raise first
+        return f"{replies.model} answers"
+
+    async def ask_embedder() -> str:
+        rows = await embedder.embed([_ANSWER])
+        return f"vectors of {rows.shape[1]}"
+
     return [
-        _reply("judge", str(config.judge), judge, timeout=timeout),
-        _reply("embedder", str(config.embedder), embedder, timeout=timeout),
+        _reply("judge", str(config.judge), ask_judge(), timeout=timeout),
+        _reply("embedder", str(config.embedder), ask_embedder(), timeout=timeout),
     ]
 
 
-def _without_retries(model: T) -> T:
+def _without_retries(model: Any) -> Any:
     """Return ``model``, a judge or an embedder, so that it sends each request once."""
     endpoint, copied = getattr(model, "endpoint", None), getattr(model, "with_endpoint", None)
     if endpoint is None or copied is None:
         return model
-    return cast("T", copied(endpoint.with_limits({"retries": 0})))
+    return copied(endpoint.with_limits({"retries": 0}))
 
 
 async def _reply(part: Part, name: str, question: Awaitable[str], *, timeout: float) -> Reply:
     start = time.monotonic()
     error: JudgeError | None = None
+    text = ""
     try:
         text = await asyncio.wait_for(question, timeout)
     except asyncio.TimeoutError:
         error = JudgeTimeoutError(f"no reply within {timeout:g} s")
-        text = str(error)
     except JudgeError as refusal:
-        error, text = refusal, str(refusal)
-    return Reply(part=part, name=name, text=text, seconds=time.monotonic() - start, error=error)
-
-
-async def _ask_judge(judge: Judge) -> str:
-    replies = await judge.reply([STATEMENTS.task({"question": _QUESTION, "answer": _ANSWER})])
-    first = replies.parts[0]
-    if isinstance(first, JudgeError):
-        raise first
-    return f"{replies.model} answers"
-
-
-async def _ask_embedder(embedder: Embedder) -> str:
-    rows = await embedder.embed([_ANSWER])
-    return f"vectors of {rows.shape[1]}"
+        error = refusal
+    seconds = time.monotonic() - start
+    return Reply(part=part, name=name, text=text or str(error), seconds=seconds, error=error)
 
 
 # --- OTLP endpoints of the OTEL_* variables -------------------------------------------------------
@@ -303,25 +292,8 @@ def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
     ]
 
 
-def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
-    """Return the exporters that ``OTEL_*`` variables name but that are not installed.
-
-    Each result is a pair of the signal (traces, metrics or logs) and the name of the exporter.
-    """
-    return [
-        (signal, name)
-        for signal in _SIGNALS
-        for name in exporter_names(signal, environ)
-        if not entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
-    ]
-
-
 def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
-    """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set.
-
-    A variable for one signal has precedence over one for all signals. Over HTTP, a path such as
-    ``/v1/traces`` is added to an endpoint for all signals.
-    """
+    """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set."""
     path = f"/v1/{signal}" if protocol == "http" else ""
 
     def variable(suffix: str) -> tuple[str, str]:
@@ -347,8 +319,7 @@ def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) 
         headers=parse_env_headers(variable("HEADERS")[1], liberal=True),
         is_secure=scheme == "https" or (insecure != "true" if insecure else scheme != "http"),
         certificate=variable("CERTIFICATE")[1] or None,
-        client_certificate=variable("CLIENT_CERTIFICATE")[1] or None,
-        client_key=variable("CLIENT_KEY")[1] or None,
+        client=(variable("CLIENT_CERTIFICATE")[1] or None, variable("CLIENT_KEY")[1] or None),
     )
 
 
@@ -368,13 +339,12 @@ def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
     export = _export_over_http if endpoint.protocol == "http" else _export_over_grpc
     try:
         verdict, text = export(endpoint, timeout)
-    except URLError as error:
-        reason = error.reason if isinstance(error.reason, OSError) else OSError(error.reason)
-        verdict, text = _verdict_of_error(reason), str(reason)
     except HTTPException as error:
         verdict, text = "protocol", f"the server does not speak HTTP ({type(error).__name__})"
     except (OSError, ValueError) as error:
-        verdict, text = _verdict_of_error(error), str(error)
+        cause = error.reason if isinstance(error, URLError) else error
+        verdict = next((verdict for kind, verdict in _ERRORS if isinstance(cause, kind)), "error")
+        text = str(cause)
     return Answer(endpoint=endpoint, verdict=verdict, text=text.replace("\n", " ")[:_MAX_TEXT])
 
 
@@ -415,10 +385,6 @@ _DETAILS: Final[Sequence[tuple[str, Verdict]]] = (
 """Verdicts by words in the details that gRPC gives on a failed connection."""
 
 
-def _verdict_of_error(error: Exception) -> Verdict:
-    return next((verdict for kind, verdict in _ERRORS if isinstance(error, kind)), "error")
-
-
 def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]:
     if not endpoint.url.startswith(("http://", "https://")):
         return "address", "the URL does not begin with http:// or https://"
@@ -427,8 +393,9 @@ def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
     tls = None
     if endpoint.url.startswith("https:"):
         tls = ssl.create_default_context(cafile=endpoint.certificate)
-        if endpoint.client_certificate:
-            tls.load_cert_chain(endpoint.client_certificate, endpoint.client_key)
+        certificate, key = endpoint.client
+        if certificate:
+            tls.load_cert_chain(certificate, key)
     try:
         with urlopen(request, timeout=timeout, context=tls) as reply:  # noqa: S310
             status = int(reply.status)
@@ -458,7 +425,7 @@ def _export_over_grpc(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
 def _channel(endpoint: Endpoint) -> Any:
     if not endpoint.is_secure:
         return grpc.insecure_channel(endpoint.server)
-    files = (endpoint.certificate, endpoint.client_key, endpoint.client_certificate)
+    files = (endpoint.certificate, *reversed(endpoint.client))
     contents = [None if name is None else Path(name).read_bytes() for name in files]
     return grpc.secure_channel(endpoint.server, grpc.ssl_channel_credentials(*contents))
 
@@ -496,14 +463,18 @@ _LIMITS: Final[Mapping[str, int]] = {
 
 def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Yield the problems that the environment variables in ``environ`` show."""
+
+    def set_to(names: Iterable[str]) -> str:
+        return ", ".join(f"{name}={environ[name]}" for name in names)
+
     for cause, switches in _SWITCHES.items():
         off = [n for n, values in switches.items() if environ.get(n, "").strip().lower() in values]
         if off:
-            yield finding(cause, _assignments(off, environ))
-    set_to = {name: environ.get(name, "") for name in _LIMITS}
-    low = [n for n, value in set_to.items() if value.isdigit() and int(value) < _LIMITS[n]]
+            yield finding(cause, set_to(off))
+    values = {name: environ.get(name, "") for name in _LIMITS}
+    low = [n for n, value in values.items() if value.isdigit() and int(value) < _LIMITS[n]]
     if low:
-        yield finding("attribute-limit", _assignments(low, environ))
+        yield finding("attribute-limit", set_to(low))
     disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     if {"*", "rag_eval_otel"} & {name.strip() for name in disabled.split(",")}:
         yield finding("instrumentor-disabled", f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS={disabled}")
@@ -513,21 +484,10 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield finding("sampler-off", seen)
     elif name.endswith("traceidratio") and number(ratio or "1") != 1:
         yield finding("sampler-off" if number(ratio) == 0 else "sampler-ratio", seen)
-    for signal, name in missing_exporters(environ):
-        seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
-        yield finding("exporter-missing", seen)
-
-
-def _assignments(names: Iterable[str], environ: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={environ[name]}" for name in names)
-
-
-def from_config(config: Config) -> Iterator[Finding]:
-    """Yield the problems that the settings in ``config`` show."""
-    if config.judge == "lexical":
-        yield finding("judge-lexical", "the judge is lexical")
-    if config.base_rate == 0 and not config.sampling_rules:
-        yield finding("turns-sample-rate", "sample_rate is 0: nothing is scored", level="problem")
+    for signal, name in ((s, name) for s in _SIGNALS for name in exporter_names(s, environ)):
+        if not entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
+            seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
+            yield finding("exporter-missing", seen)
 
 
 # --- connections ----------------------------------------------------------------------------------
@@ -542,17 +502,17 @@ _JUDGE_ERRORS: Final[Sequence[tuple[type[JudgeError], str]]] = (
 
 
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
-    """Yield the problems that the test replies of judge and embedder show.
-
-    If judge and embedder fail for the same cause, only one problem is yielded.
-    """
+    """Yield the problems that the test replies of judge and embedder show."""
     seen: set[str] = set()
     for reply in replies:
         if reply.error is None:
             if reply.part == "judge" and reply.name != "lexical":
                 yield finding("judge-unchecked", f"the judge is {reply.name}")
             continue
-        cause = _cause_of_error(reply.error)
+        causes = (cause for kind, cause in _JUDGE_ERRORS if isinstance(reply.error, kind))
+        cause = next(causes, "server-unreachable")
+        if cause == "key-refused" and "HTTP" not in reply.text:
+            cause = "key-missing"  # the client refused to send the request
         if reply.part == "embedder" and cause in {"model-refused", "reply-unusable"}:
             cause = "embedder-missing"
         if cause not in seen:
@@ -560,19 +520,8 @@ def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
             yield finding(cause, f"the {reply.part}, {reply.name}: {reply.text}")
 
 
-def _cause_of_error(error: JudgeError) -> str:
-    if isinstance(error, JudgeAuthError) and "HTTP" not in str(error):
-        return "key-missing"  # the client refused to send the request
-    causes = (cause for kind, cause in _JUDGE_ERRORS if isinstance(error, kind))
-    return next(causes, "server-unreachable")
-
-
 def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
-    """Yield the problems that the test exports to OTLP endpoints show.
-
-    If several signals fail at one server for the same cause, only one problem is yielded. If traces
-    arrive, the failure of another signal is only a warning.
-    """
+    """Yield the problems that the test exports to OTLP endpoints show."""
     traces_arrive = any(a.verdict == "ok" and a.endpoint.signal == "traces" for a in answers)
     seen: set[tuple[str, str]] = set()
     for answer in answers:

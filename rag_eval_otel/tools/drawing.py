@@ -204,11 +204,7 @@ def time_line(
     title: str,
     description: str,
 ) -> Drawing:
-    """Draw scores over time, with a running mean for each of ``curves``.
-
-    ``ends`` are the ends of the horizontal axis, ``scale`` those of the vertical axis. ``areas``
-    are the ends of coloured areas on the horizontal axis.
-    """
+    """Draw scores over time, with a running mean for each of ``curves``."""
     x, y = Axis(*ends, LEFT, RIGHT), Axis(*scale, BOTTOM, TOP)
     parts = [_frame(y, ticks(*scale), x, _named_places(*ends, unit))]
     for start, end in areas:

@@ -37,15 +37,14 @@ from rag_eval_otel.tools.stats import Summary, Totals
 from rag_eval_otel.types import Ending, SpanRef
 
 _EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops events if it is full
-_SPAN = "evaluate row"
 _MAX_WAIT = 120.0  # seconds for backends to take scores
 
 
 class TraceSender:
     """Send each scored row of a dataset over OTLP: one span, events and metrics of its scores.
 
-    Rows are sent in batches. The sender waits until the exporters have taken a batch, so that no
-    export queue overflows. ``failed`` is the number of rows that an exporter did not accept.
+    Rows are sent in batches, and the exporters take a batch before the next: no queue overflows.
+    ``failed`` is the number of rows that an exporter did not accept.
     """
 
     def __init__(
@@ -64,18 +63,9 @@ class TraceSender:
         self._waiting = 0
 
     async def send(self, row: Row) -> SpanRef:
-        """Add a span with the scores of ``row`` to the batch, and send the batch if it is full.
-
-        Return the identity of the span.
-        """
-        context = SpanContext(
-            self._ids.generate_trace_id(),
-            self._ids.generate_span_id(),
-            is_remote=False,
-            trace_flags=TraceFlags(TraceFlags.SAMPLED),
-        )
-        self._spans.append(self._span(row, context))
-        ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
+        """Add a span with the scores of ``row`` to the batch, send it if full, return the span."""
+        ref = SpanRef(trace_id=self._ids.generate_trace_id(), span_id=self._ids.generate_span_id())
+        self._spans.append(self._span(row, ref))
         evaluation = replace(row.evaluation, span=ref)
         # Turns are not counted: `RagEvaluatorLost` would fire when the job has ended.
         self._instruments.record(evaluation)
@@ -89,25 +79,27 @@ class TraceSender:
     async def flush(self) -> None:
         """Send what is waiting, in a thread, until the exporters have taken it."""
         spans, self._spans, self._waiting = self._spans, [], 0
-        await asyncio.to_thread(self._export, spans)
 
-    def _export(self, spans: Sequence[ReadableSpan]) -> None:
-        if spans:
-            results = [exporter.export(spans) for exporter in self._exporters]
-            self.failed += len(spans) * any(result.name != "SUCCESS" for result in results)
-        self._providers.logger_provider.force_flush()
+        def export() -> None:
+            if spans:
+                results = [exporter.export(spans) for exporter in self._exporters]
+                self.failed += len(spans) * any(result.name != "SUCCESS" for result in results)
+            self._providers.logger_provider.force_flush()
+
+        await asyncio.to_thread(export)
 
     def close(self) -> None:
         for exporter in self._exporters:
             exporter.shutdown()
         self._providers.shutdown()
 
-    def _span(self, row: Row, context: SpanContext) -> ReadableSpan:
+    def _span(self, row: Row, ref: SpanRef) -> ReadableSpan:
         end = time.time_ns()
         scored = row.evaluation
+        sampled = TraceFlags(TraceFlags.SAMPLED)
         span = ReadableSpan(
-            name=_SPAN,
-            context=context,
+            name="evaluate row",
+            context=SpanContext(ref.trace_id, ref.span_id, is_remote=False, trace_flags=sampled),
             resource=self._resource,
             attributes={
                 openinference.SPAN_KIND: "EVALUATOR",
@@ -125,12 +117,7 @@ class TraceSender:
 
 @asynccontextmanager
 async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSender]:
-    """Give a `TraceSender` for the exporters that the ``OTEL_*`` variables configure.
-
-    ``dataset`` is the name of the dataset, an attribute of each span. ``scores`` writes the scores
-    on the spans, and says whether they are also log records. Raises `ConfigError` if no trace
-    exporter is configured.
-    """
+    """Give a `TraceSender` for the exporters that the ``OTEL_*`` variables configure."""
     traces = list(exporters("traces"))
     if not traces:
         msg = "OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to"
@@ -147,14 +134,10 @@ async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Say where scored rows are written or sent.
+    """Where scored rows are written or sent, and the ``check`` of a gate that reads them.
 
-    ``output`` is the path of the file for the rows, with their texts if ``texts`` is on. If
-    ``otlp`` is on, each row is also sent over OTLP. ``explanations`` says whether the judge's
-    explanations are sent, too. ``score_events`` says whether each score is sent as a log record, as
-    an event of the span of its row, or as both. ``backends`` are names of backends that get each
-    score as their own object, on the span that the row names or that ``otlp`` sends. ``check``
-    reads each scored row for the conditions of a gate.
+    Each of ``backends`` gets a score as its own object, on the span that the row names or that
+    ``otlp`` sends.
     """
 
     output: Path | None = None
@@ -168,10 +151,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The result of `export`: a summary of all rows, and the number of rows not sent by OTLP.
-
-    ``undelivered`` says how many scores each backend did not get, by its name and the reason.
-    """
+    """A summary of all rows, and the numbers of rows and scores that could not be sent."""
 
     totals: Totals
     unsent: int = 0
@@ -179,10 +159,7 @@ class Exported:
 
 
 class Annotator:
-    """Send the scores of rows to backends, which annotate spans with them.
-
-    ``limits`` are those of the queues. ``max_wait`` is the most seconds of a wait for backends.
-    """
+    """Send the scores of rows to backends, which annotate spans with them."""
 
     def __init__(
         self,
@@ -202,9 +179,8 @@ class Annotator:
     async def send(self, row: Row, sent: SpanRef | None) -> None:
         """Queue the scores of ``row`` for the span that the row names, or else for ``sent``.
 
-        If a queue is half full, wait until all queues are empty, but at most ``max_wait`` seconds.
-        A backend whose queue is still half full is not waited for again. What its queue has no room
-        for is dropped and counted.
+        If a queue is half full, wait until all are empty, but at most ``max_wait`` seconds. A
+        backend whose queue is still half full is not waited for again.
         """
         self._sink(replace(row.evaluation, span=span_of(row.trace, row.span) or sent))
         if full := self._half_full() - self._given_up:
@@ -215,24 +191,18 @@ class Annotator:
         return {each.name for each in self._sink.deliveries if each.is_half_full}
 
     async def finish(self) -> Mapping[tuple[str, str], int]:
-        """Wait for the backends. Return how many scores they did not get, by name and reason."""
+        """Wait for the backends, and return how many scores they did not get, by reason."""
         await asyncio.to_thread(self._sink.flush, self._max_wait)
         self.close()
         ended = self._sink.ended.items()
         return {key: number for key, number in ended if key[1] != "delivered" and number}
 
     def close(self) -> None:
-        """Drop the scores that wait, and end the threads."""
         self._sink.close()
 
 
 async def export(dataset: Dataset, run: Run, targets: Targets) -> Exported:
-    """Score each row of ``dataset`` by ``run``, and write or send it as ``targets`` says.
-
-    Scored rows are not kept in memory, so that memory does not grow with the dataset. Raises
-    `ConfigError`, before a model is asked, for a metric without its fields, an output that cannot
-    be written, and scores for backends without a span that they can annotate.
-    """
+    """Score each row of ``dataset`` by ``run``, and write or send it as ``targets`` says."""
     check_needs(run.measurement.metrics, dataset)
     if targets.backends and targets.otlp == "off":
         require_spans(dataset)

@@ -1,7 +1,4 @@
-"""Read rows from files, data frames and lists, and write scored rows to files.
-
-Rows are read one at a time. A file is written completely or not at all.
-"""
+"""Read rows from files, data frames and lists, and write rows to files, one row at a time."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 from unicodedata import category, normalize
@@ -22,74 +20,70 @@ from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.rows import FurtherColumn, Row, flat_columns
 from rag_eval_otel.types import Sample
 
+Records: TypeAlias = "Iterator[tuple[int | None, Any]]"
+"""Rows, each after the number of its last line, from 1; None if it is not from a text file."""
+
 _BATCH = 256  # rows to read from a Parquet file at once
 _ROW_GROUP = 1000  # rows to write to a Parquet file at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One row of data, as read from a file, table or list.
-
-    A row may have several lines in its file. ``line`` is the number of the last line, from 1, and
-    None if the row is not from a text file.
-    """
-
-    cells: Mapping[str, Any] | Sample
-    line: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A source of rows that can be read repeatedly. ``name`` names the source in error messages."""
+    """Rows that can be read repeatedly. ``name`` names them in error messages."""
 
     name: str
-    records: Callable[[], Iterator[Record]]
+    read: Callable[[], Records]
+
+    def rows(self, limit: int | None = None) -> Iterator[tuple[str, Any]]:
+        """Yield the name of each row, with its number and line, and its cells or `Sample`."""
+        for index, (line, cells) in enumerate(islice(self.read(), limit)):
+            place = "" if line is None else f" (line {line})"
+            yield f"{self.name}, row {index}{place}", cells
 
 
 def source_of(data: object) -> Source:
-    """Return a `Source` that reads the rows in ``data``.
+    """Return the rows in ``data``: a path, a table, a mapping of columns, or an iterable of rows.
 
-    ``data`` is a path, a table (pandas or Arrow), a mapping of columns, or an iterable of rows.
     Raises `ConfigError` for any other object, and for a file that cannot be read.
     """
     if isinstance(data, str | os.PathLike):
-        return _file(Path(data))
+        path = Path(data)
+        suffix = path.suffix.lower()
+        if suffix not in _FORMATS:
+            msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {_SUFFIXES}"
+            raise ConfigError(msg + _WAYS_OUT.get(suffix, ""))
+        if not path.is_file():
+            msg = f"{path}: there is no such file"
+            raise ConfigError(msg)
+        return Source(name=str(path), read=partial(_FORMATS[suffix][0], path))
     kind = type(data).__name__
-    for method, read in _TABLES.items():
-        if hasattr(data, method):
-            return Source(name=f"the {kind}", records=partial(read, data))
-    if isinstance(data, Mapping):
-        return Source(name=f"the {kind}", records=partial(_columns, _checked_columns(data)))
-    if not isinstance(data, Iterable):
+    if hasattr(data, "itertuples"):
+        read = partial(_frame, data)
+    elif hasattr(data, "to_batches"):
+        read = partial(_batches, partial(data.to_batches, max_chunksize=_BATCH))
+    elif isinstance(data, Mapping):
+        read = partial(_columns, _checked_columns(data))
+    elif isinstance(data, Iterable):
+        read = partial(_items, list(data) if isinstance(data, Iterator) else data)
+    else:
         msg = (
             "samples must be a list of Sample or dict, a DataFrame, a Hugging Face dataset, a dict"
             f" of columns, or the path of a .jsonl, .csv or .parquet file, not {kind}"
         )
         raise ConfigError(msg)
-    again = list(data) if isinstance(data, Iterator) else data
-    return Source(name=f"the {kind}", records=partial(_items, again))
-
-
-def _file(path: Path) -> Source:
-    if path.suffix.lower() not in _FILES:
-        msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {_SUFFIXES}"
-        raise ConfigError(msg + _WAYS_OUT.get(path.suffix.lower(), ""))
-    if not path.is_file():
-        msg = f"{path}: there is no such file"
-        raise ConfigError(msg)
-    return Source(name=str(path), records=partial(_FILES[path.suffix.lower()], path))
+    return Source(name=f"the {kind}", read=read)
 
 
 # --- lists and tables -----------------------------------------------------------------------------
 
 
-def _items(items: Iterable[Any]) -> Iterator[Record]:
+def _items(items: Iterable[Any]) -> Records:
     for index, item in enumerate(items):
         cells = item.model_dump() if hasattr(item, "model_dump") else item  # ragas' samples
         if not isinstance(cells, Sample | Mapping):
             msg = f"row {index}: must be a Sample or a mapping, not {type(item).__name__}"
             raise ConfigError(msg)
-        yield Record(cells=cells)
+        yield None, cells
 
 
 def _checked_columns(columns: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,26 +101,20 @@ def _checked_columns(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     return columns
 
 
-def _columns(columns: Mapping[str, Any]) -> Iterator[Record]:
+def _columns(columns: Mapping[str, Any]) -> Records:
     for cells in zip(*columns.values(), strict=True):
-        yield Record(cells=dict(zip(columns, cells, strict=True)))
+        yield None, dict(zip(columns, cells, strict=True))
 
 
-def _frame(frame: Any) -> Iterator[Record]:
+def _frame(frame: Any) -> Records:
     names = [str(name) for name in frame.columns]
     for cells in frame.itertuples(index=False, name=None):
-        yield Record(cells=dict(zip(names, cells, strict=True)))
+        yield None, dict(zip(names, cells, strict=True))
 
 
-def _arrow(table: Any) -> Iterator[Record]:
-    for batch in table.to_batches(max_chunksize=_BATCH):
-        yield from (Record(cells=cells) for cells in batch.to_pylist())
-
-
-_TABLES: Mapping[str, Callable[[Any], Iterator[Record]]] = {
-    "itertuples": _frame,  # pandas
-    "to_batches": _arrow,
-}
+def _batches(batches: Callable[[], Iterable[Any]]) -> Records:
+    for batch in batches():
+        yield from ((None, cells) for cells in batch.to_pylist())
 
 
 # --- reading files --------------------------------------------------------------------------------
@@ -134,7 +122,6 @@ _TABLES: Mapping[str, Callable[[Any], Iterator[Record]]] = {
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn any error that occurs while ``path`` is read into a `ConfigError`."""
     try:
         yield
     except ConfigError:
@@ -147,26 +134,23 @@ def _readable(path: Path) -> Iterator[None]:
         raise ConfigError(msg) from error
 
 
-def _jsonl(path: Path) -> Iterator[Record]:
+def _read_jsonl(path: Path) -> Records:
     with _readable(path), path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines_of(path, lines), start=1):
-            if line.strip():
-                yield Record(cells=_json_row(line, place=f"{path}, line {number}"), line=number)
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (RecursionError, ValueError) as error:
+                msg = f"{path}, line {number}: is not JSON: {error}"
+                raise ConfigError(msg) from error
+            if not isinstance(row, dict):
+                msg = f"{path}, line {number}: must be a JSON object, not {type(row).__name__}"
+                raise ConfigError(msg)
+            yield number, row
 
 
-def _json_row(line: str, *, place: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-    except (RecursionError, ValueError) as error:
-        msg = f"{place}: is not JSON: {error}"
-        raise ConfigError(msg) from error
-    if not isinstance(row, dict):
-        msg = f"{place}: must be a JSON object, not {type(row).__name__}"
-        raise ConfigError(msg)
-    return row
-
-
-def _csv(path: Path) -> Iterator[Record]:
+def _read_csv(path: Path) -> Records:
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST))  # the module's 131,072 is too low
     with _readable(path), path.open(encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines_of(path, lines), strict=True)
@@ -177,61 +161,33 @@ def _csv(path: Path) -> Iterator[Record]:
         if len(set(header)) < len(header):
             msg = f"{path}, line 1: a column is named twice: {', '.join(header)}"
             raise ConfigError(msg)
-        for cells in rows:
-            if cells:
-                place = f"{path}, line {rows.line_num}"
-                yield Record(cells=_csv_row(header, cells, place=place), line=rows.line_num)
+        for cells in filter(None, rows):
+            number = rows.line_num
+            if len(cells) != len(header):
+                msg = f"{path}, line {number}: has {len(cells)} cells, but the header {len(header)}"
+                raise ConfigError(msg)
+            # Without the apostrophe that `_write_csv` has put before a formula.
+            texts = (cell[1:] if cell[:1] == "'" and _may_run(cell) else cell for cell in cells)
+            yield number, {name: text or None for name, text in zip(header, texts, strict=True)}
 
 
-def _csv_row(header: list[str], cells: list[str], *, place: str) -> dict[str, str | None]:
-    if len(cells) != len(header):
-        msg = f"{place}: has {len(cells)} cells, but the header {len(header)}"
-        raise ConfigError(msg)
-    return {name: _unquoted(cell) or None for name, cell in zip(header, cells, strict=True)}
-
-
-def _parquet(path: Path) -> Iterator[Record]:
+def _read_parquet(path: Path) -> Records:
     parquet = require("pyarrow.parquet")
     with _readable(path), parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_BATCH):
-            yield from (Record(cells=cells) for cells in batch.to_pylist())
-
-
-_FILES: Mapping[str, Callable[[Path], Iterator[Record]]] = {
-    ".jsonl": _jsonl,
-    ".ndjson": _jsonl,
-    ".csv": _csv,
-    ".parquet": _parquet,
-}
-_SUFFIXES = ", ".join(_FILES)
-_WAYS_OUT: Mapping[str, str] = {
-    ".json": " (JSON Lines: one object a line, no list around them)",
-    ".tsv": " (separated by commas)",
-}
-
-
-def _may_run(cell: str) -> bool:
-    """Return True if a spreadsheet may run ``cell``, a text, as a formula.
-
-    Spreadsheets leave out characters that are not seen, and read full-width signs like the others.
-    Apostrophes are left out here, so that a cell that begins with one reads back as it was.
-    """
-    seen = (c for c in cell if c != "'" and category(c) not in _NOT_SEEN)
-    return cell.lstrip("'")[:1] in _BREAKS or normalize("NFKC", next(seen, "."))[0] in "=+-@"
+        yield from _batches(partial(file.iter_batches, batch_size=_BATCH))
 
 
 _NOT_SEEN = frozenset({"Cc", "Cf", "Mn", "Me", "Zl", "Zp", "Zs"})  # control, format, marks, space
 _BREAKS = frozenset("\t\r\n")  # may move what follows them to another cell
 
 
-def _quoted(cell: str) -> str:
-    """Return ``cell`` with an apostrophe before it if a spreadsheet would run it as a formula."""
-    return f"'{cell}" if _may_run(cell) else cell
+def _may_run(cell: str) -> bool:
+    """Return True if a spreadsheet may run ``cell``, apostrophes left out, as a formula.
 
-
-def _unquoted(cell: str) -> str:
-    """Return ``cell`` without the apostrophe that `_quoted` has put before it."""
-    return cell[1:] if cell[:1] == "'" and _may_run(cell) else cell
+    Spreadsheets leave out characters that are not seen, and read full-width signs like the others.
+    """
+    seen = (c for c in cell if c != "'" and category(c) not in _NOT_SEEN)
+    return cell.lstrip("'")[:1] in _BREAKS or normalize("NFKC", next(seen, "."))[0] in "=+-@"
 
 
 # --- writing files --------------------------------------------------------------------------------
@@ -240,12 +196,9 @@ Write: TypeAlias = Callable[[Row], object]
 
 
 def check_output(path: Path) -> None:
-    """Raise `ConfigError` if scored rows cannot be written to ``path``.
-
-    The suffix must be known, ``path`` must not be a folder, and a Parquet file needs pyarrow.
-    """
-    if path.suffix.lower() not in _WRITERS:
-        msg = f"{path}: cannot write {path.suffix or 'without a suffix'}; use {', '.join(_WRITERS)}"
+    """Raise `ConfigError` if rows cannot be written to ``path``."""
+    if path.suffix.lower() not in _FORMATS:
+        msg = f"{path}: cannot write {path.suffix or 'without a suffix'}; use {_SUFFIXES}"
         raise ConfigError(msg)
     if path.is_dir():
         msg = f"{path} is a folder; name a file"
@@ -260,35 +213,24 @@ def writing(
 ) -> Iterator[Write]:
     """Give a function that writes one scored row to ``path``, completely or not at all.
 
-    ``metrics`` are the names of the metrics, from which the columns of a table are named.
-    ``further`` names more columns: texts of the sample, and where a turn comes from.
+    The columns of a table are those of ``metrics``, and ``further``.
     """
     check_output(path)
-    with _whole_file(path) as part, _WRITERS[path.suffix.lower()](part, metrics, further) as write:
-        yield write
+    write = _FORMATS[path.suffix.lower()][1]
+    with _whole_file(path) as part, write(part, metrics, further) as add:
+        yield add
 
 
 @contextmanager
 def writing_samples(path: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
     """Give a function that writes one sample, a dict, to ``path``, completely or not at all."""
     with _whole_file(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
-        yield lambda cells: file.write(json_line(cells))
-
-
-def check_samples_output(path: Path) -> None:
-    """Raise `ConfigError` if samples cannot be written to ``path``."""
-    check_output(path)
-    if path.suffix.lower() not in {".jsonl", ".ndjson"}:
-        msg = f"{path}: samples have lists of contexts; use .jsonl"
-        raise ConfigError(msg)
+        yield lambda cells: file.write(_json_line(cells))
 
 
 @contextmanager
 def _whole_file(path: Path, option: str = "") -> Iterator[Path]:
-    """Give a temporary path, ``<path>.part``, which replaces ``path`` unless there is an error.
-
-    The message of the `ConfigError` for a file that cannot be written begins with ``option``.
-    """
+    """Give a temporary path, ``<path>.part``, which replaces ``path`` unless there is an error."""
     part = path.with_name(f"{path.name}.part")
     try:
         yield part
@@ -306,40 +248,39 @@ def write_whole(path: Path, content: str, *, option: str) -> None:
         part.write_text(content, encoding="utf-8")
 
 
-def json_line(cells: Mapping[str, Any]) -> str:
+def _json_line(cells: Mapping[str, Any]) -> str:
     return json.dumps(cells, ensure_ascii=False, default=str) + "\n"
 
 
 @contextmanager
-def _jsonl_writer(
+def _write_jsonl(
     part: Path,
     metrics: Sequence[str],  # noqa: ARG001  # each row has them
     further: Sequence[FurtherColumn],
 ) -> Iterator[Write]:
     with part.open("w", encoding="utf-8", errors="replace") as file:
-        yield lambda row: file.write(json_line(row.to_dict(further)))
+        yield lambda row: file.write(_json_line(row.to_dict(further)))
 
 
 @contextmanager
-def _csv_writer(
+def _write_csv(
     part: Path, metrics: Sequence[str], further: Sequence[FurtherColumn]
 ) -> Iterator[Write]:
     with part.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.DictWriter(file, list(flat_columns(metrics, further)))
         writer.writeheader()
 
-        def write(row: Row) -> None:
-            cells = row.to_flat(further)
-            texts = {name: cell for name, cell in cells.items() if isinstance(cell, str)}
-            # Python 3.10 can neither write nor read a NUL.
-            quoted = {name: _quoted(text.replace("\0", "?")) for name, text in texts.items()}
-            writer.writerow({**cells, **quoted})
+        def safe(cell: Any) -> Any:
+            if not isinstance(cell, str):
+                return cell
+            text = cell.replace("\0", "?")  # Python 3.10 can neither write nor read a NUL
+            return f"'{text}" if _may_run(text) else text
 
-        yield write
+        yield lambda row: writer.writerow({k: safe(v) for k, v in row.to_flat(further).items()})
 
 
 @contextmanager
-def _parquet_writer(
+def _write_parquet(
     part: Path, metrics: Sequence[str], further: Sequence[FurtherColumn]
 ) -> Iterator[Write]:
     arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
@@ -353,9 +294,11 @@ def _parquet_writer(
             writer.write_table(arrow.Table.from_pylist(group, schema=schema))
             group.clear()
 
+        def encodable(cell: Any) -> Any:  # without halves of surrogate pairs
+            return cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell
+
         def write(row: Row) -> None:
-            cells = row.to_flat(further)
-            group.append({name: _encodable(cell) for name, cell in cells.items()})
+            group.append({name: encodable(cell) for name, cell in row.to_flat(further).items()})
             if len(group) >= _ROW_GROUP:
                 flush()
 
@@ -363,18 +306,18 @@ def _parquet_writer(
         flush()
 
 
-def _encodable(cell: Any) -> Any:
-    """Return ``cell``, a text with a question mark for each half of a surrogate pair."""
-    return cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell
-
-
+_Reader: TypeAlias = Callable[[Path], Records]
 _Writer: TypeAlias = Callable[
     [Path, Sequence[str], Sequence[FurtherColumn]], AbstractContextManager[Write]
 ]
-
-_WRITERS: Mapping[str, _Writer] = {
-    ".jsonl": _jsonl_writer,
-    ".ndjson": _jsonl_writer,
-    ".csv": _csv_writer,
-    ".parquet": _parquet_writer,
+_FORMATS: Mapping[str, tuple[_Reader, _Writer]] = {
+    ".jsonl": (_read_jsonl, _write_jsonl),
+    ".ndjson": (_read_jsonl, _write_jsonl),
+    ".csv": (_read_csv, _write_csv),
+    ".parquet": (_read_parquet, _write_parquet),
+}
+_SUFFIXES = ", ".join(_FORMATS)
+_WAYS_OUT: Mapping[str, str] = {
+    ".json": " (JSON Lines: one object a line, no list around them)",
+    ".tsv": " (separated by commas)",
 }

@@ -1,13 +1,7 @@
 """Decide whether the scores of a run are good enough for a release.
 
-A `Gate` has conditions of three kinds:
-
-- The mean of a metric, or the share of rows with the label pass, is at least a bound. The number
-  that was measured decides.
-- A metric is no worse than in a baseline, an earlier run over the same questions. The condition is
-  not met if a drop cannot be chance: a one-sided t test on the differences of the pairs of rows. So
-  the noise of a judge does not fail a run that is no worse, except in a share ``level`` of all
-  runs, however many metrics are compared.
+A bound is compared with the number that was measured. A metric is no worse than in a baseline
+unless a t test on the differences of the pairs of rows says that a drop cannot be chance.
 """
 
 from __future__ import annotations
@@ -19,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import stdev
 from typing import Any, Literal
-from xml.etree import ElementTree as ET
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import require
@@ -38,7 +31,6 @@ from rag_eval_otel.tools.stats import (
     t_quantile,
 )
 from rag_eval_otel.types import Label
-from rag_eval_otel.untrusted import visible
 
 Kind = Literal["mean", "pass rate", "difference"]
 
@@ -99,13 +91,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether one condition is met (``passed``), and why.
-
-    ``kind`` says what the condition is about: the mean of ``metric``, the share of rows that pass,
-    or the mean difference of ``metric`` from the baseline. ``found`` is the number that was
-    measured in ``rows`` rows, None if there is no score, and ``interval`` its interval at
-    ``confidence``. ``why`` explains the result, and says how many rows were left out.
-    """
+    """Whether one condition is met (``passed``), and why."""
 
     condition: str
     kind: Kind
@@ -156,20 +142,27 @@ class GateResult:
 class GateCheck:
     """Check the conditions of ``gate`` on the rows of one run.
 
-    The baseline is read at once, so that a baseline that cannot be used costs no judge request.
     ``metrics`` maps the metrics that are measured to their lowest and highest scores, or to
-    `ANY_RANGE`. Raises `ConfigError` for a metric that is not measured or not in the baseline, for
-    a lowest mean that the metric cannot have, and for a baseline that cannot be read.
+    `ANY_RANGE`. The baseline is read at once, so that a bad one costs no judge request.
     """
 
     def __init__(self, gate: Gate, metrics: Mapping[str, Range]) -> None:
         self._gate = gate
         self._labels: Counter[Label | None] = Counter()
         self._run = ScoredRun(name="this run")
-        self._baseline: ScoredRun | None = None
-        _check_metrics(gate, metrics)
-        if gate.baseline is not None:
-            self._baseline = _read_baseline(gate.baseline, gate.no_worse)
+        for name in (*gate.means, *gate.no_worse):
+            if name not in metrics:
+                msg = (
+                    f"the gate names {name}, which is not among the metrics that are measured:"
+                    f" {', '.join(metrics)}"
+                )
+                raise ConfigError(msg)
+        for name, mean in gate.means.items():
+            low, high = metrics[name]
+            if not low <= mean <= high:
+                msg = f"the lowest mean of {name} must be from {low:g} to {high:g}, not {mean:g}"
+                raise ConfigError(msg)
+        self._baseline = _read_baseline(gate.baseline, gate.no_worse) if gate.baseline else None
 
     def add(self, row: Row) -> None:
         self._labels[row.evaluation.label] += 1
@@ -177,11 +170,7 @@ class GateCheck:
             self._run.add(row, row.own_question_id)
 
     def result(self, totals: Totals) -> GateResult:
-        """Return the verdicts on the rows added so far, whose summary is ``totals``.
-
-        Raises `ConfigError` if the run and the baseline have no row in common, or if their scores
-        have different versions and ``versions`` is "same".
-        """
+        """Return the verdicts on the rows added so far, whose summary is ``totals``."""
         gate = self._gate
         verdicts = [_mean_verdict(totals[name], bound) for name, bound in gate.means.items()]
         if gate.pass_rate is not None:
@@ -203,21 +192,6 @@ class GateCheck:
         pairs.require_one_version(self._gate.versions)
         level = self._gate.level / len(self._gate.no_worse)
         return difference_verdict(pairs, drop=drop, level=level)
-
-
-def _check_metrics(gate: Gate, metrics: Mapping[str, Range]) -> None:
-    for name in (*gate.means, *gate.no_worse):
-        if name not in metrics:
-            msg = (
-                f"the gate names {name}, which is not among the metrics that are measured:"
-                f" {', '.join(metrics)}"
-            )
-            raise ConfigError(msg)
-    for name, mean in gate.means.items():
-        low, high = metrics[name]
-        if not low <= mean <= high:
-            msg = f"the lowest mean of {name} must be from {low:g} to {high:g}, not {mean:g}"
-            raise ConfigError(msg)
 
 
 def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
@@ -282,11 +256,7 @@ def _rate_verdict(labels: Counter[Label | None], bound: float) -> Verdict:
 
 
 def least_drop(deviation: float, rows: int, *, level: float) -> float:
-    """Return the drop that `difference_verdict` finds in 95 of 100 runs, if none is tolerated.
-
-    ``deviation`` is the standard deviation of the differences in ``rows`` pairs, at least two.
-    ``level`` is the level of `difference_verdict`.
-    """
+    """Return the drop that `difference_verdict` finds in 95 of 100 runs, if none is tolerated."""
     share, freedom = level * (1 - _LOST), rows - 1
     quantiles = t_quantile(1 - share, freedom) + t_quantile(_POWER, freedom)
     return deviation / math.sqrt(rows) * quantiles
@@ -295,14 +265,10 @@ def least_drop(deviation: float, rows: int, *, level: float) -> float:
 def difference_verdict(pairs: Pairs, *, drop: float, level: float) -> Verdict:
     """Return the verdict on the condition that a metric has not dropped by more than ``drop``.
 
-    ``level`` is the highest probability with which the condition is not met although nothing has
-    changed. A tenth of it is for a second test: that no more questions have lost their score than
-    have gained one.
-
-    - The mean difference: a one-sided t test. The upper end of the interval must be below
-      ``-drop``. As few rows are easily alike, so many rows must differ that not all of them would
-      be lower by chance alone (seven rows at a level of 1 %).
-    - Lost scores: the sign test.
+    ``level`` is the highest probability with which it is not met although nothing has changed. A
+    tenth of it is for a sign test: that no more questions have lost their score than gained one.
+    The rest is for a one-sided t test of the mean difference: the upper end of the interval must be
+    below ``-drop``, and so many rows must differ that not all would be lower by chance alone.
     """
     share = level * (1 - _LOST)
     confidence = 1 - 2 * share
@@ -343,45 +309,3 @@ def _reasons(pairs: Pairs, *, drop: float, level: float) -> Iterator[str]:
             f"{_rows(pairs.only_b)} of this run not in the baseline, and {pairs.only_a} of"
             " the baseline not in this run: not counted"
         )
-
-
-# --- JUnit ----------------------------------------------------------------------------------------
-
-
-def junit(result: GateResult, totals: Totals) -> str:
-    """Return ``result`` as JUnit XML: a test case for each condition, and one for missing scores.
-
-    The means of all metrics are properties of the test suite.
-    """
-    errors = totals.failed + totals.unscored
-    failures = sum(not verdict.passed for verdict in result.verdicts)
-    counts = {
-        "tests": str(len(result.verdicts) + 1),
-        "failures": str(failures),
-        "errors": str(int(errors > 0)),
-    }
-    suites = ET.Element("testsuites", counts)
-    suite = ET.SubElement(suites, "testsuite", {"name": "rag-eval-otel", **counts})
-    properties = ET.SubElement(suite, "properties")
-    for metric in totals.metrics:
-        attributes = {"name": visible(f"{metric.name}.mean"), "value": number(metric.mean)}
-        ET.SubElement(properties, "property", attributes)
-    scored = _test_case(suite, "every row is scored")
-    if errors:
-        attributes = {
-            "message": f"{totals.failed} rows have errors instead of scores,"
-            f" {totals.unscored} have no usable reply"
-        }
-        ET.SubElement(scored, "error", attributes)
-    for verdict in result.verdicts:
-        case = _test_case(suite, verdict.condition)
-        if not verdict.passed:
-            message = "; ".join((" ".join(verdict.cells()), *verdict.why))
-            ET.SubElement(case, "failure", {"message": visible(message)})
-    ET.indent(suites)
-    return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suites, encoding='unicode')}\n"
-
-
-def _test_case(suite: ET.Element, name: str) -> ET.Element:
-    attributes = {"classname": "rag-eval-otel.gate", "name": visible(name)}
-    return ET.SubElement(suite, "testcase", attributes)

@@ -10,19 +10,16 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from rag_eval_otel.capture.otlp_files import check_size
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.base import Metric
-from rag_eval_otel.tools.files import Record, Source, source_of
-from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, span_of
-from rag_eval_otel.tools.scores import moment
+from rag_eval_otel.tools.files import Source, source_of
+from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, moment, span_of
 from rag_eval_otel.types import Evaluation, Passage, Sample
 
 _TEXT_KEYS = ("text", "page_content", "content")
-_PANDAS_MISSING = frozenset({"NAType", "NaTType"})  # not equal to themselves
 _COLLECTED = "trace_id"  # a column that rows of `rag-eval-otel collect` have
 _ABOUT_TURNS = (*ORIGIN, "live_label")  # its columns about a turn, which are no texts of the sample
 _SAMPLE_FIELDS = frozenset(Sample.__dataclass_fields__)
@@ -32,11 +29,9 @@ _SAMPLE_FIELDS = frozenset(Sample.__dataclass_fields__)
 class Dataset:
     """A source of samples that can be read repeatedly, one sample at a time.
 
-    ``columns`` are the names of all columns in the data. ``fields`` maps fields of `Sample` to
-    columns. ``filled`` has the names of the fields that have a value in at least one row, and the
-    names of further texts (``Sample.extra``). ``count`` is the number of rows. ``spanless`` is the
-    number of the first row that names no span by ``trace_id`` and ``span_id``, None if each row
-    names one. If ``limit`` is set, only so many rows are read.
+    ``fields`` maps fields of `Sample` to ``columns``. ``filled`` has the names of the fields and of
+    further texts that have a value in at least one row. ``spanless`` is the number of the first row
+    without ``trace_id`` and ``span_id``, None if each row names a span.
     """
 
     source: Source
@@ -57,9 +52,13 @@ class Dataset:
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows without scores, with the origin of the turns that were collected."""
-        for index, record in enumerate(islice(self.source.records(), self.limit)):
-            sample = _sample(record, self.fields, where=_row_name(self.source, index, record))
-            origin = {} if isinstance(record.cells, Sample) else _origin(record.cells)
+        for index, (where, cells) in enumerate(self.source.rows(self.limit)):
+            origin: dict[str, Any] = {}
+            if not isinstance(cells, Sample) and cells.get(_COLLECTED):
+                names = {"trace": "trace_id", "span": "span_id", "service": "service"}
+                origin = {key: str(cells.get(name) or "") for key, name in names.items()}
+                origin["time"] = moment(cells.get("time"))
+            sample = sample_of(cells, self.fields, where=where)
             yield Row(index=index, sample=sample, evaluation=Evaluation(scores=()), **origin)
 
     @property
@@ -72,48 +71,49 @@ class Dataset:
 def open_dataset(
     data: object, columns: Mapping[str, str] | None = None, *, limit: int | None = None
 ) -> Dataset:
-    """Check the rows of ``data`` and return them as a `Dataset`.
+    """Check the first ``limit`` rows of ``data``, or all, and return them as a `Dataset`.
 
-    ``data`` is a path, a table, a dict of columns or a list of rows. ``columns`` maps fields of
-    `Sample` to columns that are not recognised by name. If ``limit`` is set, only the first
-    ``limit`` rows are read. Memory does not grow with the number of rows. If a cell cannot be used,
-    `ConfigError` names the file, the row (from 0) and the column.
+    ``columns`` maps fields of `Sample` to columns that are not recognised by name. Memory does not
+    grow with the number of rows. If a cell cannot be used, `ConfigError` names the file, the row
+    (from 0) and the column.
     """
     if isinstance(data, Dataset):
         return data
-    check_chosen(columns or {})
-    source = source_of(data)
     chosen = columns or {}
-    found: dict[str, None] = {}  # columns, in the order in which they are found
+    check_chosen(chosen)
+    source = source_of(data)
+    names: dict[str, None] = {}  # columns, in the order in which they are read
     fields: dict[str, str] = {}
     filled: set[str] = set()
     spanless: int | None = None
     count = 0
-    for index, record in enumerate(islice(source.records(), limit)):
-        cells, count = record.cells, index + 1
-        if spanless is None and not _names_span(record):
-            spanless = index
+    for where, cells in source.rows(limit):
+        ids: tuple[str, ...] = ("", "")
         if isinstance(cells, Sample):
             filled |= {name for name in _SAMPLE_FIELDS if getattr(cells, name)}
-            found |= dict.fromkeys(sorted(filled & _SAMPLE_FIELDS))
+            names |= dict.fromkeys(sorted(filled & _SAMPLE_FIELDS))
         else:
-            if not cells.keys() <= found.keys():
-                found |= dict.fromkeys(cells)
-                fields = fields_of(found, chosen)
+            ids = tuple(str(cells.get(name) or "") for name in ("trace_id", "span_id"))
+            if not cells.keys() <= names.keys():
+                names |= dict.fromkeys(cells)
+                fields = fields_of(names, chosen)
             filled |= {f for f, column in fields.items() if not is_missing(cells.get(column))}
-        sample = _sample(record, fields, where=_row_name(source, index, record))
+        if spanless is None and span_of(*ids) is None:
+            spanless = count
+        count += 1
+        sample = sample_of(cells, fields, where=where)
         filled |= set(sample.extra) | ({"retrieved_ids"} if sample.ranked_ids else set())
     for name, column in chosen.items():
-        if count and column not in found:
+        if count and column not in names:
             msg = (
                 f"{source.name} has no column {column!r} for the {name};"
-                f" columns found: {', '.join(found) or 'none'}"
+                f" columns found: {', '.join(names) or 'none'}"
             )
             raise ConfigError(msg)
     return Dataset(
         source=source,
         count=count,
-        columns=tuple(found),
+        columns=tuple(names),
         fields=fields,
         filled=frozenset(filled),
         spanless=spanless,
@@ -123,11 +123,9 @@ def open_dataset(
 
 def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
     """Raise `ConfigError` if a metric needs a field that is empty in every row of ``dataset``."""
-    if not dataset.count:
-        return
     missing = {metric.name: sorted(metric.needs - dataset.filled) for metric in metrics}
     needs = [f"{name} needs {', '.join(lacks)}" for name, lacks in missing.items() if lacks]
-    if needs:
+    if needs and dataset.count:
         lacking = sorted({name for lacks in missing.values() for name in lacks})
         names = [f"{name} ({' or '.join(COLUMNS.get(name, (name,)))})" for name in lacking]
         msg = (
@@ -150,32 +148,6 @@ def require_spans(dataset: Dataset) -> None:
         raise ConfigError(msg)
 
 
-def _row_name(source: Source, index: int, record: Record) -> str:
-    line = f" (line {record.line})" if record.line is not None else ""
-    return f"{source.name}, row {index}{line}"
-
-
-def _origin(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Return trace, span, service and time of a collected turn, as fields of `Row`."""
-    if not cells.get(_COLLECTED):
-        return {}
-    trace, span, service = (str(cells.get(n) or "") for n in ("trace_id", "span_id", "service"))
-    return {"trace": trace, "span": span, "service": service, "time": moment(cells.get("time"))}
-
-
-def _names_span(record: Record) -> bool:
-    if isinstance(record.cells, Sample):
-        return False
-    trace, span = (str(record.cells.get(name) or "") for name in ("trace_id", "span_id"))
-    return span_of(trace, span) is not None
-
-
-def _sample(record: Record, fields: Mapping[str, str], *, where: str) -> Sample:
-    if isinstance(record.cells, Sample):
-        return record.cells
-    return sample_of(record.cells, fields, where=where)
-
-
 # --- columns --------------------------------------------------------------------------------------
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -183,12 +155,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "contexts": ("contexts", "context", "retrieved_contexts"),
     "answer": ("answer", "response", "responses", "predicted_answer", "predicted_answers"),
     "reference": (
-        "reference",
-        "reference_answer",
-        "ground_truth",
-        "ground_truths",
-        "ground_truth_answer",
-        "ground_truth_answers",
+        *("reference", "reference_answer", "ground_truth", "ground_truths"),
+        *("ground_truth_answer", "ground_truth_answers"),
     ),
     "retrieved_ids": ("retrieved_ids", "retrieved_context_ids"),
     "relevant_ids": ("relevant_ids", "expected_ids", "reference_context_ids"),
@@ -196,10 +164,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "rubric": ("rubric", "rubrics"),
     "extra": ("extra",),
 }
-"""The column names that are recognised for each field of `Sample`.
-
-A name is recognised in upper and lower case, and with ``-`` or a blank instead of ``_``.
-"""
+"""The column names of each field of `Sample`, in any case, with ``-`` or a blank for ``_``."""
 
 _FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
 
@@ -207,9 +172,7 @@ _FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
 def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
     """Return a mapping of the fields of `Sample` to the ``columns`` that contain their values.
 
-    A column is recognised by its name. ``chosen`` maps fields to the columns that the user chose,
-    which has priority over the names. Raises `ConfigError` if two columns are recognised as one
-    field.
+    The columns that the user has ``chosen`` for fields have priority over recognised names.
     """
     by_column = {column: name for name, column in chosen.items()}
     fields: dict[str, str] = {}
@@ -229,10 +192,7 @@ def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, st
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if ``chosen``, the user's mapping of fields to columns, is invalid.
-
-    Each key must be a field of `Sample`, and no two fields may have the same column.
-    """
+    """Raise `ConfigError` unless ``chosen`` maps fields of `Sample` to different columns."""
     for name in chosen:
         if name not in COLUMNS:
             msg = f"columns names {name!r}, which is no field; there are {', '.join(COLUMNS)}"
@@ -245,13 +205,14 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def sample_of(cells: Mapping[str, Any], fields: Mapping[str, str], *, where: str) -> Sample:
+def sample_of(cells: Any, fields: Mapping[str, str], *, where: str) -> Sample:
     """Convert ``cells``, the cells of one row by column name, to a `Sample`.
 
-    ``fields`` maps fields of `Sample` to column names. Texts in other columns become
-    ``Sample.extra``. If a cell cannot be used, `ConfigError` names the column and ``where``, the
-    name of the row.
+    Texts in columns that are not in ``fields`` become ``Sample.extra``. If a cell cannot be used,
+    `ConfigError` names ``where``, the name of the row, and the column.
     """
+    if isinstance(cells, Sample):
+        return cells
     values: dict[str, Any] = {}
     for name, column in fields.items():
         cell: Any = cells.get(column)
@@ -276,7 +237,7 @@ def sample_of(cells: Mapping[str, Any], fields: Mapping[str, str], *, where: str
 def is_missing(value: object) -> bool:
     """Return True if ``value`` is None, NaN, or a missing value of pandas."""
     nan = isinstance(value, float) and math.isnan(value)
-    return value is None or nan or type(value).__name__ in _PANDAS_MISSING
+    return value is None or nan or type(value).__name__ in {"NAType", "NaTType"}
 
 
 def _text(value: object) -> str:
@@ -287,10 +248,7 @@ def _text(value: object) -> str:
 
 
 def _reference(value: object) -> str | None:
-    """Return the reference answer in ``value``, a text or a list of at most one text.
-
-    A list of several texts raises ValueError, because a sample has only one reference answer.
-    """
+    """Return the reference answer in ``value``, a text or a list of at most one text."""
     if not isinstance(value, list):
         return _text(value)
     if len(value) > 1:
@@ -308,10 +266,7 @@ def _contexts(value: object) -> list[Passage]:
 
 
 def _listed(text: str) -> list[Any]:
-    """Parse ``text`` as a list in JSON or Python syntax, and return the items of the list.
-
-    Text that is not a list is returned as the only item. Blank text gives an empty list.
-    """
+    """Parse ``text`` as a list in JSON or Python syntax, and return the items of the list."""
     bare = text.strip()
     if not (bare.startswith("[") and bare.endswith("]")):
         return [text] if bare else []
@@ -325,11 +280,7 @@ def _listed(text: str) -> list[Any]:
 
 
 def _decoded(value: Any) -> Any:
-    """Parse a text as JSON or as a Python literal; return None if it is neither.
-
-    Another ``value`` is returned unchanged. Raises ValueError if lists or objects are nested too
-    deeply to be parsed, or are too many.
-    """
+    """Parse a text as JSON or as a Python literal; return None if it is neither."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -384,10 +335,7 @@ def _relevant_ids(value: object) -> object:
 
 
 def _mapping(value: object) -> dict[Any, Any]:
-    """Return the mapping in ``value`` without the keys that have no value.
-
-    Columnar file formats give every row the keys of all rows, so that some keys have no value.
-    """
+    """Return the mapping in ``value`` without the keys that have no value."""
     mapping = _decoded(value)
     if not isinstance(mapping, Mapping):
         msg = f"must be a mapping to texts, in text a JSON object, not {_named(value)}"

@@ -1,7 +1,7 @@
 """Report on the scores in a file, and on the change between two files, as HTML pages.
 
 A page needs no network and no server. Its content security policy allows only its own style and
-script. A *turn* is one question of a user and its answer.
+script.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rag_eval_otel import semconv
-from rag_eval_otel.drift.detector import Alarm, BettingDetector, default_learn, valid_score
+from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools import drawing
 from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, Turn
@@ -37,6 +37,7 @@ from rag_eval_otel.tools.stats import (
     Range,
     Sampled,
     Tally,
+    alarms_in,
     estimate,
     interval,
     mean_of,
@@ -54,7 +55,6 @@ MAX_SECTIONS: Final = 60
 MAX_VERSIONS: Final = 12
 """The highest number of versions of one metric that a drawing shows."""
 
-_NAME = 120  # characters of a name
 _TEXT = 2000  # characters of a question, an answer, a context or an explanation
 _CONTEXTS = 50  # contexts of a turn
 _POINTS = 240  # points of a running mean: a screen shows no more
@@ -75,10 +75,8 @@ Low: TypeAlias = tuple[Row, Score]
 class Series:
     """The scores of one metric of one service, in the order of the file.
 
-    Each column has an entry for each score with a value. ``rows`` has the number of the turn,
-    ``times`` the seconds since the epoch (NaN if unknown), ``units`` the score on [0, 1], and
-    ``version`` an index into ``versions``; ``tally.values`` has the scores on the metric's own
-    scale. ``worst`` is the number of lowest scores to keep.
+    ``rows``, ``times`` (NaN if unknown), ``units`` (on [0, 1]) and ``version`` (an index into
+    ``versions``) have an entry for each score with a value, as ``tally.values`` has.
     """
 
     service: str
@@ -89,9 +87,7 @@ class Series:
     units: array[float] = field(default_factory=lambda: array("d"))
     version: array[int] = field(default_factory=lambda: array("l"))
     tally: Tally = field(default_factory=Tally)
-    failed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The number of scores without a value, by status and reason."""
-
+    failed: Counter[tuple[str, str]] = field(default_factory=Counter)  # by status and reason
     sampled: defaultdict[str, dict[str, tuple[float, float]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -110,23 +106,15 @@ class Series:
         self.times.append(math.nan if row.time is None else row.time)
         self.units.append(unit)
         self.version.append(self._versions.setdefault(score.version, len(self._versions)))
-        self._sample(row, score.version, unit)
-        entry = (-unit, len(self.units), (row, score))
-        if len(self._lows) < self.worst:
-            heapq.heappush(self._lows, entry)
-        elif self._lows and entry[:2] > self._lows[0][:2]:
-            heapq.heapreplace(self._lows, entry)
-
-    def _sample(self, row: Row, version: str, unit: float) -> None:
         sampling, turn = row.evaluation.sampling, row.turn or row.place
-        if is_offline(version):
+        probability = None if sampling is None else sampling.probability
+        if is_offline(score.version):
             probability = 1.0
-        elif sampling is not None:
-            probability = sampling.probability
-        else:
-            return
-        self.sampled[version].setdefault(turn, (unit, probability))
-        self._traces[turn] = row.trace or turn
+        if probability is not None:
+            self.sampled[score.version].setdefault(turn, (unit, probability))
+            self._traces[turn] = row.trace or turn
+        add = heapq.heappush if len(self._lows) < self.worst else heapq.heappushpop
+        add(self._lows, (-unit, len(self.units), (row, score)))
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -140,8 +128,7 @@ class Series:
     def estimated(self) -> Estimate | None:
         """Estimate the mean of all turns, if the judge has scored a sample of them, else None.
 
-        The judge's scores are weighted by the probabilities of their turns. If an offline judge, as
-        in a cascade, has scored the turns, its scores make the interval narrower.
+        If one offline judge, as in a cascade, has scored the turns, its scores are used, too.
         """
         judged = [version for version in self.sampled if not is_offline(version)]
         if all(chance >= 1 for name in judged for _, chance in self.sampled[name].values()):
@@ -152,8 +139,7 @@ class Series:
         scores = self.sampled[judged[0]]
         others = self.sampled[offline[0]] if len(offline) == 1 else {}
         turns = list(dict.fromkeys((*scores, *others)))
-        missing = (math.nan, 1.0)
-        traces = dict[str, int]()
+        missing, traces = (math.nan, 1.0), dict[str, int]()
         return estimate(
             Sampled(
                 scores=np.array([scores.get(turn, missing)[0] for turn in turns]),
@@ -166,11 +152,7 @@ class Series:
 
 @dataclass(slots=True, kw_only=True)
 class FileScores:
-    """The scores in a file: one `Series` for each service and metric, and totals.
-
-    ``turns`` is the number of scored turns, ``first`` and ``last`` are the times of the earliest
-    and the latest. ``worst`` is the number of lowest scores to keep for each series.
-    """
+    """The scores in a file: one `Series` for each service and metric, and totals."""
 
     worst: int = 10
     turns: int = 0
@@ -233,10 +215,7 @@ def collect_scores(records: Iterable[ScoreRecord], *, worst: int = 10) -> FileSc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The scores of one version of a metric, in the order of ``at``: row numbers or times.
-
-    ``values`` are the scores on the metric's own scale, ``units`` the scores on [0, 1].
-    """
+    """The scores of one version of a metric, in the order of ``at``: row numbers or times."""
 
     version: str
     at: Numbers
@@ -275,30 +254,27 @@ def lines_of(series: Series) -> list[Line]:
     """Return one `Line` for each version of the metric, at most those with the most scores."""
     at = np.array(series.times if unit_of(series) == "time" else series.rows, np.float64)
     order = np.argsort(at, kind="stable")
-    versions, values = np.array(series.version)[order], np.array(series.tally.values)[order]
-    units, at = np.array(series.units)[order], at[order]
+    versions, values, units = (
+        np.array(column)[order] for column in (series.version, series.tally.values, series.units)
+    )
     largest = np.argsort(-np.bincount(versions), kind="stable") if len(versions) else ()
-    lines = []
-    for i in largest[:MAX_VERSIONS]:
-        chosen = versions == i
-        lines.append(
-            Line(
-                version=series.versions[i],
-                at=at[chosen],
-                values=values[chosen],
-                units=units[chosen],
-            )
+    lines = [
+        Line(
+            version=series.versions[i],
+            at=at[order][versions == i],
+            values=values[versions == i],
+            units=units[versions == i],
         )
+        for i in largest[:MAX_VERSIONS]
+    ]
     return sorted(lines, key=lambda line: float(line.at[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A change in the scores that the drift detector found.
+    """A change in the scores, and the places of its ``onset`` and of its alarm.
 
-    ``onset`` and ``at`` are the estimated start of the change and the alarm, as row numbers or
-    times. While a change lasts, the detector raises the alarm ``again``, the last time at
-    ``until``.
+    While a change lasts, the detector raises the alarm ``again``, the last time at ``until``.
     """
 
     alarm: Alarm
@@ -310,11 +286,9 @@ class DriftMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDrift:
-    """The drift alarms in the scores of one version of a metric.
+    """The alarms in the ``count`` scores of one version; ``outside`` more are not in [0, 1].
 
-    ``count`` is the number of scores that the detector used. It learned its baseline from the first
-    ``learn`` of them, if there were more. ``outside`` is the number of scores that it did not use,
-    because they are not in [0, 1].
+    The detector learned its baseline from the first ``learn`` scores, if there were more.
     """
 
     marks: tuple[DriftMark, ...]
@@ -324,25 +298,17 @@ class VersionDrift:
 
 
 def find_drift(line: Line) -> VersionDrift:
-    """Run a `BettingDetector` over the scores in ``line``, and return its alarms.
-
-    The detector learns its baseline from the first half of the scores, at most 2,000.
-    """
-    units = line.units.tolist()
-    used = [i for i, unit in enumerate(units) if valid_score(unit) is not None]
+    """Return the alarms in ``line``, with a baseline of the first half, at most 2,000 scores."""
+    used = [i for i, unit in enumerate(line.units.tolist()) if valid_score(unit) is not None]
     learn = default_learn(len(used))
-    detector = BettingDetector(learn=learn)
     marks: list[DriftMark] = []
-    for i in used:
-        alarm = detector.alarm if detector.update(units[i]) else None
-        if alarm is None:
-            continue
+    for alarm in alarms_in(line.units[used].tolist(), learn=learn):
         at, onset = float(line.at[used[alarm.index]]), float(line.at[used[alarm.onset]])
         if marks and marks[-1].alarm.direction == alarm.direction:
             marks[-1] = replace(marks[-1], again=marks[-1].again + 1, until=at)
         else:
             marks.append(DriftMark(alarm=alarm, at=at, onset=onset, until=at))
-    outside = len(units) - len(used)
+    outside = len(line.units) - len(used)
     return VersionDrift(marks=tuple(marks), count=len(used), learn=learn, outside=outside)
 
 
@@ -377,11 +343,6 @@ def _time_line(lines: Sequence[Line], marks: Sequence[DriftMark], **options: Any
 # --- templates ------------------------------------------------------------------------------------
 
 
-def _hash(content: str) -> str:
-    """Return the hash by which the content security policy of a page knows ``content``."""
-    return b64encode(hashlib.sha256(content.encode()).digest()).decode()
-
-
 @cache
 def _environment() -> Environment:
     """Return the Jinja environment of all templates. Texts are escaped as HTML."""
@@ -400,14 +361,14 @@ def _environment() -> Environment:
         "signed": signed,
     }
     folder = files("rag_eval_otel.tools") / "templates"
-    style, script = (
-        (folder / name).read_text(encoding="utf-8") for name in ("style.css", "tables.js")
-    )
+    for name, file in {"style": "style.css", "script": "tables.js"}.items():
+        content = (folder / file).read_bytes()
+        # The content security policy of a page knows its style and script by their hashes.
+        environment.globals |= {
+            name: Markup(content.decode()),  # noqa: S704  # our own file
+            f"{name}_hash": b64encode(hashlib.sha256(content).digest()).decode(),
+        }
     environment.globals |= {
-        "style": Markup(style),  # noqa: S704  # our own file
-        "style_hash": _hash(style),
-        "script": Markup(script),  # noqa: S704  # our own file
-        "script_hash": _hash(script),
         "release": semconv.VERSION,
         "width": drawing.WIDTH,
         "height": drawing.HEIGHT,
@@ -426,12 +387,10 @@ def _render(template: str, **values: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Say what the page shows of the turns with the lowest scores.
+    """Which texts of the turns with the lowest scores the page shows; both quote user data.
 
-    ``texts``: question, contexts, answer and reference. ``explanations``: questions, and the
-    judge's explanations. Both quote user data. ``trace_url`` is the address of a trace in a
-    backend, in which ``{trace_id}`` and ``{span_id}`` are replaced by the ids of the turn. Raises
-    `ConfigError` if it is no address with a place for the trace id.
+    ``texts`` are question, contexts, answer and reference, ``explanations`` the judge's, with the
+    question. ``trace_url`` is the address of a trace, with ``{trace_id}`` and ``{span_id}``.
     """
 
     texts: Literal["off", "on"] = "off"
@@ -461,10 +420,7 @@ class Shown:
 
 
 def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str:  # frozen
-    """Return the HTML page about ``scores``, which were read from the file ``name``.
-
-    Texts of users are on the page only as ``shown`` says.
-    """
+    """Return the HTML page about ``scores``, which were read from the file ``name``."""
     return _render(
         "scores.html",
         title=f"Scores of {name}",
@@ -498,7 +454,7 @@ class _Cell:
 def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
     """Return the values of one section of the page, on one metric."""
     values, units = series.tally.values, series.units
-    summary, unit, name = series.tally.summary(series.name), unit_of(series), series.name[:_NAME]
+    summary, unit, name = series.tally.summary(series.name), unit_of(series), series.name[:120]
     lines = lines_of(series)
     drift = [find_drift(line) for line in lines]
     marks = [mark for each in drift for mark in each.marks]

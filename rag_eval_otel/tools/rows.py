@@ -1,7 +1,4 @@
-"""Define `Row`, the scores of one turn, and convert scores to and from dicts and table cells.
-
-A *turn* is one question of a user and its answer.
-"""
+"""Define `Row`, the scores of one turn, and convert scores to and from dicts and table cells."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -20,22 +18,19 @@ from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, SpanRe
 LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
 
-_OFFLINE = ("lexical", "local")  # judges that need no server
-_SPENT: Mapping[str, type] = {"tokens": int, "cost": float, "currency": str}
 FurtherColumn: TypeAlias = Literal[
     "question", "contexts", "answer", "reference", "trace_id", "span_id", "time", "service"
 ]
 """A column that a score file may have besides the scores."""
 
 TEXTS: Final[tuple[FurtherColumn, ...]] = ("question", "contexts", "answer", "reference")
-"""The texts of a sample in a score file."""
-
 ORIGIN: Final[tuple[FurtherColumn, ...]] = ("trace_id", "span_id", "time", "service")
 """Where a turn comes from that `rag-eval-otel collect` has read: its span, its end, its service."""
 
+_HEAD = ("row", "sample", "question_id", "status", "label", "judge")  # always in JSON
 _YEAR_10000 = 253402300800  # seconds since the epoch
-_LABELS = frozenset({"pass", "fail"})
-_WITHOUT_VALUE = frozenset({"undefined", "error"})
+_EPOCHS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+"""The least number that is a time in a unit finer than seconds, and the units in a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +39,11 @@ class Row:
 
     ``index`` is the number of the turn in the dataset or file, from 0. A file may have several rows
     with one ``index``, which have different scores of the turn. ``evaluation.usage`` has the model
-    requests of this run. Scores from the cache need no requests.
+    requests of this run, in which scores from the cache need none.
 
-    Rows from a score file, or from a dataset that `rag-eval-otel collect` wrote, may also have: the
-    name of the row or trace in words (``place``), the ``time`` in seconds since the epoch, the ids
-    of the trace and the span of the turn, the id of the turn in all files (``turn``), the id of the
-    question in all runs, also if the answer changes (``question_id``), and the ``service``.
+    Rows from a file may also have the name of the row or trace in words (``place``), the ``time``
+    in seconds since the epoch, the ids of the trace and the span, the id of the turn in all files
+    (``turn``), the id of the question in all runs, even if the answer changes, and the ``service``.
     """
 
     index: int
@@ -87,21 +81,16 @@ class Row:
 
         ``sample`` is a digest of the sample, ``question_id`` one of question and reference.
         """
+        cells = self._cells(further).items()
         return {
-            **self._head(),
-            **{name: value for name, value in self._cells(further).items() if value},
-            **self._spent(),
+            **{name: v for name, v in cells if name in _HEAD or v not in (None, "", [])},
             "scores": {score.name: score.as_dict() for score in self.scores},
         }
 
     def to_flat(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
-        """Return the row as the cells of a table, by column name; contexts are a list as JSON.
-
-        The column ``<metric>`` has the value of a score. Columns such as ``<metric>.status`` have
-        the other fields of the score. ``further`` names more columns.
-        """
-        flat = {**self._head(), "tokens": 0, "cost": None, "currency": None, **self._spent()}
-        flat |= self._cells(further)
+        """Return the row as the cells of a table, by column name; contexts are a list as JSON."""
+        flat = self._cells(further)
+        flat["tokens"] = flat["tokens"] or 0
         if "contexts" in further:
             flat["contexts"] = json.dumps(flat["contexts"], ensure_ascii=False)
         for score in self.scores:
@@ -109,19 +98,10 @@ class Row:
             flat |= {f"{score.name}.{leaf}": getattr(score, leaf) for leaf in LEAVES}
         return flat
 
-    def _head(self) -> dict[str, Any]:
-        return {
-            "row": self.index,
-            "sample": digest(self.sample),
-            "question_id": self.own_question_id,
-            "status": self.evaluation.status,
-            "label": self.evaluation.label,
-            "judge": self.evaluation.judge,
-        }
-
-    def _cells(self, names: Sequence[FurtherColumn]) -> dict[str, Any]:
-        """Return the values of the columns ``names``; None for a value that is not known."""
-        sample, when = self.sample, self.time
+    def _cells(self, further: Sequence[FurtherColumn]) -> dict[str, Any]:
+        sample, when, evaluation = self.sample, self.time, self.evaluation
+        tokens = evaluation.usage.tokens or None
+        cost = evaluation.cost if tokens else None
         values = {
             "question": sample.question,
             "contexts": [passage.text for passage in sample.contexts],
@@ -132,27 +112,33 @@ class Row:
             "time": None if when is None or not 0 <= when < _YEAR_10000 else iso(when),
             "service": self.service or None,
         }
-        return {name: values[name] for name in names}
+        return {
+            "row": self.index,
+            "sample": digest(sample),
+            "question_id": self.own_question_id,
+            "status": evaluation.status,
+            "label": evaluation.label,
+            "judge": evaluation.judge,
+            "tokens": tokens,
+            "cost": cost,
+            "currency": None if cost is None else evaluation.currency,
+            **{name: values[name] for name in further},
+        }
 
-    def _spent(self) -> dict[str, Any]:
-        """Return the tokens of the row and their cost, if tokens were used."""
-        evaluation = self.evaluation
-        if not evaluation.usage.tokens:
-            return {}
-        spent: dict[str, Any] = {"tokens": evaluation.usage.tokens}
-        if evaluation.cost is not None:
-            spent |= {"cost": evaluation.cost, "currency": evaluation.currency}
-        return spent
+
+def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> dict[str, type]:
+    """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
+    columns: dict[str, type] = dict.fromkeys((*_HEAD, "tokens", "cost", "currency", *further), str)
+    columns |= {"row": int, "tokens": int, "cost": float}
+    for name in metrics:
+        columns[name] = float
+        columns |= {f"{name}.{leaf}": float if leaf == "normalized" else str for leaf in LEAVES}
+    return columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackRow:
-    """What a person said about one turn, as read from a file.
-
-    ``score`` is a number, or a cell of a table that is not read yet. ``turn`` and ``trace`` are as
-    in `Row`; at least one is not empty. ``name`` says who gave the feedback. ``place`` names the
-    row or trace in words, and ``time`` is in seconds since the epoch.
-    """
+    """What a person, ``name``, said about one turn; ``turn`` and ``trace`` are as in `Row`."""
 
     score: object
     turn: str = ""
@@ -172,23 +158,6 @@ class UnscoredTurn:
 
 
 ScoreRecord: TypeAlias = "Row | UnscoredTurn"
-"""What a score file contains: scored turns, and turns without scores."""
-
-
-def iso(seconds: float) -> str:
-    """Return the time ``seconds`` after the epoch in ISO 8601, in UTC."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
-
-
-def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> dict[str, type]:
-    """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
-    texts = ("sample", "question_id", "status", "label", "judge")
-    columns: dict[str, type] = {"row": int, **dict.fromkeys(texts, str), **_SPENT}
-    columns |= dict.fromkeys(further, str)
-    for name in metrics:
-        columns[name] = float
-        columns |= {f"{name}.{leaf}": float if leaf == "normalized" else str for leaf in LEAVES}
-    return columns
 
 
 def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
@@ -202,7 +171,7 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
         normalized = None
     value = normalized if value is None else value
     status = cells.get("status")
-    is_ok = value is not None and status not in _WITHOUT_VALUE
+    is_ok = value is not None and status not in {"undefined", "error"}
     label, reason = cells.get("label"), text(cells.get("reason"))
     return Score(
         name=name,
@@ -210,17 +179,14 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
         normalized=normalized if is_ok else None,
         status="ok" if is_ok else "error" if status == "error" else "undefined",
         reason=cast("Reason | None", reason if is_ok else reason or ""),
-        label=cast("Label", label) if label in _LABELS else None,
+        label=cast("Label", label) if label in {"pass", "fail"} else None,
         explanation=text(cells.get("explanation")),
         version=text(cells.get("version")) or "",
     )
 
 
 def sampling_of(value: object) -> Sampling | None:
-    """Return how a turn was chosen, from the probability ``value``; None if there is no value.
-
-    Raises `ConfigError` for a value that is not a number above 0 and at most 1.
-    """
+    """Return how a turn was chosen, from the probability ``value``; None if there is no value."""
     if value is None or value == "":
         return None
     probability = number(value)
@@ -231,29 +197,20 @@ def sampling_of(value: object) -> Sampling | None:
 
 
 def unit_value(score: Score) -> float | None:
-    """Return the normalized value of ``score``, which is in [0, 1], or else its value.
-
-    The result is None if ``score`` has no value.
-    """
+    """Return the normalized value of ``score``, which is in [0, 1], or else its value."""
     return score.value if score.normalized is None else score.normalized
 
 
-def model_of(version: str) -> str:
-    """Return the name of the judge in a version, which is ``<metric>/<hash>/<way>/<model>``."""
-    return version.split("/", 3)[-1]
-
-
 def is_offline(version: str) -> bool:
-    """Return True if scores with this version are by a judge that works offline."""
-    return model_of(version).startswith(_OFFLINE)
+    """Return True for ``<metric>/<hash>/<way>/<model>`` with a judge that needs no server."""
+    return version.split("/", 3)[-1].startswith(("lexical", "local"))
 
 
 def measured_version(version: str, known: Collection[str]) -> str:
     """Return the version, among those that are ``known``, of a score without a value.
 
-    A version has the name of the model that replied, or, if none has, of the model that was asked.
-    Such a score belongs to the one version of scores with a value, if they are of an offline judge
-    as it is, or of another judge as it is. Otherwise the result is ``version``.
+    Its version names the model that was asked, if none has replied. So it belongs to the only known
+    version of an offline judge, or of another judge, as its own is.
     """
     alike = [each for each in known if is_offline(each) == is_offline(version)]
     return alike[0] if len(alike) == 1 else version
@@ -277,6 +234,31 @@ def digest(*parts: object) -> str:
     """Return 16 hexadecimal digits of a hash that identifies the content of ``parts``."""
     content = "\0".join(map(repr, parts)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def iso(seconds: float) -> str:
+    """Return the time ``seconds`` after the epoch in ISO 8601, in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
+
+
+def moment(value: Any) -> float | None:
+    """Convert ``value``, a number, a datetime or a text in ISO 8601, to seconds since the epoch.
+
+    A time without a zone is in UTC. A number that would be after the year 5000 is in milliseconds,
+    microseconds or nanoseconds, as pandas, JavaScript and OTLP write times.
+    """
+    if isinstance(value, str):
+        with suppress(ValueError):  # it may be a number
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
+    seconds = number(value)
+    if seconds is None:
+        return None
+    return seconds / next((unit for least, unit in _EPOCHS if seconds >= least), 1.0)
 
 
 def number(value: object) -> float | None:

@@ -1,15 +1,10 @@
 """Print Prometheus rules that alert if too many answers have a bad score.
 
-A `Target` says which fraction of the answers may be bad. The rules record the fraction of bad
-answers in several time windows, and the evidence that this fraction is above the allowed fraction.
-The rules alert on the evidence and on burn rates (multiples of the allowed fraction).
-
-The evidence of a window is a likelihood ratio: the probability of the scores in the window if more
-answers than allowed are bad, divided by their probability if exactly as many as allowed are bad.
-Such a ratio is an e-value. Each window starts a sequential test at another time. The maximum over
-the windows is never above the e-Shiryaev-Roberts statistic. So while the target is met, the maximum
-exceeds a number such as 100,000 at most once in 100,000 scores, at any traffic and for any mix of
-metrics. The option ``every`` sets this number.
+The evidence of a window is a likelihood ratio, and so an e-value: the probability of its scores if
+more answers than allowed are bad, divided by that if exactly as many are. Each window starts a
+sequential test at another time, and their maximum is never above the e-Shiryaev-Roberts statistic.
+So while the target is met, it exceeds 100,000 at most once in 100,000 scores, at any traffic and
+for any mix of metrics. The option ``every`` sets this number.
 """
 
 from __future__ import annotations
@@ -54,21 +49,14 @@ _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
 class Target:
     """A service level objective for evaluation scores, and the options of the alerts on it.
 
-    ``slo`` is the fraction of answers that should be good, 0.5 to 0.9999. An answer is bad if its
-    score is at or below ``tau``, a bucket bound of the score histogram: 0.05, 0.1, ... 0.95. If
-    ``every`` is 100,000, there is at most one false alarm in 100,000 scores while the target is
-    met. ``interval`` is the evaluation interval of the rules, such as ``1m``. ``traces`` is the
-    address of a page of the tracing backend that shows the bad answers of a service. The address
-    contains ``{service}`` and ``{metric}`` in place of the names. Other braces and blanks in the
-    address are written ``%7B``, ``%7D``, ``%20``.
-
-    ``thresholds`` maps the name of a metric to a threshold in [0, 1] that replaces ``tau``; the
-    nearest bucket bound is used. If ``label_metrics`` names metrics, only these metrics raise
-    alerts on bad answers. Otherwise all metrics do, except metrics that do not count in the overall
-    pass/fail label of the offline judge, as far as this judge made the scores. ``time_scale``,
-    1 to 300, divides all times of the rules: with 60, a window of an hour is a minute. It is for
-    looking around, for example at the demo. Names and texts stay as they are. Raises `ConfigError`
-    for values that Prometheus cannot use.
+    ``slo`` is the fraction of answers that should be good. An answer is bad if its score is at or
+    below ``tau``, a bucket bound of the score histogram. If ``every`` is 100,000, there is at most
+    one false alarm in 100,000 scores while the target is met. ``traces`` is the address of a page
+    of the tracing backend, with ``{service}`` and ``{metric}``. ``thresholds`` replace ``tau`` for
+    their metrics by the nearest bucket bound. Only ``label_metrics`` raise alerts on bad answers;
+    by default all do, except those without a part in the overall label of the offline judge, as far
+    as it made the scores. ``time_scale`` divides all times of the rules, for a look around: with
+    60, a window of an hour is a minute. Raises `ConfigError` for values that Prometheus cannot use.
     """
 
     slo: float = 0.9
@@ -81,38 +69,42 @@ class Target:
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not _MIN_SLO <= self.slo <= _MAX_SLO:
-            msg = f"--slo must be between {_MIN_SLO} and {_MAX_SLO}, not {self.slo}"
-            raise ConfigError(msg)
-        if self.tau not in SCORE_BOUNDS:
-            bounds = ", ".join(f"{bound:g}" for bound in SCORE_BOUNDS)
-            msg = f"--tau must be a bound of the score histogram ({bounds}), not {self.tau}"
-            raise ConfigError(msg)
-        if not 1 < self.every < float("inf"):
-            msg = f"--every must be a number of scores above 1, not {self.every}"
-            raise ConfigError(msg)
-        if not _DURATION.fullmatch(self.interval):
-            msg = f"--interval must be a time such as 30s or 1m, not {self.interval!r}"
-            raise ConfigError(msg)
-        if not 1 <= self.time_scale <= _MAX_TIME_SCALE:
-            msg = f"--time-scale must be from 1 to {_MAX_TIME_SCALE}, not {self.time_scale:g}"
-            raise ConfigError(msg)
-        self._check_metrics()
-        if not _ADDRESS.fullmatch(self.traces):
-            msg = (
-                "--traces must be an address without blanks, and without braces but {service} and"
-                f" {{metric}} (write %20, %7B and %7D), not {self.traces!r}"
-            )
-            raise ConfigError(msg)
-
-    def _check_metrics(self) -> None:
-        for name, threshold in self.thresholds.items():
-            if not 0 <= threshold <= 1:
-                msg = f"the threshold of {name} must be from 0 to 1 in rules, not {threshold:g}"
-                raise ConfigError(msg)
-        for name in (*self.thresholds, *self.label_metrics):
-            if not _NAME.fullmatch(name):
-                msg = f"a metric can't be named {name!r}; use a-z, 0-9 and _"
+        bounds = ", ".join(f"{bound:g}" for bound in SCORE_BOUNDS)
+        thresholds = [f"{n}: {t:g}" for n, t in self.thresholds.items() if not 0 <= t <= 1]
+        names = [n for n in (*self.thresholds, *self.label_metrics) if not _NAME.fullmatch(n)]
+        checks = (
+            (
+                _MIN_SLO <= self.slo <= _MAX_SLO,
+                f"--slo must be between {_MIN_SLO} and {_MAX_SLO}, not {self.slo}",
+            ),
+            (
+                self.tau in SCORE_BOUNDS,
+                f"--tau must be a bound of the score histogram ({bounds}), not {self.tau}",
+            ),
+            (
+                1 < self.every < float("inf"),
+                f"--every must be a number of scores above 1, not {self.every}",
+            ),
+            (
+                _DURATION.fullmatch(self.interval),
+                f"--interval must be a time such as 30s or 1m, not {self.interval!r}",
+            ),
+            (
+                1 <= self.time_scale <= _MAX_TIME_SCALE,
+                f"--time-scale must be from 1 to {_MAX_TIME_SCALE}, not {self.time_scale:g}",
+            ),
+            (not thresholds, f"a threshold must be from 0 to 1 in rules, not {thresholds}"),
+            (not names, f"a metric can't be named {names}; use a-z, 0-9 and _"),
+            (
+                _ADDRESS.fullmatch(self.traces),
+                (
+                    "--traces must be an address without blanks, and without braces but {service}"
+                    f" and {{metric}} (write %20, %7B and %7D), not {self.traces!r}"
+                ),
+            ),
+        )
+        for is_valid, msg in checks:
+            if not is_valid:
                 raise ConfigError(msg)
 
     @property
@@ -121,10 +113,7 @@ class Target:
         return round(1 - self.slo, 10)
 
     def bound(self, threshold: float) -> float:
-        """Return the bucket bound of the score histogram that is nearest to ``threshold``.
-
-        If two bounds are equally near, return the lower bound.
-        """
+        """Return the bucket bound of the score histogram that is nearest to ``threshold``."""
         return min(SCORE_BOUNDS, key=lambda bound: (round(abs(bound - threshold), 9), bound))
 
 
@@ -177,23 +166,15 @@ def render(target: Target) -> str:
         keep_trailing_newline=True,
     )
     rules = environment.get_template("rules.yaml").render(_values(target))
-    return _scaled(rules, target.time_scale)
-
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_TIMES = re.compile(r"(\[|offset |for: |interval: )([0-9]+)([smhd])\b")
-
-
-def _scaled(rules: str, scale: float) -> str:
-    """Return ``rules`` with all times divided by ``scale``."""
-    if scale == 1:
+    if target.time_scale == 1:
         return rules
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-    def divided(found: re.Match[str]) -> str:
-        seconds = int(found[2]) * _SECONDS[found[3]] / scale
-        return f"{found[1]}{max(1, math.ceil(seconds))}s"
+    def scaled(time: re.Match[str]) -> str:
+        seconds = int(time[2]) * units[time[3]] / target.time_scale
+        return f"{time[1]}{max(1, math.ceil(seconds))}s"
 
-    return _TIMES.sub(divided, rules)
+    return re.sub(r"(\[|offset |for: |interval: )([0-9]+)([smhd])\b", scaled, rules)
 
 
 def _values(target: Target) -> dict[str, Any]:
@@ -261,19 +242,12 @@ def _matcher(name: str, *, before: str = "", braces: bool = False) -> str:
 
 
 def _or(expressions: Iterable[str]) -> str:
-    """Join PromQL ``expressions`` by ``or``.
-
-    If several expressions have the same series, Prometheus uses the first of these expressions.
-    """
+    """Join PromQL ``expressions`` by ``or``."""
     return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
 
 
 def _advisory(target: Target) -> str:
-    """Return the matchers of metrics that raise no alerts.
-
-    Without label metrics of the target, these are the metrics that ask a judge but have no part in
-    the offline judge's overall label.
-    """
+    """Return the matchers of metrics that raise no alerts."""
     if target.label_metrics:
         return f'gen_ai_evaluation_name!~"{"|".join(target.label_metrics)}"'
     asking = {name for name, make in METRICS.items() if kinds_of(make())}
@@ -301,11 +275,7 @@ def _change() -> str:
 
 
 def _query(record: str, form: str, offset: str = "") -> str:
-    """Return a Prometheus template that shows a recorded value for the metric of an alert.
-
-    ``record`` is the name of the recording rule. ``form`` is a Prometheus function that formats the
-    value. ``offset`` says how long ago the value was recorded.
-    """
+    """Return a Prometheus template that shows a recorded value for the metric of an alert."""
     query = f"{record}{{gen_ai_evaluation_name=%q,service_name=%q}}"
     query += f" offset {offset}" if offset else ""
     labels = "$labels.gen_ai_evaluation_name $labels.service_name"
@@ -325,7 +295,7 @@ at or below its metric's threshold.
 """
 
 
-_OPTIONS = (
+_FIELDS = (
     ("slo", "SHARE", "share of answers that should be good"),
     ("tau", "SCORE", "an answer is bad if its score is at or below this"),
     ("every", "N", "allow one false alarm in N scores"),
@@ -337,7 +307,7 @@ _OPTIONS = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    for name, metavar, text in _OPTIONS:
+    for name, metavar, text in _FIELDS:
         usual = getattr(Target(), name)
         shown = "a local Jaeger" if usual is JAEGER else usual
         parser.add_argument(
@@ -353,7 +323,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     target = Target(
-        **{name: getattr(options, name) for name, *_ in _OPTIONS},
+        **{name: getattr(options, name) for name, *_ in _FIELDS},
         thresholds=_on_unit_scale(chosen_thresholds(options) or {}),
         label_metrics=tuple(options.label_metrics or ()),
     )
@@ -362,10 +332,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _on_unit_scale(thresholds: Mapping[str, float]) -> dict[str, float]:
-    """Convert each threshold from the scale of its metric to [0, 1], the scale of histograms.
-
-    ``thresholds`` maps the name of a metric to its threshold.
-    """
+    """Convert each threshold from the scale of its metric to [0, 1], the scale of histograms."""
     found = {}
     for name, threshold in thresholds.items():
         near = [] if name in METRICS else get_close_matches(name, METRICS, n=1, cutoff=0.8)

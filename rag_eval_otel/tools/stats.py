@@ -1,8 +1,6 @@
-"""Means of scores and their intervals: of all rows, of a sample of turns, and as text.
+"""Means of scores and their intervals, alarms in them, and tables of text.
 
-`Summary` sums up the scores of a dataset. `estimate` returns the mean of all turns of which a judge
-has scored a sample. Intervals need the quantiles of Student's t, which SciPy computes (extra
-``tools``).
+Intervals need the quantiles of Student's t, which SciPy computes (extra ``tools``).
 """
 
 from __future__ import annotations
@@ -13,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from textwrap import shorten
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rag_eval_otel.drift.detector import Alarm, BettingDetector
 from rag_eval_otel.errors import MissingDependencyError
 from rag_eval_otel.runtime.guard import EXTRA, require
 from rag_eval_otel.types import Evaluation, Score, Usage
@@ -37,20 +36,13 @@ _any_size = np.errstate(over="ignore", invalid="ignore")  # scores of a user's m
 
 
 def t_quantile(p: float, freedom: float) -> float:
-    """Return the quantile of Student's t at the probability ``p``.
-
-    Raises `MissingDependencyError` if SciPy is not installed.
-    """
+    """Return the quantile of Student's t at the probability ``p``."""
     return float(require("scipy.special").stdtrit(freedom, p))
 
 
 @_any_size
 def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Range | None:
-    """Return the confidence interval of the mean of ``values`` by Student's t.
-
-    The ends may lie outside the range of the values, so use `score_interval` for scores. For fewer
-    than two values the result is None.
-    """
+    """Return the confidence interval of the mean of ``values`` by Student's t."""
     numbers = np.asarray(values, dtype=np.float64)
     if len(numbers) < _TWO:
         return None
@@ -64,9 +56,9 @@ def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Range | Non
 def score_interval(values: ArrayLike, scale: Range | None) -> Range | None:
     """Return the 95 % confidence interval of the mean of scores, within their ``scale``.
 
-    The interval is Wilson's, for the number of yes-or-no scores that would have the same variance,
-    so that it has a width also if all scores are equal. If ``scale`` is None, the scale is unknown,
-    and the result is `mean_interval`. For fewer than two scores, and without SciPy, it is None.
+    It is Wilson's, for the number of yes-or-no scores that would have the same variance, so that it
+    has a width even if all scores are equal. If ``scale`` is None, the result is `mean_interval`,
+    and None for fewer than two scores or without SciPy.
     """
     scores = np.asarray(values, dtype=np.float64)
     if len(scores) < _TWO:
@@ -91,8 +83,8 @@ def score_interval(values: ArrayLike, scale: Range | None) -> Range | None:
 def unit_interval(value: float, variance: float, *, quantile: float, effective: float) -> Range:
     """Return the interval of a mean of scores in [0, 1], by Wilson's formula.
 
-    The formula gets the number of yes-or-no scores that would have the same ``variance`` (Korn and
-    Graubard 1998), or ``effective`` if all scores are equal.
+    Its number of yes-or-no scores has the same ``variance`` (Korn and Graubard 1998), or is
+    ``effective`` if all scores are equal.
     """
     spread = value * (1 - value)
     count = spread / variance if variance > 0 and spread > 0 else effective
@@ -103,11 +95,7 @@ def unit_interval(value: float, variance: float, *, quantile: float, effective: 
 
 
 def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:
-    """Return the ends of the scale of ``values``, such as 1 and 5; None if it is unknown.
-
-    ``units`` are the same scores on the scale 0 to 1, from which the ends are computed; two
-    different scores are enough. Without ``units``, the scale is 0 to 1 if all values are on it.
-    """
+    """Return the ends of the scale of ``values``, such as 1 and 5; None if it is unknown."""
     own, normalized = np.asarray(values, np.float64), np.asarray(units, np.float64)
     if not len(own):
         return None
@@ -123,7 +111,14 @@ def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:
     return (round(start, 6), round(end, 6)) if fits else None
 
 
-# --- the mean of all turns, from a sample ---------------------------------------------------------
+# --- drift and the mean of all turns --------------------------------------------------------------
+
+
+def alarms_in(scores: Iterable[float | None], **options: Any) -> list[Alarm]:
+    """Return the alarms of a `BettingDetector` with ``options`` over ``scores``."""
+    detector = BettingDetector(**options)
+    return [detector.alarm for score in scores if detector.update(score) and detector.alarm]
+
 
 MIN_POWERED: Final = 20
 """The fewest scored turns with which offline scores are used."""
@@ -135,12 +130,9 @@ _FOLDS = 20
 class Sampled:
     """Turns of which a judge has scored a sample, as arrays with one entry for each turn.
 
-    - ``scores``: the judge's score; NaN if the turn was not chosen, or has no score.
-    - ``probabilities``: the probability, in (0, 1], with which the turn was chosen for the judge.
-      It is only read where there is a score.
-    - ``offline``: the score of an offline judge; NaN if there is none.
-    - ``clusters``: a number for each turn. Turns with one number depend on each other, for example
-      because they belong to one trace and are chosen together.
+    ``scores`` and ``offline`` are NaN without a score of the judge or of an offline judge.
+    ``probabilities``, with which turns were chosen, are read where there is a score. Turns with one
+    number in ``clusters`` depend on each other, as those of one trace.
     """
 
     scores: Numbers
@@ -151,11 +143,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The estimated mean of all turns and its 95 % interval, or the ``reason`` why there is none.
-
-    ``method`` is ``prediction-powered`` with offline scores, and ``weighted`` without. ``turns`` is
-    the number of turns with a score of either judge, ``judged`` that of the judge's scores.
-    """
+    """The estimated mean of all turns, of which ``judged`` have a score, or why there is none."""
 
     value: float | None = None
     interval: Range | None = None
@@ -168,15 +156,11 @@ class Estimate:
 def estimate(sampled: Sampled) -> Estimate:
     """Estimate the mean of all turns from a probability sample of them.
 
-    Each score is weighted by the inverse of its turn's probability (Hájek). If an offline judge has
-    scored the turns, too, and at least `MIN_POWERED` turns are scored, its scores make the interval
-    narrower:
-
-        mean = weighted mean of (score - slope * (offline score - mean of all offline scores))
-
-    This is prediction-powered inference (PPI++; Angelopoulos, Duchi and Zrnic 2023) with weights.
-    The offline scores may be biased in any way. The slope for a turn is computed from other turns
-    (cross-fitting) and is near 0 if the offline scores predict nothing.
+    Each score is weighted by the inverse of its turn's probability (Hájek). With offline scores and
+    at least `MIN_POWERED` scored turns, the mean is the weighted mean of ``score - slope * (offline
+    score - mean of all offline scores)``: prediction-powered inference (PPI++; Angelopoulos, Duchi
+    and Zrnic 2023) with weights. The offline scores may be biased in any way. The slope for a turn
+    is computed from other turns (cross-fitting) and is near 0 if they predict nothing.
     """
     has_score, has_offline = ~np.isnan(sampled.scores), ~np.isnan(sampled.offline)
     scores, weights = sampled.scores[has_score], 1 / sampled.probabilities[has_score]
@@ -209,11 +193,7 @@ def estimate(sampled: Sampled) -> Estimate:
 
 
 def _slopes(scores: Numbers, weights: Numbers, offline: Numbers, clusters: Indices) -> Numbers:
-    """Return for each turn the slope of the scores on ``offline``, computed without its fold.
-
-    The turns of a cluster are in one fold. The slope gives the least variance of the mean. A slope
-    that may be 0 by chance is brought nearer to 0.
-    """
+    """Return for each turn the slope of the scores on ``offline``, without its fold of clusters."""
     numbers = np.unique(clusters, return_inverse=True)[1]
     folds = np.random.default_rng(0).permutation(int(numbers.max()) + 1)[numbers] % _FOLDS
     slopes = np.zeros(len(scores))
@@ -243,12 +223,11 @@ class MetricSummary:
     """The summary of one metric's scores over a dataset.
 
     ``mean``, ``median`` and ``interval`` (95 %, see `score_interval`) cover only the ``ok`` scores,
-    on the metric's own scale. Read them with the counts ``undefined`` and ``error``. A value that
-    cannot be computed is None, never NaN. ``normalized_mean`` is the mean on the scale 0 to 1, for
-    metrics with another scale. ``labelled`` is the number of scores with the label pass or fail,
-    ``passed`` that with the label pass. ``reasons`` counts the reasons of the scores, and
-    ``first_failure`` is the first error message. If there are several ``versions``, the mean mixes
-    different measurements.
+    on the metric's own scale: read them with the counts ``undefined`` and ``error``. None stands
+    for a value that cannot be computed. ``normalized_mean`` is the mean on the scale 0 to 1, for
+    metrics with another scale. ``passed`` of the ``labelled`` scores have the label pass.
+    ``reasons`` counts the reasons of the scores, and ``first_failure`` is the first error message.
+    If there are several ``versions``, the mean mixes different measurements.
     """
 
     name: str
@@ -272,8 +251,8 @@ class MetricSummary:
     def cells(self) -> tuple[str, ...]:
         """Return the line of the metric in a table."""
         numbers = (number(self.mean), interval(self.interval), number(self.median))
-        passed = f"{self.passed}/{self.labelled}" if self.labelled else "-"
-        return (self.name, *numbers, *map(str, (self.ok, self.undefined, self.error)), passed)
+        counts = map(str, (self.ok, self.undefined, self.error))
+        return (self.name, *numbers, *counts, passes(self.passed, self.labelled))
 
     def remarks(self) -> Iterator[str]:
         """Yield lines about what the table does not say."""
@@ -363,11 +342,7 @@ class Totals:
 
     def __getitem__(self, name: str) -> MetricSummary:
         """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
-        for metric in self.metrics:
-            if metric.name == name:
-                return metric
-        msg = f"no metric {name!r}; there are {[m.name for m in self.metrics]}"
-        raise KeyError(msg)
+        return named(self.metrics, name)
 
     def __repr__(self) -> str:
         """Return the summaries as a table, with remarks below."""
@@ -408,6 +383,23 @@ class Totals:
             "stopped": self.stopped,
             "metrics": {metric.name: metric.to_dict() for metric in self.metrics},
         }
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Metric = TypeVar("Metric", bound=_Named)
+
+
+def named(metrics: Sequence[Metric], name: str) -> Metric:
+    """Return the one of ``metrics`` with this name; a `KeyError` lists the known names."""
+    for metric in metrics:
+        if metric.name == name:
+            return metric
+    msg = f"no metric {name!r}; there are {[m.name for m in metrics]}"
+    raise KeyError(msg)
 
 
 class Summary:
@@ -453,20 +445,13 @@ class Summary:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Return ``rows`` of cells as lines of text; all columns but the first ``left`` end aligned."""
+    """Return ``rows`` of cells as lines of text, the first ``left`` columns aligned left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        [
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in rows
-    )
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    form = "  ".join(f"{{:{'<' if i < left else '>'}{width}}}" for i, width in enumerate(widths))
+    return "\n".join(form.format(*row).rstrip() for row in rows)
 
 
 def table(metrics: Iterable[MetricSummary]) -> str:
-    """Return a line of text for each of ``metrics``, below a line with the columns."""
     columns = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
     return aligned([columns, *(metric.cells() for metric in metrics)])
 
@@ -474,6 +459,11 @@ def table(metrics: Iterable[MetricSummary]) -> str:
 def number(value: float | None) -> str:
     """Return ``value`` as text with three decimals, or a dash for None."""
     return "-" if value is None else f"{value:.3f}"
+
+
+def passes(passed: int, labelled: int) -> str:
+    """Return the share of scores with the label pass as text, or a dash if none has a label."""
+    return f"{passed}/{labelled}" if labelled else "-"
 
 
 def signed(value: float | None) -> str:

@@ -115,7 +115,7 @@ def test_all_commands_that_read_traces_have_the_limit(tmp_path: Path) -> None:
         tmp_path,
         ["drift", "packed.json"],
         ["report", "packed.json", "-o", "a.html"],
-        ["evaluate", "packed.json", "--traces", "--judge", "lexical"],
+        ["collect", "packed.json", "-o", "rows.jsonl"],
         ["serve", "--file", "packed.json", "--endpoint", "http://127.0.0.1:1"],
         ["drift", "plain.jsonl"],
         ["report", "plain.jsonl", "-o", "a.html"],

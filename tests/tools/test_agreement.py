@@ -92,21 +92,6 @@ def test_degenerate_sample_gives_a_reason(figure: Figure, reason: str) -> None:
     assert reason in figure.reason
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {},
-        {"value": 1.0, "reason": "why"},
-        {"value": math.nan},
-        {"value": 1, "interval": (0, math.inf)},
-    ],
-)
-def test_figure_is_finite_or_has_a_reason(parts: dict[str, Any]) -> None:
-    """A figure with both, with neither, or with NaN cannot be made."""
-    with pytest.raises(ValueError, match="figure"):
-        Figure(**parts)
-
-
 # --- intervals ------------------------------------------------------------------------------------
 
 

@@ -80,7 +80,7 @@ def test_no_text_controls_the_terminal(
     data = write(tmp_path / "data.jsonl", rows)
     assert main(["evaluate", str(data), "--metrics", "faithfulness"]) == 2
     command = import_module("rag_eval_otel.tools.cli.evaluate")
-    monkeypatch.setattr(command, "_shown", lambda *_: f"judge {hostile}")
+    monkeypatch.setattr(command, "print_result", lambda *_: print(f"judge {hostile}"))  # noqa: T201
     data = write(tmp_path / "data.jsonl", asked_rows(1))
     assert main(["evaluate", str(data)]) == 0
     out, err = capsys.readouterr()

@@ -54,7 +54,6 @@ def status(path: Path, *options: str) -> int:
         (["--fail-under", "answer_exact_match=8"], 2),
         (["--fail-under-pass-rate", "90"], 2),
         (["--no-worse", "answer_exact_match"], 2),
-        (["--junit", "gate.xml"], 2),
         (["--fail-under="], 2),
         (["--fail-under", "answer_exact_match=0.5", "--fail-under", ","], 2),
         (["--level", "0.05"], 2),
@@ -90,16 +89,14 @@ def test_a_condition_that_cannot_be_checked_is_told(
 def test_a_baseline_is_compared_row_by_row(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table has the paired interval, the JSON its ends, and the JUnit file the failure."""
+    """The table has the paired interval, the JSON its ends."""
     before, after = tmp_path / "before.csv", tmp_path / "after.jsonl"
     assert status(write("old.jsonl", 20), "--output", str(before)) == 0
     compared = ("--baseline", str(before), "--no-worse", "answer_exact_match")
-    junit = tmp_path / "gate.xml"
     data = write("new.jsonl", 10)
-    assert status(data, *compared, "--output", str(after), "--junit", str(junit)) == 3
+    assert status(data, *compared, "--output", str(after)) == 3
     assert re.search(r"answer_exact_match no worse +-0.500 +\[-0\.\d+, -0\.\d+\] 98.2 % +20 +FAIL",
                      capsys.readouterr().out)  # fmt: skip
-    assert "answer_exact_match no worse -0.500" in junit.read_text(encoding="utf-8")
     assert status(data, *compared, "--json") == 3
     gate = json.loads(capsys.readouterr().out)["gate"]
     assert gate["conditions"][0]["interval"][1] < 0
@@ -169,4 +166,3 @@ def test_the_example_for_github_actions_has_options_that_exist() -> None:
     assert found is not None
     options = _parser(found[1].split()).parse_args(found[1].split())
     assert options.no_worse == ["faithfulness,answer_relevancy"]
-    assert options.junit == Path("gate.xml")

@@ -25,7 +25,6 @@ from rag_eval_otel.tools.doctor import (
     export_nothing,
     from_answers,
     from_variables,
-    missing_exporters,
     otlp_endpoints,
 )
 
@@ -300,11 +299,6 @@ def test_headers_are_not_in_a_repr() -> None:
     endpoint = endpoint_of("logs", "http", {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret,b=a%20b"})
     assert endpoint.headers == {"api-key": "secret", "b": "a b"}
     assert "secret" not in repr(endpoint)
-
-
-def test_an_exporter_that_is_not_installed() -> None:
-    """An exporter without an entry point is named with its signal."""
-    assert missing_exporters({"OTEL_TRACES_EXPORTER": "pigeon"}) == [("traces", "pigeon")]
 
 
 def test_traces_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

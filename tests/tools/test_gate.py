@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,6 @@ from rag_eval_otel.tools.gate import (
     GateCheck,
     GateResult,
     difference_verdict,
-    junit,
 )
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.stats import Summary, Totals
@@ -275,27 +273,3 @@ def test_an_unknown_metric_is_refused() -> None:
     """A condition on a misspelt name would never fail."""
     with pytest.raises(ConfigError, match=r"names mm, .* metrics that are measured: m$"):
         GateCheck(Gate(means={"mm": 0.5}), {"m": (0, 1)})
-
-
-# --- JUnit ----------------------------------------------------------------------------------------
-
-
-def test_junit_has_a_case_for_each_condition() -> None:
-    """Failed conditions are failures, and rows with failed scores are an error."""
-    failed = row(1, None, None, status="error", reason="timeout")
-    result, totals = checked(Gate(means={"m": 0.9}, pass_rate=0.5), [row(0, 0.4), failed])
-    suite = ET.fromstring(junit(result, totals))[0]  # noqa: S314  # our own
-    assert {name: suite.get(name) for name in ("tests", "failures", "errors")} == {
-        "tests": "3",
-        "failures": "1",
-        "errors": "1",
-    }
-    cases = suite.findall("testcase")
-    assert [case.get("name") for case in cases] == [
-        "every row is scored",
-        "m >= 0.9",
-        "pass rate >= 0.5",
-    ]
-    assert [len(case) for case in cases] == [1, 1, 0]
-    assert "0.400" in (cases[1][0].get("message") or "")
-    assert [one.attrib for one in suite.iter("property")] == [{"name": "m.mean", "value": "0.400"}]

@@ -19,18 +19,16 @@ from rag_eval_otel.tools.scores import read_feedback
 from rag_eval_otel.types import Evaluation, Score
 from score_files import exported, jsonl
 
-DAY = 86_400
-
 
 def trace(number: int) -> str:
     """Return the id of a trace."""
     return f"{number:032x}"
 
 
-def scored(number: int, value: float, *, day: int = 0, **more: Any) -> dict[str, Any]:
+def scored(number: int, value: float) -> dict[str, Any]:
     """Return a row with the score of the turn ``number``."""
     ids = {"trace_id": trace(number), "span_id": f"{number:016x}"}
-    return {**ids, "metric": "faithfulness", "score": value, "time": day * DAY, **more}
+    return {**ids, "metric": "faithfulness", "score": value}
 
 
 def calibrated(
@@ -83,24 +81,6 @@ def test_feedback_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "f.jsonl, row 4)" in told.err
 
 
-def test_agreement_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A judge that drifts away from people agrees less in later weeks, with the same scores."""
-    rows, said = [], []
-    for day in range(0, 28, 7):
-        for i in range(20):
-            number = 100 * day + i + 1
-            rows.append(scored(number, 0.9 if i % 2 else 0.2, day=day))
-            agrees = day < 14 or i >= 12
-            said.append({"trace_id": trace(number), "score": (i % 2) if agrees else 1 - i % 2})
-    scores, feedback = jsonl(tmp_path / "s.jsonl", rows), jsonl(tmp_path / "f.jsonl", said)
-    found = calibrated(capsys, scores, feedback, "--by", "week")
-    accuracies = [(p["period"], p["accuracy"]["value"]) for p in found["periods"]]
-    assert accuracies == [("1970-W01", 1), ("1970-W02", 1), ("1970-W03", 0.4), ("1970-W04", 0.4)]
-
-    assert main(["calibrate", str(scores), "--feedback", str(feedback), "--by", "month"]) == 0
-    assert "  1970-01        80 labelled  accuracy 0.700" in capsys.readouterr().out
-
-
 def row(number: int, *scores: Score, **more: Any) -> Row:
     """Return the scores of the turn ``number``."""
     turn = f"{trace(number)}/{number:016x}"
@@ -121,7 +101,7 @@ def test_feedback_named_like_a_metric_is_about_it_alone() -> None:
     """Other metrics of the turn get the label of the user, or none."""
     said = [feedback(1, 0, "faithfulness"), feedback(1, 1), feedback(1, 0.9)]
     found = rated([row(1, FAITHFUL, RELEVANT)], said).observations
-    labels = {name: [one.label for _, one in timed] for (name, _), timed in found.items()}
+    labels = {name: [one.label for one in seen] for (name, _), seen in found.items()}
     assert labels == {"faithfulness": [0.0], "answer_relevancy": [0.9]}
 
 
@@ -139,7 +119,7 @@ def test_feedback_on_a_turn_without_scores_is_not_about_its_neighbour() -> None:
     said = [replace(feedback(1, 0), turn=f"{trace(1)}/{span:016x}") for span in (9, 5)]
     found = rated([row(1, FAITHFUL), skipped], [said[0], feedback(1, 1)])
     assert [one.turn for one in found.unmatched] == [said[0].turn]
-    assert [one.label for _, one in found.observations["faithfulness", "1"]] == [1.0]
+    assert [one.label for one in found.observations["faithfulness", "1"]] == [1.0]
     assert not rated([row(1, FAITHFUL), skipped], said[1:]).unmatched
 
 
@@ -150,7 +130,7 @@ def test_the_last_feedback_of_a_person_counts(
     """By its time, because the export of a backend may have the newest first."""
     given = zip((feedback(1, 0), feedback(1, 1)), times, strict=True)
     found = rated([row(1, FAITHFUL)], [replace(one, time=time) for one, time in given])
-    ((_, seen),) = found.observations["faithfulness", "1"]
+    (seen,) = found.observations["faithfulness", "1"]
     assert seen.label == expected
 
 
@@ -187,15 +167,6 @@ def test_feedback_that_cannot_be_used(
     given = jsonl(tmp_path / "f.jsonl", rows)
     assert main(["calibrate", str(scores), "--feedback", str(given), *options]) == 2
     assert expected in capsys.readouterr().err
-
-
-def test_periods_need_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a time, no period can be told."""
-    without = {key: value for key, value in scored(1, 1.0).items() if key != "time"}
-    scores = jsonl(tmp_path / "s.jsonl", [without])
-    said = jsonl(tmp_path / "f.jsonl", [{"trace_id": trace(1), "score": 1}])
-    assert main(["calibrate", str(scores), "--feedback", str(said), "--by", "day"]) == 2
-    assert "add a column time" in capsys.readouterr().err
 
 
 def test_feedback_on_a_span_is_read(tmp_path: Path) -> None:

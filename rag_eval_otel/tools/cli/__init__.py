@@ -27,11 +27,7 @@ GROUP: Final = "rag_eval_otel.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in ``arguments`` and return the exit status.
-
-    The status is 0 after success, 1 after a failure, and 2 after wrong usage. Some commands have
-    further codes. If ``arguments`` is None, the command-line arguments of the process are used.
-    """
+    """Run the command in ``arguments`` and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser(words).parse_args(words)
     try:
@@ -55,10 +51,7 @@ def _failed(error: Exception, *, status: int) -> int:
 
 
 class _Terminal:
-    """A text stream that shows control and hidden characters by their codes (``<U+001B>``).
-
-    Texts of users and judges could otherwise move the cursor of the terminal, or hide output.
-    """
+    """A text stream that shows control and hidden characters by their codes (``<U+001B>``)."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -76,10 +69,7 @@ def registered() -> Mapping[str, EntryPoint]:
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the argument parser for ``words``, the arguments of the command line.
-
-    Only the module of the command that ``words`` name is imported.
-    """
+    """Return the argument parser for ``words``, the arguments of the command line."""
     parser = argparse.ArgumentParser(
         prog="rag-eval-otel", description="Live quality scores for RAG, on the trace itself."
     )

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from rag_eval_otel.capture.otlp_files import Message, messages_in
@@ -14,16 +15,16 @@ from rag_eval_otel.environment import switch
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import Options, add_all, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect
-from rag_eval_otel.tools.files import check_samples_output, writing_samples
-from rag_eval_otel.tools.stored import langfuse_messages, mlflow_messages, phoenix_messages
+from rag_eval_otel.tools.files import check_output, writing_samples
+from rag_eval_otel.tools.stored import phoenix_messages
 
 DESCRIPTION = """\
 Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
 `rag-eval-otel evaluate OUTPUT` reads them. FILE is what the file exporter of an OpenTelemetry
 Collector wrote: OTLP JSON or protobuf, of spans and log records, also compressed by gzip. The spans
-of a trace may be in several files. With --phoenix, --mlflow or --langfuse, spans are read from one
-of these backends. Turns are read by the code that reads live traces; a turn that cannot be
-reconstructed with certainty is skipped and counted with its reason.
+of a trace may be in several files. With --phoenix, the spans of a project in Phoenix are read.
+Turns are read by the code that reads live traces; a turn that cannot be reconstructed with
+certainty is skipped and counted with its reason.
 
 Exit status: 0 written, 1 no sample was found, 2 misuse.
 """
@@ -44,19 +45,11 @@ _OPTIONS: Options = {
         "read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
         {},
     ),
-    "--mlflow EXPERIMENT": ("read the traces of an experiment in MLflow (MLFLOW_TRACKING_URI)", {}),
-    "--langfuse": (
-        (
-            "read the observations of the project to which the keys belong (LANGFUSE_BASE_URL,"
-            " LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY, LANGFUSE_TRACING_ENVIRONMENT)"
-        ),
-        {"action": "store_true"},
-    ),
     "--since TIME": (
-        "of a backend, only spans that started at or after this time: 2026-11-22T09:00Z",
+        "of Phoenix, only spans that started at or after this time: 2026-11-22T09:00Z",
         {"type": _moment},
     ),
-    "--until TIME": ("of a backend, only spans that started before this time", {"type": _moment}),
+    "--until TIME": ("of Phoenix, only spans that started before this time", {"type": _moment}),
     "-o --output OUTPUT": (".jsonl", {"type": Path, "required": True}),
     "--failed": (
         "only turns whose span has the label fail (rag.evaluation.label)",
@@ -76,21 +69,22 @@ _OPTIONS: Options = {
         {"type": int},
     ),
 }
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_all(parser, _OPTIONS)
+add_options = partial(add_all, options=_OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the samples, print their number to stderr, and return the exit status."""
-    check_samples_output(options.output)
+    check_output(options.output)
+    if options.output.suffix.lower() not in {".jsonl", ".ndjson"}:
+        msg = f"{options.output}: samples have lists of contexts; use .jsonl"
+        raise ConfigError(msg)
     require_another_file(options.output, *options.files, option="--output")
     _check_sources(options)
     prompts = options.contexts_from_prompt
     config = Config.from_env(**({} if prompts is None else {"contexts_from_prompt": prompts}))
-    selection = Selection.of_config(
-        config,
+    selection = Selection(
+        contexts_from_prompt=config.contexts_from_prompt,
+        max_text_chars=config.max_text_chars,
         share=options.share,
         seed=options.seed,
         label=options.label,
@@ -98,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     )
     counts = Collected()
     with writing_samples(options.output) as write:
-        for turn in collect(_messages(options, counts), selection, counts):
+        for turn in collect(_messages(options), selection, counts):
             write(turn.to_dict())
     sys.stderr.write(f"rag-eval-otel: {options.output}: {counts}\n")
     if not counts.samples:
@@ -111,15 +105,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_sources(options: argparse.Namespace) -> None:
     """Raise `ConfigError` if nothing is read, or if the period or the length selects nothing."""
-    backends = (options.phoenix, options.mlflow, options.langfuse or None)
-    has_backend = backends.count(None) < len(backends)
     msg = ""
-    if not (options.files or has_backend):
-        msg = (
-            "name a FILE or a backend: rag-eval-otel collect FILE, --phoenix PROJECT,"
-            " --mlflow EXPERIMENT or --langfuse"
-        )
-    elif (options.since or options.until) and not has_backend:
+    if not options.files and options.phoenix is None:
+        msg = "name a FILE or a backend: rag-eval-otel collect FILE, or --phoenix PROJECT"
+    elif (options.since or options.until) and options.phoenix is None:
         msg = "--since and --until are for a backend: all traces of a FILE are read"
     elif options.since and options.until and options.since >= options.until:
         msg = f"--since {options.since} must be before --until {options.until}"
@@ -129,12 +118,7 @@ def _check_sources(options: argparse.Namespace) -> None:
         raise ConfigError(msg)
 
 
-def _messages(options: argparse.Namespace, counts: Collected) -> Iterator[Message]:
+def _messages(options: argparse.Namespace) -> Iterator[Message]:
     yield from messages_in(options.files)
-    period = {"since": options.since, "until": options.until}
     if options.phoenix is not None:
-        yield from phoenix_messages(options.phoenix, **period)
-    if options.mlflow is not None:
-        yield from mlflow_messages(options.mlflow, **period)
-    if options.langfuse:
-        yield from langfuse_messages(counts, **period)
+        yield from phoenix_messages(options.phoenix, since=options.since, until=options.until)

@@ -3,26 +3,58 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rag_eval_otel.drift import Stream
-from rag_eval_otel.drift.detector import Alarm, BettingDetector, default_learn, valid_score
+from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
-from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
 from rag_eval_otel.tools.rows import Row, unit_value
 from rag_eval_otel.tools.scores import read_scores
-from rag_eval_otel.tools.stats import mean_of
+from rag_eval_otel.tools.stats import alarms_in, mean_of
 
 _MIN_GAP = 3600.0  # seconds between two scores
 _GAP_FACTOR = 50  # times the median time between two scores
+_WORST = 5  # scores of a change
+
+DESCRIPTION = """\
+Detects drift in the scores of FILE, in the order of the file. FILE is .csv, .jsonl or .parquet, and
+each row is one of
+
+  {"score": 0.8, "metric": "faithfulness", "time": "2026-11-21T09:00:00Z"}
+  {"scores": {"faithfulness": 0.8}}
+  {"faithfulness": 0.8}                          with --metric faithfulness
+  a row that `rag-eval-otel evaluate --output` wrote
+
+or FILE has spans and log records as OTLP JSON, .json or .jsonl, from a collector's file exporter.
+Each service, metric and version is a stream of its own.
+
+Exit status: 0 no drift, 1 drift, 2 misuse.
+"""
+_OPTIONS: Options = {
+    "file FILE": ("scores, in their order", {"type": Path}),
+    "--metric NAME": ("use this metric only", {}),
+    "--target MEAN": ("the mean that the scores should have", {"type": float}),
+    "--reference FILE": ("learn the baseline from this file", {"type": Path}),
+    "--learn N": (
+        "learn the baseline from the first N scores (default: 2000, or half of a short file)",
+        {"type": int},
+    ),
+    "--every N": (
+        "allow one false alarm in N scores (default: 100000)",
+        {"type": float, "default": 100_000},
+    ),
+    "--direction": ("(default: both)", {"choices": ("both", "down", "up"), "default": "both"}),
+    **AS_JSON,
+}
+add_options = partial(add_all, options=_OPTIONS)
 
 
 class Point(NamedTuple):
@@ -36,8 +68,7 @@ class Point(NamedTuple):
 def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[Point]]:
     """Read the scores in the file ``path``, by stream: a metric version of one service.
 
-    ``metric`` selects one metric. If the times of a stream run backwards, its scores are sorted by
-    time. Raises `ConfigError` if the file cannot be read or has no scores.
+    If the times of a stream run backwards, its scores are sorted by time.
     """
     streams: defaultdict[Stream, list[Point]] = defaultdict(list)
     for row in read_scores(path, metric=metric):
@@ -74,51 +105,12 @@ def _order(name: str, points: list[Point]) -> None:
         )
 
 
-DESCRIPTION = """\
-Detects drift in the scores of FILE, in the order of the file. FILE is .csv, .jsonl or .parquet, and
-each row is one of
-
-  {"score": 0.8, "metric": "faithfulness", "time": "2026-11-21T09:00:00Z"}
-  {"scores": {"faithfulness": 0.8}}
-  {"faithfulness": 0.8}                          with --metric faithfulness
-  a row that `rag-eval-otel evaluate --output` wrote
-
-or FILE has spans and log records as OTLP JSON, .json or .jsonl, from a collector's file exporter.
-Each service, metric and version is a stream of its own.
-
-Exit status: 0 no drift, 1 drift, 2 misuse.
-"""
-
-
-_OPTIONS: Options = {
-    "file FILE": ("scores, in their order", {"type": Path}),
-    "--metric NAME": ("use this metric only", {}),
-    "--target MEAN": ("the mean that the scores should have", {"type": float}),
-    "--reference FILE": ("learn the baseline from this file", {"type": Path}),
-    "--learn N": (
-        "learn the baseline from the first N scores (default: 2000, or half of a short file)",
-        {"type": int},
-    ),
-    "--every N": (
-        "allow one false alarm in N scores (default: 100000)",
-        {"type": float, "default": 100_000},
-    ),
-    "--direction": ("(default: both)", {"choices": ("both", "down", "up"), "default": "both"}),
-}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_all(parser, _OPTIONS)
-    parser.add_argument("--json", **AS_JSON)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The drift alarms in the scores of one stream.
+    """The drift alarms in the valid scores, ``points``, of one stream.
 
-    ``points`` are the valid scores, and ``without`` is the number of others. ``before`` is the
-    baseline, the mean before a change. ``learned`` is the number of scores from which the detector
-    learned the baseline.
+    ``without`` is the number of other scores, ``before`` the baseline, and ``learned`` the number
+    of scores from which it was learned.
     """
 
     stream: Stream
@@ -144,34 +136,55 @@ class Finding:
                     "change": alarm.change,
                     "at": self.points[alarm.index].place,
                     "since": self.points[alarm.onset].place,
-                    "worst": [point.place for point in self.worst(alarm)],
+                    "worst": self.worst(alarm),
                 }
                 for alarm in self.alarms
             ],
         }
 
-    def worst(self, alarm: Alarm) -> list[Point]:
-        """Return the five lowest scores of the change, or the highest if scores went up."""
-        seen = self.points[alarm.onset : alarm.index + 1]
+    def worst(self, alarm: Alarm) -> list[str]:
+        """Return the places of the lowest scores of the change, or the highest if they went up."""
         sign = -1 if alarm.direction == "up" else 1
-        return sorted(seen, key=lambda point: sign * (point.value or 0.0))[:5]
+        seen = self.points[alarm.onset : alarm.index + 1]
+        seen = sorted(seen, key=lambda point: sign * (point.value or 0.0))
+        return [point.place for point in seen[:_WORST]]
+
+    def __str__(self) -> str:
+        stream, count = self.stream, len(self.points)
+        head = " ".join(filter(None, (stream.service, stream.name, stream.version)))
+        baseline = "unknown" if self.before is None else f"{self.before:.3f}"
+        learned = f" from the first {self.learned}" if self.learned else ""
+        lines = [f"{head}: {count} scores, {self.without} without; baseline {baseline}{learned}"]
+        if self.learned > count:
+            lines.append(f"  too few scores: the baseline needs {self.learned}")
+        elif not self.alarms:
+            lines.append("  no drift")
+        for alarm in self.alarms:
+            low, high = alarm.interval
+            lines.append(
+                f"  {alarm.direction:6} at {self.points[alarm.index].place}, since about"
+                f" {self.points[alarm.onset].place}: mean {alarm.before:.3f} -> {alarm.after:.3f},"
+                f" change {alarm.change:+.3f} [{low:+.3f}, {high:+.3f}],"
+                f" evidence 10^{alarm.log10_evidence:.1f}\n"
+                f"         worst: {', '.join(self.worst(alarm))}"
+            )
+        return "\n".join(lines)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the drift alarms of each metric in the file. Return 1 if there is an alarm, else 0."""
     streams = read_streams(options.file, metric=options.metric)
-    reference: dict[str, list[float | None]] = {}
+    reference: defaultdict[str, list[float | None]] = defaultdict(list)
     if options.reference is not None:
         for stream, points in read_streams(options.reference, metric=options.metric).items():
-            reference.setdefault(stream.name, []).extend(point.value for point in points)
+            reference[stream.name] += [point.value for point in points]
     findings = [
         _detect(stream, points, options, reference.get(stream.name))
         for stream, points in streams.items()
     ]
-    text = "\n\n".join(map(_text, findings))
-    if options.form == "json":
-        text = json.dumps([finding.to_dict() for finding in findings], indent=2)
-    sys.stdout.write(f"{text}\n")
+    print_result(
+        options, [finding.to_dict() for finding in findings], "\n\n".join(map(str, findings))
+    )
     return 1 if any(finding.alarms for finding in findings) else 0
 
 
@@ -186,7 +199,8 @@ def _detect(
         raise ConfigError(msg)
     points = [point for point in scores if valid_score(point.value) is not None]
     first = default_learn(len(points)) if options.learn is None else options.learn
-    detector = BettingDetector(
+    alarms = alarms_in(
+        [point.value for point in scores],
         target=options.target,
         reference=reference,
         learn=first,
@@ -194,14 +208,10 @@ def _detect(
         direction=options.direction,
     )
     learned = 0 if reference or options.target is not None else first
-    alarms = [
-        detector.alarm
-        for point in scores
-        if detector.update(point.value) and detector.alarm is not None
-    ]
     values = reference or [point.value for point in points[:learned]]
-    known = [value for value in values if value is not None]
-    before = options.target if options.target is not None else mean_of(known)
+    before = options.target
+    if before is None:
+        before = mean_of([value for value in values if value is not None])
     return Finding(
         stream=stream,
         points=points,
@@ -209,29 +219,4 @@ def _detect(
         learned=learned,
         before=alarms[0].before if alarms else before,
         alarms=alarms,
-    )
-
-
-def _text(finding: Finding) -> str:
-    stream, count, without = finding.stream, len(finding.points), finding.without
-    head = " ".join(filter(None, (stream.service, stream.name, stream.version)))
-    baseline = "unknown" if finding.before is None else f"{finding.before:.3f}"
-    learned = f" from the first {finding.learned}" if finding.learned else ""
-    lines = [f"{head}: {count} scores, {without} without; baseline {baseline}{learned}"]
-    if finding.learned > count:
-        lines.append(f"  too few scores: the baseline needs {finding.learned}")
-    elif not finding.alarms:
-        lines.append("  no drift")
-    return "\n".join([*lines, *(_line(finding, alarm) for alarm in finding.alarms)])
-
-
-def _line(finding: Finding, alarm: Alarm) -> str:
-    low, high = alarm.interval
-    evidence = f", evidence 10^{alarm.log10_evidence:.1f}"
-    worst = ", ".join(point.place for point in finding.worst(alarm))
-    return (
-        f"  {alarm.direction:6} at {finding.points[alarm.index].place}, since about"
-        f" {finding.points[alarm.onset].place}: mean {alarm.before:.3f} -> {alarm.after:.3f},"
-        f" change {alarm.change:+.3f} [{low:+.3f}, {high:+.3f}]{evidence}\n"
-        f"         worst: {worst}"
     )

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rag_eval_otel.arguments import add_scoring_options, count_up_to, scoring_config
-from rag_eval_otel.capture.otlp_files import read_messages
 from rag_eval_otel.config import Config, thresholds_of
 from rag_eval_otel.environment import names_in, sdk_disabled
 from rag_eval_otel.errors import ConfigError, FailedRowError
@@ -24,12 +20,17 @@ from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.metrics import metric_names, resolve_metrics, scale_of, with_thresholds
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, require_another_file
-from rag_eval_otel.tools.collect import Collected, Selection, collect
+from rag_eval_otel.tools.cli.options import (
+    AS_JSON,
+    Options,
+    add_all,
+    print_result,
+    require_another_file,
+)
 from rag_eval_otel.tools.dataset import Budget, Run
 from rag_eval_otel.tools.export import Exported, Targets, export
-from rag_eval_otel.tools.files import check_output, write_whole, writing_samples
-from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult, junit
+from rag_eval_otel.tools.files import check_output
+from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.read import Dataset, open_dataset
 from rag_eval_otel.tools.stats import Totals, aligned
 from rag_eval_otel.untrusted import visible
@@ -44,6 +45,13 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 _MANY: Mapping[str, Any] = {"action": "append", "default": []}
+_FILE: Options = {
+    "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
+    "--list-metrics": (
+        "list the metrics, also of installed packages: name, needs, judge requests, range",
+        {"action": "store_true"},
+    ),
+}
 _OPTIONS: Options = {
     "--repairs N": (
         "repeat a request at most N times if its reply is not usable (default: 1)",
@@ -52,10 +60,6 @@ _OPTIONS: Options = {
     "--columns FIELD=COLUMN,...": (
         "columns with other names: question=prompt,answer=output",
         {"type": _pairs},
-    ),
-    "--traces": (
-        "FILE has traces as the file exporter of a collector writes them (OTLP), not rows",
-        {"action": "store_true"},
     ),
     "--limit N": ("evaluate the first N rows only", {"type": count_up_to()}),
     "--output FILE": ("write the scores of each row: .jsonl, .csv or .parquet", {"type": Path}),
@@ -115,7 +119,7 @@ _OPTIONS: Options = {
         "any: compare also with a baseline of another judge, metric or prompt",
         {"choices": ("same", "any")},
     ),
-    "--junit FILE": ("write the gate's result as JUnit XML", {"type": Path}),
+    **AS_JSON,
 }
 
 
@@ -135,38 +139,41 @@ _INTERRUPTED = 130  # the exit status of shells after an interrupt
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", metavar="FILE", nargs="?", help=".jsonl, .csv or .parquet, or see --traces"
-    )
-    parser.add_argument(
-        "--list-metrics",
-        action="store_true",
-        help="list the metrics, also of installed packages: name, needs, judge requests, range",
-    )
+    add_all(parser, _FILE)
     add_scoring_options(parser, unit="row")
     add_all(parser, _OPTIONS)
-    parser.add_argument("--json", **AS_JSON)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Score the rows of the file, print a summary, and return the exit status.
-
-    The status is 0 after success, 130 after an interrupt, 1 if scores are missing or traces could
-    not be sent, and 3 if all scores are there and a condition of the gate is not met.
-    """
+    """Score the rows of the file, print a summary, and return the exit status."""
     if options.list_metrics:
-        sys.stdout.write(f"{_metrics(options.form)}\n")
+        _list_metrics(options)
         return 0
     if options.file is None:
         msg = "name the FILE to evaluate, or --list-metrics"
         raise ConfigError(msg)
-    cache = _cache(options)
+    cache = options.cache
+    if cache is None and options.output is not None:
+        cache = options.output.with_name(f"{options.output.name}.cache")
     try:
         config = scoring_config(options)
-        _check_paths(options)
+        if options.output is not None:
+            check_output(options.output)
+            read = [Path(options.file), *filter(None, [options.baseline])]
+            require_another_file(options.output, *read, option="--output")
         scoring = _run(config, options, cache)
         check = _gate_check(options, scoring)
-        exported = _export(config, options, scoring, check=check)
+        dataset = open_dataset(options.file, options.columns, limit=options.limit)
+        targets = Targets(
+            check=check,
+            output=options.output,
+            texts=options.with_texts,
+            otlp=options.otlp,
+            explanations=config.explanations,
+            score_events=config.score_events,
+            backends=_backends(config, options, dataset),
+        )
+        exported = asyncio.run(export(dataset, scoring, targets))
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
         return 1
@@ -175,7 +182,7 @@ def run(options: argparse.Namespace) -> int:
         return _INTERRUPTED
     totals = exported.totals
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
-    result = _report(options, exported.totals, check)
+    result = _report(options, totals, check)
     # After the report: if the baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
@@ -185,11 +192,8 @@ def run(options: argparse.Namespace) -> int:
     return 0 if result is None or result.passed else _GATE_FAILED
 
 
-def _metrics(form: str) -> str:
-    """Return the metrics by name, with the fields of a sample that each needs, as text or JSON.
-
-    The number of judge requests is that of a metric which shares none with others.
-    """
+def _list_metrics(options: argparse.Namespace) -> None:
+    """Print what each metric needs, and the requests of one that shares none with others."""
     rows: list[dict[str, Any]] = []
     for name in metric_names():
         (metric,) = resolve_metrics([name])
@@ -202,27 +206,21 @@ def _metrics(form: str) -> str:
                 "range": f"{low:g} to {high:g}" if math.isfinite(high - low) else "",
             }
         )
-    if form == "json":
-        return json.dumps(rows, indent=2, ensure_ascii=False)
     cells = [(r["name"], ", ".join(r["needs"]), r["requests"], r["range"]) for r in rows]
-    return aligned([tuple(rows[0]), *cells], left=len(rows[0]))
+    print_result(options, rows, aligned([tuple(rows[0]), *cells], left=len(rows[0])))
 
 
 def _report(
     options: argparse.Namespace, totals: Totals, check: GateCheck | None
 ) -> GateResult | None:
-    """Print the summary ``totals`` and the result of the gate, and write the gate's JUnit file.
-
-    If the gate's baseline cannot be compared, the summary is printed before the error is raised.
-    """
+    """Print ``totals`` and the result of the gate; only ``totals`` if the gate cannot compare."""
+    result = None
     try:
         result = None if check is None else check.result(totals)
-    except ConfigError:
-        sys.stdout.write(f"{_shown(totals, None, options.form)}\n")
-        raise
-    sys.stdout.write(f"{_shown(totals, result, options.form)}\n")
-    if result is not None and options.junit is not None:
-        write_whole(options.junit, junit(result, totals), option="--junit")
+    finally:
+        gate = {} if result is None else {"gate": result.to_dict()}
+        text = repr(totals) if result is None else f"{totals!r}\n\n{result!r}"
+        print_result(options, totals.to_dict() | gate, text)
     return result
 
 
@@ -252,63 +250,16 @@ def _remark(file: str, exported: Exported, cache: Path | None) -> None:
     sys.stderr.writelines(f"rag-eval-otel: {remark}\n" for remark in remarks)
 
 
-def _shown(totals: Totals, result: GateResult | None, form: str) -> str:
-    """Return the summary ``totals`` and the ``result`` of the gate as text or JSON."""
-    if form == "json":
-        gate = {} if result is None else {"gate": result.to_dict()}
-        return json.dumps(totals.to_dict() | gate, indent=2)
-    return repr(totals) if result is None else f"{totals!r}\n\n{result!r}"
-
-
-def _cache(options: argparse.Namespace) -> Path | None:
-    """Return the path of the score cache, if any: ``--cache``, or else beside the output file."""
-    cache: Path | None = options.cache
-    output: Path | None = options.output
-    return cache if cache or not output else output.with_name(f"{output.name}.cache")
-
-
 def _kept(cache: Path | None) -> str:
     if cache is None:
         return "nothing was kept: name an --output or a --cache"
     return f"finished scores are kept in {cache}: run the same command again to continue"
 
 
-def _check_paths(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` if a file cannot be written, or would replace one that is read."""
-    read = [Path(options.file), *([options.baseline] if options.baseline else [])]
-    if options.output is not None:
-        check_output(options.output)
-        require_another_file(options.output, *read, option="--output")
-    if (path := options.junit) is not None:
-        require_another_file(path, *read, option="--junit")
-        is_output = options.output is not None and options.output.resolve() == path.resolve()
-        if is_output or path.is_dir() or not path.absolute().parent.is_dir():
-            msg = f"--junit {path} cannot be written: name another file in a folder that exists"
-            raise ConfigError(msg)
-
-
-def _export(
-    config: Config, options: argparse.Namespace, scoring: Run, *, check: GateCheck | None
-) -> Exported:
-    with _rows(options) as file:
-        dataset = open_dataset(file, options.columns, limit=options.limit)
-        targets = Targets(
-            check=check,
-            output=options.output,
-            texts=options.with_texts,
-            otlp=options.otlp,
-            explanations=config.explanations,
-            score_events=config.score_events,
-            backends=_backends(config, options, dataset),
-        )
-        return asyncio.run(export(dataset, scoring, targets))
-
-
 def _backends(config: Config, options: argparse.Namespace, dataset: Dataset) -> Sequence[str]:
-    """Return the backends of ``--backend``; without this option, the configured backends.
+    """Return the backends of ``--backend``, or else the configured ones, which are of live scoring.
 
-    Configured backends are for live scoring, too. So a dataset without spans is no error, and
-    stderr says that they get no scores.
+    If rows name no spans for the configured backends, stderr says that they get no scores.
     """
     if options.backend is not None:
         given: Sequence[str] = options.backend
@@ -324,26 +275,18 @@ def _backends(config: Config, options: argparse.Namespace, dataset: Dataset) -> 
     return config.backends
 
 
-@contextmanager
-def _rows(options: argparse.Namespace) -> Iterator[str]:
-    """Return the file with the rows: FILE itself, or a temporary file with the turns in traces."""
-    if not options.traces:
-        yield options.file
-        return
-    counts = Collected()
-    with TemporaryDirectory() as folder:
-        rows = Path(folder) / f"{Path(options.file).name}.jsonl"
-        selection = Selection.of_config(Config.from_env())
-        with writing_samples(rows) as write:
-            for turn in collect(read_messages(Path(options.file)), selection, counts):
-                write(turn.to_dict())
-        sys.stderr.write(f"rag-eval-otel: {options.file}: {counts}\n")
-        yield str(rows)
-
-
 def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
     """Return the check of the conditions in ``options``; None if there is no condition."""
-    _require_conditions(options)
+    for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
+        if not all(map(names_in, given)):  # a variable that is not set: the gate would always pass
+            msg = f"{option} is empty: name a metric, as in {option} faithfulness=0.8"
+            raise ConfigError(msg)
+    if (options.baseline is None) != (not options.no_worse):
+        msg = "--baseline FILE and --no-worse METRIC need each other"
+        raise ConfigError(msg)
+    if not options.no_worse and (options.level is not None or options.versions is not None):
+        msg = "--level and --versions need --no-worse METRIC and --baseline FILE"
+        raise ConfigError(msg)
     # A metric without a drop gets the drop 0.
     drops = [
         item if "=" in item else f"{item}=0" for text in options.no_worse for item in names_in(text)
@@ -356,30 +299,9 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
         versions=options.versions or "same",
         level=LEVEL if options.level is None else options.level,
     )
-    if gate.has_conditions:
-        ranges = {metric.name: scale_of(metric) for metric in scoring.measurement.metrics}
-        return GateCheck(gate, ranges)
-    if options.junit is not None:
-        msg = "--junit needs a condition: --fail-under, --fail-under-pass-rate or --no-worse"
-        raise ConfigError(msg)
-    return None
-
-
-def _require_conditions(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` for an empty condition, and for options without their condition.
-
-    A condition is empty if it is a variable that is not set. Then the gate would always pass.
-    """
-    for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
-        if not all(map(names_in, given)):
-            msg = f"{option} is empty: name a metric, as in {option} faithfulness=0.8"
-            raise ConfigError(msg)
-    if (options.baseline is None) != (not options.no_worse):
-        msg = "--baseline FILE and --no-worse METRIC need each other"
-        raise ConfigError(msg)
-    if not options.no_worse and (options.level is not None or options.versions is not None):
-        msg = "--level and --versions need --no-worse METRIC and --baseline FILE"
-        raise ConfigError(msg)
+    if not gate.has_conditions:
+        return None
+    return GateCheck(gate, {each.name: scale_of(each) for each in scoring.measurement.metrics})
 
 
 def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run:

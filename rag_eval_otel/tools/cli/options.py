@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,14 +14,12 @@ from rag_eval_otel.errors import ConfigError
 Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Options by their names and metavar, ``-o --output FILE``, with help and further arguments."""
 
-AS_JSON: Mapping[str, Any] = {
-    "dest": "form",
-    "action": "store_const",
-    "const": "json",
-    "default": "text",
-    "help": "print the result as JSON",
+AS_JSON: Options = {
+    "--json": (
+        "print the result as JSON",
+        {"dest": "form", "action": "store_const", "const": "json", "default": "text"},
+    )
 }
-"""The keyword arguments of ``add_argument`` for the option ``--json``."""
 
 
 def add_all(parser: argparse._ActionsContainer, options: Options) -> None:
@@ -31,18 +31,11 @@ def add_all(parser: argparse._ActionsContainer, options: Options) -> None:
         parser.add_argument(*flags, help=text, **named)
 
 
-def check_page(page: Path, file: Path, *, option: str) -> None:
-    """Raise `ConfigError` if an HTML page on ``file`` cannot be written to ``page``.
-
-    This is checked before ``file`` is read. ``option`` names the option that set ``page``.
-    """
-    if page.suffix.lower() not in {".html", ".htm"}:
-        msg = f"{option} {page} must end in .html"
-        raise ConfigError(msg)
-    if page.is_dir():
-        msg = f"{option} {page} is a folder; name a file"
-        raise ConfigError(msg)
-    require_another_file(page, file, option=option)
+def print_result(options: argparse.Namespace, result: object, text: str) -> None:
+    """Print ``text``, or with ``--json`` the ``result``."""
+    as_json = options.form == "json"
+    text = json.dumps(result, indent=2, ensure_ascii=False) if as_json else text
+    sys.stdout.write(f"{text}\n")
 
 
 def require_another_file(path: Path, *read: Path, option: str) -> None:

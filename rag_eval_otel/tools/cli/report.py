@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from rag_eval_otel.arguments import count_up_to
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, check_page
+from rag_eval_otel.tools.cli.options import (
+    AS_JSON,
+    Options,
+    add_all,
+    print_result,
+    require_another_file,
+)
 from rag_eval_otel.tools.compare import compare_files
 from rag_eval_otel.tools.files import write_whole
 from rag_eval_otel.tools.report import Shown, collect_scores, comparison_page, scores_page
@@ -33,8 +39,6 @@ as OTLP JSON (.json or .jsonl), as a collector's file exporter writes them.
 Exit status: 0 written, 2 misuse.
 """
 _WORST, _MOST_WORST = 10, 1000
-
-
 _OPTIONS: Options = {
     "file FILE": ("the scores", {"type": Path}),
     "other B": ("compare FILE with B", {"type": Path, "nargs": "?"}),
@@ -66,18 +70,20 @@ _OPTIONS: Options = {
         "with B, any: compare also scores of other judges, metrics or prompts",
         {"choices": ("same", "any")},
     ),
+    **AS_JSON,
 }
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_all(parser, _OPTIONS)
-    parser.add_argument("--json", **AS_JSON)
+add_options = partial(add_all, options=_OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.output is not None:
-        for file in filter(None, (options.file, options.other)):
-            check_page(options.output, file, option="--output")
+    if (page := options.output) is not None:
+        if page.suffix.lower() not in {".html", ".htm"}:
+            msg = f"--output {page} must end in .html"
+            raise ConfigError(msg)
+        if page.is_dir():
+            msg = f"--output {page} is a folder; name a file"
+            raise ConfigError(msg)
+        require_another_file(page, *filter(None, (options.file, options.other)), option="--output")
     if options.other is not None:
         return _compare(options)
     if options.versions is not None or options.form == "json":
@@ -108,9 +114,7 @@ def _compare(options: argparse.Namespace) -> int:
         turns=options.worst,
         texts=options.texts or "on",
     )
-    as_json = options.form == "json"
-    text = json.dumps(comparison.to_dict(), indent=2) if as_json else repr(comparison)
-    sys.stdout.write(f"{text}\n")
+    print_result(options, comparison.to_dict(), repr(comparison))
     if options.output is not None:
         write_whole(options.output, comparison_page(comparison), option="--output")
     return 0
