@@ -1,14 +1,13 @@
-"""Kappa, Spearman, AUROC, shares and the corrected rate: values of peers, and laws."""
+"""Kappa, Spearman, AUROC, shares, the corrected rate and the threshold: peers, and laws."""
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest, mannwhitneyu, spearmanr
 
 from rag_eval_otel.tools.agreement import (
     MIN_YOUDEN,
@@ -17,42 +16,51 @@ from rag_eval_otel.tools.agreement import (
     auroc,
     confusion_of,
     corrected_rate,
+    fit_threshold,
     spearman,
     wilson,
 )
 
-PEERS = json.loads(Path(__file__).with_name("peers.json").read_text(encoding="utf-8"))
-NUMBERS = st.integers(-1000, 1000).map(lambda n: n / 8)
-
-
-def columns(pairs: list[tuple[Any, Any]], second: type = float) -> tuple[Any, Any]:
-    """Return the two columns of ``pairs`` as arrays."""
-    first, other = zip(*pairs, strict=True)
-    return np.array(first, dtype=float), np.array(other, dtype=second)
-
 
 def close(figure: Figure, expected: float | None) -> bool:
-    """Return True if ``figure`` is ``expected`` to 1e-12."""
     if expected is None or figure.value is None:
         return figure.value is expected
     return math.isclose(figure.value, expected, abs_tol=1e-12)
 
 
-@pytest.mark.parametrize("case", PEERS["ratings"])
-def test_spearman_is_that_of_scipy(case: dict[str, Any]) -> None:
+def counts(true_pass: int, false_pass: int, true_fail: int, false_fail: int) -> Confusion:
+    return Confusion(
+        true_pass=true_pass, false_pass=false_pass, true_fail=true_fail, false_fail=false_fail
+    )
+
+
+@pytest.mark.parametrize("levels", [2, 3, 5])
+@pytest.mark.parametrize("n", [7, 20, 100])
+def test_spearman_is_that_of_scipy(levels: int, n: int) -> None:
     """Equal ratings included; exchanging the ratings changes nothing."""
-    a, b = np.array(case["a"], dtype=float), np.array(case["b"], dtype=float)
-    assert close(spearman(a, b), case["spearman"])
-    assert close(spearman(b, a), case["spearman"])
+    draw = np.random.default_rng(20)
+    a = draw.integers(levels, size=n).astype(float)
+    b = np.clip(a + draw.integers(-1, 2, size=n), 0, levels - 1)
+    expected = float(spearmanr(a, b).statistic)
+    assert close(spearman(a, b), expected)
+    assert close(spearman(b, a), expected)
     assert close(spearman(a, a), 1.0)
 
 
-@pytest.mark.parametrize("case", PEERS["labelled"])
-def test_auroc_is_that_of_scikit_learn(case: dict[str, Any]) -> None:
-    """Equal scores included."""
-    scores, truths = np.array(case["scores"]), np.array(case["labels"], dtype=bool)
-    assert close(auroc(scores, truths), case["auroc"])
-    assert close(spearman(scores, truths.astype(float)), case["spearman"])
+@pytest.mark.parametrize("digits", [1, 6])
+@pytest.mark.parametrize("n", [7, 20, 100])
+def test_figures_of_labelled_scores_are_those_of_peers(digits: int, n: int) -> None:
+    """AUROC of scipy with equal scores, counts of numpy, and the best of all thresholds."""
+    draw = np.random.default_rng(n)
+    truths = np.arange(n) < n // 3 + 1
+    scores = np.clip(draw.normal(0.4 + 0.2 * truths, 0.25), 0, 1).round(digits)
+    above = mannwhitneyu(scores[truths], scores[~truths]).statistic
+    assert close(auroc(scores, truths), float(above) / (truths.sum() * (~truths).sum()))
+    confusion = confusion_of(scores >= 0.5, truths)
+    assert (confusion.passes, confusion.fails) == (truths.sum(), (~truths).sum())
+    assert close(confusion.accuracy, float(np.mean((scores >= 0.5) == truths)))
+    best = max(confusion_of(scores >= level, truths).youden for level in scores)
+    assert fit_threshold(scores, truths).youden.value == pytest.approx(best, abs=1e-12)
 
 
 @pytest.mark.parametrize(("shift", "area"), [(0.0, 0.5), (1.0, 0.760250), (2.0, 0.921350)])
@@ -74,10 +82,10 @@ RISING = np.array([0.1, 0.2, 0.3])
 @pytest.mark.parametrize(
     ("figure", "reason"),
     [
-        (Confusion(true_pass=0, false_pass=0, true_fail=0, false_fail=0).kappa, "no rows"),
-        (Confusion(true_pass=9, false_pass=0, true_fail=0, false_fail=0).kappa, "are pass"),
-        (Confusion(true_pass=9, false_pass=0, true_fail=0, false_fail=0).specificity, "fail"),
-        (Confusion(true_pass=0, false_pass=1, true_fail=5, false_fail=0).sensitivity, "pass"),
+        (counts(0, 0, 0, 0).kappa, "no rows"),
+        (counts(9, 0, 0, 0).kappa, "are pass"),
+        (counts(9, 0, 0, 0).specificity, "fail"),
+        (counts(0, 1, 5, 0).sensitivity, "pass"),
         (spearman(SAME[:1], SAME[:1]), "fewer than two rows"),
         (spearman(SAME, RISING), "scores are all the same"),
         (spearman(RISING, SAME), "labels are all the same"),
@@ -92,16 +100,13 @@ def test_degenerate_sample_gives_a_reason(figure: Figure, reason: str) -> None:
     assert reason in figure.reason
 
 
-# --- intervals ------------------------------------------------------------------------------------
-
-
 def test_kappa_and_its_standard_error_are_those_of_statsmodels() -> None:
     """Of statsmodels 0.15 for the same table; the interval is on Fisher's scale."""
     estimate, error = 0.6060684647302904, 0.0637226134880012
-    found = counts(126, 15, 39, 16).kappa
-    assert close(found, estimate)
-    assert found.interval is not None
-    widths = [math.atanh(bound) - math.atanh(estimate) for bound in found.interval]
+    kappa = counts(126, 15, 39, 16).kappa
+    assert close(kappa, estimate)
+    assert kappa.interval is not None
+    widths = [math.atanh(bound) - math.atanh(estimate) for bound in kappa.interval]
     half = 1.959963984540054 * error / (1 - estimate**2)
     assert widths == pytest.approx([-half, half])
 
@@ -112,7 +117,6 @@ def test_intervals_cover_the_true_correlation() -> None:
     draw = np.random.default_rng(0)
 
     def rated(n: int) -> tuple[Any, Any]:
-        """Return two ratings from 1 to 5 of ``n`` rows that have something in common."""
         common = draw.normal(size=n)
         first, second = (np.clip(np.round(3 + common + draw.normal(size=n)), 1, 5) for _ in "ab")
         return first, second
@@ -130,51 +134,21 @@ def test_perfect_agreement_and_few_rows_have_no_interval() -> None:
     assert spearman(a[:3], np.array([1.0, 3.0, 2.0])).interval is None
 
 
-# --- shares and rates -----------------------------------------------------------------------------
-
-COUNTS = st.integers(0, 60)
-CONFUSIONS = st.builds(
-    Confusion, true_pass=COUNTS, false_pass=COUNTS, true_fail=COUNTS, false_fail=COUNTS
-)
-
-
-@pytest.mark.parametrize("case", PEERS["labelled"])
-def test_confusion_is_that_of_scikit_learn(case: dict[str, Any]) -> None:
-    """Confusion, accuracy and kappa are scikit-learn's."""
-    found = confusion_of(np.array(case["scores"]) >= 0.5, np.array(case["labels"], dtype=bool))
-    [[true_fail, false_pass], [false_fail, true_pass]] = case["confusion"]
-    assert found == counts(true_pass, false_pass, true_fail, false_fail)
-    assert close(found.accuracy, case["accuracy"])
-    assert close(found.kappa, case["kappa"])
-
-
-@pytest.mark.parametrize("case", PEERS["wilson"])
-def test_wilson_interval_is_that_of_scipy(case: dict[str, Any]) -> None:
-    """The interval is scipy's."""
-    assert wilson(case["k"], case["n"]) == pytest.approx((case["low"], case["high"]), abs=1e-9)
+@pytest.mark.parametrize(("k", "n"), [(0, 5), (5, 5), (3, 9), (81, 100)])
+def test_wilson_interval_is_that_of_scipy(k: int, n: int) -> None:
+    """At both ends, too."""
+    expected = binomtest(k, n).proportion_ci(method="wilson")
+    assert wilson(k, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 # --- the corrected rate ---------------------------------------------------------------------------
 
-
-def counts(true_pass: int, false_pass: int, true_fail: int, false_fail: int) -> Confusion:
-    """Return a confusion from its counts."""
-    return Confusion(
-        true_pass=true_pass, false_pass=false_pass, true_fail=true_fail, false_fail=false_fail
-    )
-
-
 GOOD = counts(90, 30, 70, 10)  # sensitivity .9, specificity .7
+COUNTS = st.integers(0, 60)
 
 
-def test_corrected_rate_is_that_of_rogan_and_gladen() -> None:
-    """Sensitivity .9, specificity .7 and 60 % passed: (.6 + .7 - 1) / (.7 + .9 - 1)."""
-    found = corrected_rate(GOOD, passed=600, n=1000)
-    assert found.value == pytest.approx(0.5, abs=1e-12)
-
-
-def test_interval_of_the_corrected_rate_is_that_of_lee() -> None:
-    """Computed by hand from the published formula: rows added, centre shifted, delta method."""
+def test_corrected_rate_is_that_of_rogan_and_gladen_and_lee() -> None:
+    """(.6 + .7 - 1) / (.7 + .9 - 1); the interval is computed by the published formula."""
     z = 1.959963984540054
     n, m0, m1 = 1000 + z**2, 102, 102
     p, q0, q1 = (600 + z**2 / 2) / n, 71 / m0, 91 / m1
@@ -182,19 +156,21 @@ def test_interval_of_the_corrected_rate_is_that_of_lee() -> None:
     shift = 2 * z**2 * (-(1 - rate) * q0 * (1 - q0) / m0 + rate * q1 * (1 - q1) / m1)
     variance = p * (1 - p) / n + (1 - rate) ** 2 * q0 * (1 - q0) / m0 + rate**2 * q1 * (1 - q1) / m1
     half = z * math.sqrt(variance) / (q0 + q1 - 1)
-    found = corrected_rate(GOOD, passed=600, n=1000)
-    assert found.interval == pytest.approx((rate + shift - half, rate + shift + half), abs=1e-12)
+    corrected = corrected_rate(GOOD, passed=600, n=1000)
+    assert corrected.value == pytest.approx(0.5, abs=1e-12)
+    ends = (rate + shift - half, rate + shift + half)
+    assert corrected.interval == pytest.approx(ends, abs=1e-12)
 
 
-@given(CONFUSIONS, st.integers(0, 300), st.integers(0, 300))
+@given(st.builds(counts, COUNTS, COUNTS, COUNTS, COUNTS), st.integers(0, 300), st.integers(0, 300))
 def test_corrected_rate_is_a_rate_or_refused(confusion: Confusion, passed: int, rest: int) -> None:
     """For any counts, the rate and its interval lie in [0, 1], or there is a reason."""
-    found = corrected_rate(confusion, passed=passed, n=passed + rest)
-    if found.value is None:
-        assert found.reason
+    corrected = corrected_rate(confusion, passed=passed, n=passed + rest)
+    if corrected.value is None:
+        assert corrected.reason
     else:
-        low, high = found.interval or (1, 0)
-        assert 0 <= low <= found.value <= high <= 1
+        low, high = corrected.interval or (1, 0)
+        assert 0 <= low <= corrected.value <= high <= 1
         assert confusion.youden >= MIN_YOUDEN
 
 
@@ -202,31 +178,23 @@ def test_corrected_rate_is_a_rate_or_refused(confusion: Confusion, passed: int, 
     ("confusion", "n", "reason"),
     [
         (GOOD, 0, "no rows without a label"),
-        (
-            Confusion(true_pass=9, false_pass=0, true_fail=0, false_fail=1),
-            10,
-            "no row is labelled fail",
-        ),
-        (
-            Confusion(true_pass=0, false_pass=1, true_fail=9, false_fail=0),
-            10,
-            "no row is labelled pass",
-        ),
-        (Confusion(true_pass=59, false_pass=40, true_fail=60, false_fail=41), 10, "too weak"),
-        (Confusion(true_pass=10, false_pass=90, true_fail=10, false_fail=90), 10, "too weak"),
-        (Confusion(true_pass=2, false_pass=0, true_fail=1, false_fail=6), 10, "too few"),
+        (counts(9, 0, 0, 1), 10, "no row is labelled fail"),
+        (counts(0, 1, 9, 0), 10, "no row is labelled pass"),
+        (counts(59, 40, 60, 41), 10, "too weak"),
+        (counts(10, 90, 10, 90), 10, "too weak"),
+        (counts(2, 0, 1, 6), 10, "too few"),
     ],
 )
 def test_rate_that_cannot_be_corrected_is_refused(
     confusion: Confusion, n: int, reason: str
 ) -> None:
     """No rows, an empty class and a weak judge give a reason."""
-    found = corrected_rate(confusion, passed=n // 2, n=n)
-    assert found.value is None
-    assert reason in found.reason
+    corrected = corrected_rate(confusion, passed=n // 2, n=n)
+    assert corrected.value is None
+    assert reason in corrected.reason
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.5, 0.8])
+@pytest.mark.parametrize("rate", [0.05, 0.8])
 @pytest.mark.parametrize(("q0", "q1"), [(0.7, 0.9), (0.95, 0.8)])
 @pytest.mark.parametrize(("n", "labelled"), [(1000, 200), (150, 60)])
 def test_interval_covers_the_true_rate(
@@ -238,13 +206,78 @@ def test_interval_covers_the_true_rate(
     for _ in range(600):
         passes = int(draw.binomial(labelled - 20, 0.5)) + 10
         passed = int(draw.binomial(n, rate * q1 + (1 - rate) * (1 - q0)))
-        true_pass, true_fail = draw.binomial([passes, labelled - passes], [q1, q0])
-        false = (labelled - passes - int(true_fail), passes - int(true_pass))
-        found = corrected_rate(
-            counts(int(true_pass), false[0], int(true_fail), false[1]), passed=passed, n=n
-        )
-        low, high = found.interval or (1, 0)
-        refused += found.value is None
+        right, wrong = map(int, draw.binomial([passes, labelled - passes], [q1, q0]))
+        confusion = counts(right, labelled - passes - wrong, wrong, passes - right)
+        corrected = corrected_rate(confusion, passed=passed, n=n)
+        low, high = corrected.interval or (1, 0)
+        refused += corrected.value is None
         hits += low <= rate <= high
     assert hits >= 0.93 * (600 - refused)
     assert refused <= 3
+
+
+# --- the threshold that fits ----------------------------------------------------------------------
+
+SCORES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1), st.floats(-1e300, 1e300))
+
+
+def fitted(pairs: list[tuple[float, bool]]) -> Any:
+    return fit_threshold(
+        np.array([score for score, _ in pairs]), np.array([label for _, label in pairs], dtype=bool)
+    )
+
+
+@given(st.lists(st.tuples(SCORES, st.booleans()), max_size=30))
+def test_threshold_has_the_stated_youden(pairs: list[tuple[float, bool]]) -> None:
+    """On the rows it was chosen on."""
+    fit = fitted(pairs)
+    if fit.threshold.value is None:
+        assert fit.threshold.reason
+    else:
+        scores, truths = np.array(pairs, dtype=float).T
+        confusion = confusion_of(scores >= fit.threshold.value, truths > 0)
+        assert fit.youden.value == pytest.approx(confusion.youden, abs=1e-12)
+        assert fit.cross_validated.value is None or -1 <= fit.cross_validated.value <= 1
+
+
+@pytest.mark.parametrize(
+    ("pairs", "threshold"),
+    [
+        ([(0.1, False), (0.2, False), (0.6, True), (0.9, True)], 0.4),  # midway
+        ([(0.1, False), (0.3, True), (0.3, False), (0.7, True)], 0.5),  # the strictest of equals
+        ([(0.1, False), (0.5, True), (0.6, True)], 0.3),
+    ],
+)
+def test_threshold_lies_midway(pairs: list[tuple[float, bool]], threshold: float) -> None:
+    """Between two scores; a single row of a class prevents cross-validation."""
+    fit = fitted(pairs)
+    assert fit.threshold.value == pytest.approx(threshold)
+    assert (fit.cross_validated.reason == "a class has one row only") is (len(pairs) == 3)
+
+
+def test_youden_on_the_same_rows_is_too_optimistic() -> None:
+    """For random scores the best J is above 0, and the cross-validated one is not."""
+    draw = np.random.default_rng(3)
+    fits = [fit_threshold(draw.random(40), np.arange(40) < 20) for _ in range(40)]
+    same = [fit.youden.value for fit in fits if fit.youden.value is not None]
+    other = [fit.cross_validated.value for fit in fits if fit.cross_validated.value is not None]
+    assert sum(same) / len(same) > 0.15
+    assert abs(sum(other) / len(other)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        ([], "no rows"),
+        ([(0.5, True)], "all labels are pass"),
+        ([(0.5, False), (0.1, False)], "all labels are fail"),
+        ([(0.5, True), (0.5, False)], "no threshold is better"),
+        ([(0.1, True), (0.5, False)], "no threshold is better"),
+    ],
+)
+def test_useless_threshold_has_a_reason(pairs: list[tuple[float, bool]], reason: str) -> None:
+    """One class, equal scores or a reversed judge have none."""
+    fit = fitted(pairs)
+    assert fit.threshold.value is None
+    assert reason in fit.threshold.reason
+    assert fit.cross_validated.value is None

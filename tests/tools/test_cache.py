@@ -15,13 +15,11 @@ from rag_eval_otel.tools.dataset import DatasetResult, evaluate_dataset
 
 
 def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:
-    """Evaluate ``samples`` with a judge that says yes."""
     given = {"judge": judge(), "embedder": EMBEDDER, **options}
     return evaluate_dataset(samples, metrics or (Reads(),), **given)
 
 
 def broken_at(count: int) -> Callable[[Task[Any]], object]:
-    """Answer ``count`` times, then no more."""
     answers = iter([{"passing": True, "reason": "so it is"}] * count)
     return lambda task: next(answers, JudgeTransportError("scripted"))
 

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from openai_server import HttpReply, ScriptedOpenAI
-from rag_eval_otel.errors import ConfigError, UnparsableReplyError
+from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.metrics.groundedness import sentences_of
-from rag_eval_otel.prices import Price, Prices, load_prices
+from rag_eval_otel.prices import Prices
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.calibrate import Case, built_in_cases, check_judge
 from rag_eval_otel.tools.cli import main
-from rag_eval_otel.types import Usage
 from support import names_asked, text_asked
 
 CASES = built_in_cases()
@@ -29,24 +28,20 @@ Opinion = Callable[[Case], Case]
 
 
 def right(case: Case) -> Case:
-    """Give the true verdicts of a case."""
     return case
 
 
 def agreeing(case: Case) -> Case:
-    """Give the verdicts supported, relevant and answered for any case."""
     return replace(case, verdicts=(1,) * len(case.verdicts), relevance=2)
 
 
 def wrong(case: Case) -> Case:
-    """Give the opposite of the true verdicts."""
     verdict = 0 if set(case.verdicts) == {1} else 1
     relevance = 0 if relevance_of(case) else 2
     return replace(case, verdicts=(verdict,) * len(case.verdicts), relevance=relevance)
 
 
 def relevance_of(case: Case) -> int | None:
-    """Return the relevance of a case, or of the case with the same contexts."""
     same = (c for c in CASES if c.sample.contexts == case.sample.contexts)
     return next(c.relevance for c in same if c.relevance is not None)
 
@@ -55,7 +50,6 @@ def relevance_of(case: Case) -> int | None:
 
 
 def shown_in(body: Mapping[str, Any]) -> Shown:
-    """Return the texts of a request, by name."""
     parts = re.split(r"^\[\w+ (\w+)(?: \d+)?\]$", text_asked(body), flags=re.MULTILINE)
     shown: dict[str, list[str]] = {}
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
@@ -65,12 +59,10 @@ def shown_in(body: Mapping[str, Any]) -> Shown:
 
 @cache
 def sentences(text: str) -> tuple[str, ...]:
-    """Return the sentences of a text, read once."""
     return tuple(sentences_of(text))
 
 
 def cases_of(shown: Shown) -> list[Case]:
-    """Return the cases that a request may be about."""
     found = list(CASES)
     if "contexts" in shown:
         found = [c for c in found if list(c.sample.context_texts) == shown["contexts"]]
@@ -81,7 +73,6 @@ def cases_of(shown: Shown) -> list[Case]:
 
 
 def said(name: str, case: Case) -> object:
-    """Return the reply of one who takes the case for ``case``."""
     levels = {"all": 2, "some": 1, "none": 0, "no claim": 0}
     return {
         "reverse_question": {"question": ["Q?", "R?", "S?"], "noncommittal": 0},
@@ -94,7 +85,6 @@ def said(name: str, case: Case) -> object:
 
 
 def judged(body: Mapping[str, Any], opinion: Opinion) -> dict[str, object]:
-    """Answer a request with an opinion on its case."""
     case = opinion(cases_of(shown_in(body))[0])
     replies = {name: said(re.sub(r"_\d$", "", name), case) for name in names_asked(body)}
     if "reverse_question" in replies:
@@ -106,7 +96,6 @@ def judged(body: Mapping[str, Any], opinion: Opinion) -> dict[str, object]:
 def run(
     capsys: pytest.CaptureFixture[str], reply: Callable[[dict[str, Any]], object], *arguments: str
 ) -> tuple[int, str]:
-    """Run the command against a server; return its status and what it printed."""
     with (
         ScriptedOpenAI(reply, answered_model="gpt-4o-mini-2024-07-18") as server,
         pytest.MonkeyPatch.context() as patch,
@@ -118,7 +107,6 @@ def run(
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set a key, and use the offline embedder."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
 
 
@@ -239,48 +227,3 @@ def test_bound_outside_0_to_1_is_refused(bound: str) -> None:
     with pytest.raises(SystemExit) as refused:
         main(["calibrate", "--built-in", "--bound", bound])
     assert refused.value.code == 2
-
-
-# --- prices ---------------------------------------------------------------------------------------
-
-
-def test_cached_tokens_have_their_own_price() -> None:
-    """Cached prompt tokens are cheaper, reply tokens the most expensive."""
-    usage = Usage(prompt_tokens=1_000_000, cached_tokens=600_000, completion_tokens=100_000)
-    assert Price(input=1, cached_input=0.1, output=4).of(usage) == pytest.approx(0.4 + 0.06 + 0.4)
-    assert Price(input=1, output=4).of(usage) == pytest.approx(1.4)
-    dated = Prices(models={"m": Price(input=1, output=4)})
-    assert dated.cost("m-2025-01-31", usage) == pytest.approx(1.4)
-    assert Prices().cost("m", usage) is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "nonsense",
-        "[]",
-        "{}",
-        '{"models": {"m": {}}}',
-        '{"models": {"m": {"input": "1", "output": 1}}}',
-        '{"models": {"m": {"input": -1, "output": 1}}}',
-        '{"models": {"m": {"input": NaN, "output": 1}}}',
-        '{"models": {"m": {"input": 1, "output": 1, "per_day": 1}}}',
-        '{"models": {"m": 5}}',
-    ],
-)
-def test_broken_price_table_is_refused(tmp_path: Any, text: str) -> None:
-    """The error comes before any request, with the expected form."""
-    file = tmp_path / "prices.json"
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"prices\.json must be JSON, \{\"models\""):
-        load_prices(file)
-
-
-def test_custom_price_table_replaces_list_prices(tmp_path: Any) -> None:
-    """Its currency is used too."""
-    file = tmp_path / "prices.json"
-    told = {"currency": "EUR", "models": {"my-model": {"input": 0.2, "output": 0.8}}}
-    file.write_text(json.dumps(told), encoding="utf-8")
-    prices = load_prices(file)
-    assert (prices.currency, prices.price_of("gpt-4o")) == ("EUR", None)
-    assert prices.price_of("vllm/my-model") == Price(input=0.2, output=0.8)

@@ -34,18 +34,15 @@ MAIN = "import sys; from rag_eval_otel.tools.cli import main; sys.exit(main())"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Return a file with forty rows."""
     return write(tmp_path / "data.jsonl", asked_rows(40))
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write ``rows`` as JSON Lines."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of an output."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -147,7 +144,6 @@ def test_rows_are_sent_as_traces(data: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def collected(tmp_path: Path) -> Path:
-    """Return a file with two rows that name their spans, as `rag-eval-otel collect` writes them."""
     ids = {"trace_id": f"{0xA:032x}", "span_id": f"{0xB:016x}"}
     return write(tmp_path / "collected.jsonl", [{**row, **ids} for row in asked_rows(2)])
 
@@ -193,14 +189,12 @@ def test_configured_backends_need_no_spans(
 
 
 def yes(body: dict[str, Any]) -> object:
-    """Say yes to all that is asked."""
     said = {"passing": True, "reason": "so it is"}
     names = names_asked(body)
     return said if "passing" in names else dict.fromkeys(names, said)
 
 
 def command(data: Path, server: ScriptedOpenAI, *arguments: str) -> list[str]:
-    """Return the arguments that put one question a row to ``server``, and name its address."""
     os.environ["OPENAI_BASE_URL"] = server.base_url
     return [
         *("evaluate", str(data), "--metrics", "context_agreement", "--judge", "openai/gpt-x"),
@@ -210,7 +204,6 @@ def command(data: Path, server: ScriptedOpenAI, *arguments: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set a key, which opens nothing, and no retries."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     monkeypatch.setenv("OPENAI_BASE_URL", "")  # restored after the test
     monkeypatch.setitem(OpenAIJudge.__init__.__kwdefaults__, "retries", 0)
@@ -266,14 +259,12 @@ class Stalling:
     """Answers some requests, then lets all others wait until it is told to go on."""
 
     def __init__(self, answers: int) -> None:
-        """Answer so many."""
         self.stalled = threading.Event()
         self.go_on = threading.Event()
         self._left = answers
         self._lock = threading.Lock()
 
     def __call__(self, body: dict[str, Any]) -> object:
-        """Answer, or wait."""
         with self._lock:
             self._left -= 1
             waits = self._left < 0
@@ -284,10 +275,6 @@ class Stalling:
 
 
 def ended_by(sign: signal.Signals, arguments: list[str], stalling: Stalling) -> tuple[int, str]:
-    """Start the command in a process of its own, and signal it when its judge has stalled.
-
-    Return its exit status and what it wrote to stderr.
-    """
     with subprocess.Popen(
         [sys.executable, "-c", MAIN, *arguments],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -323,7 +310,6 @@ SPENT = ("tokens", "cost", "currency", "usage")
 
 
 def without_cost(value: Any) -> Any:
-    """Return the cells of a score file, or of one row, without tokens and money."""
     if isinstance(value, Path):
         return [without_cost(record.cells) for record in source_of(value).records()]
     if not isinstance(value, Mapping):

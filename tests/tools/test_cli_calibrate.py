@@ -15,7 +15,6 @@ LABELS = [1, 0, 1, 0, 1, 0]
 
 
 def rows(**texts: Any) -> list[dict[str, Any]]:
-    """Return rows as `evaluate --output` writes them, with labels of people."""
     return [
         {
             "row": i,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.tools.cli import main
+from score_files import event, jsonl, span
 
 
 def scores(*parts: tuple[int, float], seed: int = 0) -> list[float]:
-    """Return scores of 0 or 1: for each part a number of scores and their mean."""
     dice = random.Random(seed)
     return [float(dice.random() < mean) for count, mean in parts for _ in range(count)]
 
@@ -24,14 +24,7 @@ FALLS = scores((1000, 0.9), (400, 0.4))
 STAYS = scores((1400, 0.9))
 
 
-def jsonl(path: Path, rows: Iterable[Any]) -> Path:
-    """Write ``rows`` as JSON Lines."""
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def found(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[Any]]:
-    """Return the exit status and the printed JSON."""
     status = main(["drift", *map(str, arguments), "--json"])
     return status, json.loads(capsys.readouterr().out)
 
@@ -65,42 +58,14 @@ def test_rows_are_read_in_any_form(
     assert len(alarm["worst"]) == 5
 
 
-def attribute(key: str, **value: Any) -> dict[str, Any]:
-    """Return an attribute as OTLP JSON."""
-    return {"key": key, "value": value}
-
-
-RESOURCE = {"attributes": [attribute("service.name", stringValue="shop")]}
-
-
 def span_request(at: int, value: float) -> dict[str, Any]:
-    """Return an export request with one scored span."""
-    span = {
-        "traceId": f"{at:032x}",
-        "endTimeUnixNano": str(1_700_000_000_000_000_000 + at * 10**9),
-        "attributes": [
-            attribute("rag.evaluation.faithfulness.score", doubleValue=value),
-            attribute("rag.evaluation.faithfulness.version", stringValue="v1"),
-        ],
-    }
-    return {"resourceSpans": [{"resource": RESOURCE, "scopeSpans": [{"spans": [span]}]}]}
+    return span(at, faithfulness__score=value, faithfulness__version="v1")
 
 
 def log_request(at: int, value: float | None) -> dict[str, Any]:
-    """Return an export request with one evaluation event."""
-    attributes = [
-        attribute("gen_ai.evaluation.name", stringValue="faithfulness"),
-        attribute("rag.evaluation.version", stringValue="v1"),
-    ]
-    if value is not None:
-        attributes.append(attribute("gen_ai.evaluation.score.value", doubleValue=value))
-    record = {
-        "eventName": "gen_ai.evaluation.result",
-        "traceId": f"{at:032x}",
-        "observedTimeUnixNano": 1_700_000_000_000_000_000 + at * 10**9,
-        "attributes": attributes,
-    }
-    return {"resourceLogs": [{"resource": RESOURCE, "scopeLogs": [{"logRecords": [record]}]}]}
+    score = {} if value is None else {"gen_ai__evaluation__score__value": value}
+    names = {"gen_ai__evaluation__name": "faithfulness", "rag__evaluation__version": "v1"}
+    return event(at, **names, **score)
 
 
 @pytest.mark.parametrize("request_of", [span_request, log_request])

@@ -21,7 +21,6 @@ Write = Callable[[str, int], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Return a function that writes a data set of 20 rows, the first ``right`` of them right."""
 
     def make(name: str, right: int) -> Path:
         path = tmp_path / name
@@ -36,7 +35,6 @@ def write(tmp_path: Path) -> Write:
 
 
 def status(path: Path, *options: str) -> int:
-    """Return the exit status of ``evaluate`` with metrics that need no judge."""
     return main(["evaluate", str(path), *MEASURED, *options])
 
 

@@ -13,7 +13,6 @@ ROW = {"question": "When?", "contexts": ["In 1879."], "answer": "In 1879.", "sco
 
 
 def status_of(command: list[str]) -> int:
-    """Return the exit status of the command, also if its options do not parse."""
     try:
         return main(command)
     except SystemExit as end:
@@ -22,7 +21,6 @@ def status_of(command: list[str]) -> int:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
-    """Return the path of a file with one scored row."""
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROW), encoding="utf-8")
     return str(path)
@@ -53,64 +51,6 @@ def test_evaluate_refuses_a_wrong_budget(
     """A budget of a run is a whole number."""
     assert status_of(["evaluate", rows, "--judge", "lexical", f"{option}={value}"]) == 2
     assert f"{option}: must be a whole number, 0 or more" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("5 dollars/day", "a currency of three capitals"),
-        ("5 USD/week", "periods: minute, hour, day"),
-        ("-5 USD/day", "such as '5 USD/day"),
-        ("nan USD/day", "such as '5 USD/day"),
-        ("5 USD", "such as '5 USD/day"),
-        ("0 USD/day", "a number above 0"),
-        ("1.5 requests/day", "a whole number above 0"),
-        ("1,000 requests/day", "write a number without a comma"),
-        ("5 USD/day, 3 EUR/hour", "prices are in one currency, so use it"),
-        ("5 USD/day, 3 USD/day", "keep one of them"),
-    ],
-)
-def test_a_wrong_budget_in_the_environment_is_refused(
-    rows: str,
-    given: str,
-    told: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The error names the variable, and has an example of each unit and period."""
-    monkeypatch.setenv("RAG_EVAL_BUDGET", given)
-    assert status_of(["evaluate", rows, "--judge", "lexical"]) == 2
-    shown = capsys.readouterr().err
-    assert "RAG_EVAL_BUDGET" in shown
-    assert told in shown
-
-
-@pytest.mark.parametrize(
-    ("variables", "told"),
-    [
-        ({"REDIS": "redis://x"}, "no effect without a budget, such as"),
-        ({"SAMPLE_RATE": "nan"}, "between 0 and 1"),
-        ({"SAMPLE_RATE": "-0.1"}, "between 0 and 1"),
-        ({"SAMPLE_RATE": "10%"}, "between 0 and 1"),
-        ({"SAMPLE_RATE": "none.json"}, "none.json"),
-        ({"CASCADE": "lexicl"}, "did you mean"),
-        ({"MAX_TEXT_CHARS": "-5"}, "a whole number at least 100"),
-    ],
-)
-def test_wrong_sampling_in_the_environment_is_refused(
-    rows: str,
-    variables: dict[str, str],
-    told: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Each option has an error with its range, and one for a combination without effect."""
-    for name, value in variables.items():
-        monkeypatch.setenv(f"RAG_EVAL_{name}", value)
-    assert status_of(["evaluate", rows, "--judge", "lexical"]) == 2
-    shown = capsys.readouterr().err
-    assert f"RAG_EVAL_{next(iter(variables))}" in shown
-    assert told in shown
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ RECORDINGS = sorted((Path(__file__).parents[3] / "shared" / "recordings").glob("
 
 
 def otlp_span(span: ExportedSpan) -> dict[str, Any]:
-    """Return a recorded span as in OTLP JSON."""
     found: dict[str, Any] = {
         "traceId": f"{span.trace_id:032x}",
         "spanId": f"{span.span_id:016x}",
@@ -61,7 +60,6 @@ def otlp_span(span: ExportedSpan) -> dict[str, Any]:
 
 
 def otlp_logs(span: ExportedSpan) -> list[dict[str, Any]]:
-    """Return the log records of a recorded span as in OTLP JSON."""
     return [
         {
             "traceId": f"{span.trace_id:032x}",
@@ -75,7 +73,6 @@ def otlp_logs(span: ExportedSpan) -> list[dict[str, Any]]:
 
 
 def messages(spans: Iterable[ExportedSpan], service: str = "shop") -> list[dict[str, Any]]:
-    """Return one export request for each span, and one for its log records."""
     resource = {"attributes": as_attributes({"service.name": service})}
     found: list[dict[str, Any]] = []
     for span in spans:
@@ -90,7 +87,6 @@ def messages(spans: Iterable[ExportedSpan], service: str = "shop") -> list[dict[
 
 
 def told(samples: Iterable[object]) -> Counter[object]:
-    """Return what was found, without an order."""
     return Counter(
         (one.question, tuple(passage.text for passage in one.contexts), one.answer)
         if isinstance(one, Sample)
@@ -100,12 +96,10 @@ def told(samples: Iterable[object]) -> Counter[object]:
 
 
 def limit_of(recording: Recording) -> int | None:
-    """Return the length to which the values of the recording were cut."""
     return next((span.value_limit for span in recording.spans), None)
 
 
 def collected(found: Iterable[Mapping[str, Any]], **chosen: Any) -> list[CollectedTurn]:
-    """Return the turns in these messages."""
     return list(collect(found, Selection(**chosen), Collected()))
 
 
@@ -137,7 +131,6 @@ ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "I
 def turn_spans(
     trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000, page: str = PAGE
 ) -> list[ExportedSpan]:
-    """Return the spans of one turn as OpenInference records them."""
     prompt = {
         "llm.input_messages.0.message.role": "user",
         "llm.input_messages.0.message.content": f"{page}\n{ASKED}",
@@ -181,12 +174,10 @@ def _span(
 
 
 def lines(found: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return messages as JSON Lines."""
     return b"".join(json.dumps(one).encode() + b"\n" for one in found)
 
 
 def as_protobuf(found: Iterable[Mapping[str, Any]]) -> list[bytes]:
-    """Return messages as protobuf."""
     requests = []
     for message in json.loads(json.dumps(list(found))):
         for span in _all(message, "resourceSpans", "scopeSpans", "spans"):
@@ -206,7 +197,6 @@ def _all(message: Mapping[str, Any], *names: str) -> Iterator[dict[str, Any]]:
 
 
 def framed(requests: Iterable[bytes]) -> bytes:
-    """Return requests as the file exporter of a collector writes them."""
     return b"".join(len(one).to_bytes(4, "big") + one for one in requests)
 
 
@@ -277,15 +267,6 @@ def test_spans_that_are_not_valid_are_refused(changed: dict[str, object]) -> Non
     message["resourceSpans"][0]["scopeSpans"][0]["spans"][0] |= changed
     with pytest.raises(ConfigError, match="is not valid OTLP"):
         collected([message])
-
-
-def test_spans_of_one_trace_in_several_files(tmp_path: Path) -> None:
-    """The order of files and spans does not matter."""
-    found = messages(turn_spans())
-    paths = [tmp_path / f"{i}.json" for i in range(len(found))]
-    for path, message in zip(paths, reversed(found), strict=True):
-        path.write_bytes(lines([message]))
-    assert len(collected(messages_in(paths))) == 1
 
 
 # --- the choice -----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import statistics
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.compare import compare_files
 from rag_eval_otel.tools.stats import t_quantile
 from score_files import jsonl, span
+from tools.test_report import parsed
 
 HOSTILE = "</title><script>document.title='owned'</script>\x1b[2J"
 
 
 def scored(index: int, value: float | None, **cells: Any) -> dict[str, Any]:
-    """Return a row as ``evaluate`` writes it, with the question ``Question <index>?``."""
     score: dict[str, Any] = {"value": value, "status": "ok", "version": "1"}
     if value is None:
         score |= {"status": "undefined", "reason": "no_claims"}
@@ -36,7 +35,6 @@ def scored(index: int, value: float | None, **cells: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """Return two files: of 40 rows ten fall, five rise, one loses its score, and one is new."""
     a, b = [], []
     for i in range(40):
         value = 0.9 if i < 10 else 0.4
@@ -50,7 +48,6 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """Return what ``report`` prints."""
     assert main(["report", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
@@ -100,37 +97,11 @@ def test_json_has_the_differences_and_the_turns(
     assert set(plain["metrics"]["faithfulness"]["worse"][0]) == {"a", "b", "row_a", "row_b"}
 
 
-class Balanced(HTMLParser):
-    """Checks that each element is closed, and keeps tags and texts."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.open: list[str] = []
-        self.text = ""
-        self.feed(page)
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element that was opened."""
-        self.tags.append(tag)
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        """Close the element that was opened last."""
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        """Add a text."""
-        self.text += f"{data} "
-
-
 def test_the_page_shows_both_runs(files: tuple[Path, Path], tmp_path: Path) -> None:
     """Three drawings for each metric, and tables of turns with the answers of both runs."""
     page = tmp_path / "compare.html"
     assert main(["report", *map(str, files), "--output", str(page)]) == 0
-    found = Balanced(page.read_text(encoding="utf-8"))
+    found = parsed(page.read_text(encoding="utf-8"))
     assert found.tags.count("svg") == 3
     for text in ("Old 9.", "New 9.", "because 0.31", "row 31 (A: row 9)", "[-0.193, -0.010]"):
         assert text in found.text
@@ -146,7 +117,7 @@ def test_hostile_texts_control_neither_page_nor_terminal(
     two = jsonl(tmp_path / "b.jsonl", [scored(i, 0.1, question=HOSTILE) for i in range(3)])
     page = tmp_path / "compare.html"
     assert "\x1b" not in printed(capsys, one, two, "--output", page)
-    found = Balanced(page.read_text(encoding="utf-8"))
+    found = parsed(page.read_text(encoding="utf-8"))
     assert found.tags.count("script") == 1
     assert "\x1b" not in found.text
 
@@ -225,4 +196,4 @@ def test_a_metric_without_any_score_is_shown(
     out = printed(capsys, a, b, "--output", page)
     assert re.search(r"faithfulness +0.900 +- +- +- +0 +0 +0 +3/3 +-", out)
     assert "rows with a score only in A: 3, only in B: 0" in out
-    assert Balanced(page.read_text(encoding="utf-8")).tags.count("svg") == 3
+    assert parsed(page.read_text(encoding="utf-8")).tags.count("svg") == 3

@@ -35,7 +35,6 @@ from rag_eval_otel.types import Replies, Usage
 
 
 def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:
-    """Evaluate ``samples`` with a judge that says yes."""
     given = {"judge": judge(), "embedder": EMBEDDER, **options}
     return evaluate_dataset(samples, metrics or (Reads(),), **given)
 
@@ -111,11 +110,9 @@ class Wordy:
     model = "wordy"
 
     def __init__(self) -> None:
-        """Nothing asked yet."""
         self.asked = 0
 
     async def reply(self, tasks: Any) -> Replies:
-        """Say yes."""
         self.asked += 1
         parts = tuple(task.reply.model_validate({"passing": True}) for task in tasks)
         usage = Usage(judge_requests=2, prompt_tokens=7, completion_tokens=3)
@@ -140,13 +137,11 @@ class Gate:
     model = "gate"
 
     def __init__(self, opens_at: int) -> None:
-        """Open when ``opens_at`` requests wait."""
         self.waiting = self.most = 0
         self._opens_at = opens_at
         self._open = asyncio.Event()
 
     async def reply(self, tasks: Any) -> Replies:
-        """Wait, then say yes."""
         self.waiting += 1
         self.most = max(self.most, self.waiting)
         if self.waiting == self._opens_at:
@@ -225,7 +220,6 @@ class Terminal(io.StringIO):
     """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
-        """Return True."""
         return True
 
 
@@ -306,7 +300,6 @@ def test_judge_requests_are_not_traced() -> None:
 
 
 def result_of(*answers: object, **options: Any) -> DatasetResult:
-    """Return the result of evaluating rows with these answers."""
     return evaluated(numbers(*answers), Reads(**options))
 
 

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from openai_server import HttpReply, LoopbackServer
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.demo import TURNS, run_demo
 
 
 def run_json(**options: Any) -> tuple[int, dict[str, Any]]:
-    """Run the demo and return its exit status and what it printed."""
     written: list[str] = []
     status = run_demo(form="json", options=options, write=written.append)
     return status, json.loads("".join(written))
@@ -73,21 +71,6 @@ def test_export_that_fails_is_not_called_an_export(monkeypatch: pytest.MonkeyPat
     assert "Also exported" not in text
     assert f"Not exported: traces to {gone.http_endpoint}/v1/traces" in text
     assert "Start the collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT" in text
-
-
-@pytest.mark.slow
-def test_failure_after_the_test_export_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint that accepts the test, and refuses what follows, is named with the failures."""
-    answers = iter([HttpReply(), HttpReply(), HttpReply()])
-    server = LoopbackServer(lambda *_: next(answers, HttpReply(status=400)))
-    server.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    written: list[str] = []
-    assert run_demo(form="text", options={}, write=written.append) == 0
-    server.stop()
-    assert "Also exported" not in "".join(written)
-    assert "Not exported: traces (1 exports failed)" in "".join(written)
 
 
 def test_missing_scores_fail_the_demo() -> None:

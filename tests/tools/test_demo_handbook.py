@@ -33,7 +33,6 @@ class Retrieved(BaseCallbackHandler):
 
 @cache
 def ask(question: str) -> tuple[str, tuple[Passage, ...]]:
-    """Put ``question`` to the app; return the answer and the passages it was given."""
     retrieved = Retrieved()
     answer = build_app().invoke(question, {"callbacks": [retrieved]})
     found = (Passage(text=one.page_content, id=one.id) for one in retrieved.documents)
@@ -42,21 +41,18 @@ def ask(question: str) -> tuple[str, tuple[Passage, ...]]:
 
 @cache
 def scores_of(turn: Turn) -> Evaluation:
-    """Return the offline scores of ``turn`` in the real app."""
     answer, contexts = ask(turn.question)
     sample = Sample(question=turn.question, answer=answer, contexts=contexts)
     return asyncio.run(aevaluate(sample, judge=LexicalJudge(), embedder=HashingEmbedder()))
 
 
 def value(turn: Turn, name: str) -> float:
-    """Return the score ``name`` of ``turn``, which must have one."""
     score = scores_of(turn)[name]
     assert score.value is not None, score
     return score.value
 
 
 def only(defect: str) -> Turn:
-    """Return the one turn with ``defect``."""
     (turn,) = (turn for turn in TURNS if turn.defect == defect)
     return turn
 

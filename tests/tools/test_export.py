@@ -34,14 +34,12 @@ __all__ = ["acme"]  # a fixture
 def exported(
     rows: object, targets: Targets, *, metrics: Sequence[Metric] = (Reads(),), **options: Any
 ) -> Exported:
-    """Score ``rows`` and export them."""
     measurement = Measurement(metrics=tuple(metrics), judge=judge(), embedder=EMBEDDER)
     run = Run(measurement=measurement, progress="off", **options)
     return asyncio.run(export(open_dataset(rows), run, targets))
 
 
 def read_back(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     text = path.read_text(encoding="utf-8")
@@ -92,7 +90,6 @@ def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return an OTLP receiver that the environment names as endpoint."""
     with OtlpReceiver() as receiving:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiving.http_endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")

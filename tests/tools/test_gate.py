@@ -56,7 +56,6 @@ def test_a_run_that_is_nowhere_lower_passes(values: list[float]) -> None:
 
 
 def paired(here: Sequence[float | None], there: Sequence[float | None]) -> Pairs:
-    """Return the pairs of these scores."""
     return Pairs(
         name="m",
         pairs=[
@@ -106,7 +105,6 @@ def test_the_drop_that_is_found_grows_with_the_spread() -> None:
 
 
 def row(index: int, value: float | None, label: Label | None = "pass", **fields: Any) -> Row:
-    """Return a row with one score."""
     status = "undefined" if value is None else "ok"
     fields = {"status": status, "reason": "no_claims" if value is None else None, **fields}
     score = Score(name="m", value=value, label=label, version="1", **fields)
@@ -115,7 +113,6 @@ def row(index: int, value: float | None, label: Label | None = "pass", **fields:
 
 
 def checked(gate: Gate, rows: Sequence[Row]) -> tuple[GateResult, Totals]:
-    """Return the result of ``gate`` on ``rows`` and their summary."""
     check, summary = GateCheck(gate, {"m": (0, 1)}), Summary(["m"])
     for one in rows:
         summary.add(one.evaluation)
@@ -125,7 +122,6 @@ def checked(gate: Gate, rows: Sequence[Row]) -> tuple[GateResult, Totals]:
 
 
 def baseline(path: Path, values: Sequence[float | None], **fields: Any) -> Path:
-    """Write a score file with these values, as `evaluate` does."""
     return jsonl(path, [row(i, value, **fields).to_dict() for i, value in enumerate(values)])
 
 

@@ -13,12 +13,10 @@ from rag_eval_otel.types import Evaluation, Sample, Score
 
 
 def read(*rows: dict[str, Any], metric: str | None = None) -> dict[str, list[Observation]]:
-    """Return the observations in ``rows``."""
     return observations(((f"row {n}", row) for n, row in enumerate(rows)), metric=metric)
 
 
 def seen(score: float | None, label: float | None, status: Any = "ok") -> Observation:
-    """Return an observation."""
     return Observation(score=score, label=label, status=status)
 
 
@@ -69,7 +67,6 @@ def test_score_without_a_number_has_a_status(row: dict[str, Any], observation: A
 
 
 def evaluated() -> Row:
-    """Return a row as `evaluate_dataset` makes it: one metric measured, one failed."""
     scores = (
         Score(name="faithfulness", value=0.8, label="pass"),
         Score(name="correctness", status="error", reason="timeout"),

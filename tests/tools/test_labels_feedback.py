@@ -21,12 +21,10 @@ from score_files import exported, jsonl
 
 
 def trace(number: int) -> str:
-    """Return the id of a trace."""
     return f"{number:032x}"
 
 
 def scored(number: int, value: float) -> dict[str, Any]:
-    """Return a row with the score of the turn ``number``."""
     ids = {"trace_id": trace(number), "span_id": f"{number:016x}"}
     return {**ids, "metric": "faithfulness", "score": value}
 
@@ -34,7 +32,6 @@ def scored(number: int, value: float) -> dict[str, Any]:
 def calibrated(
     capsys: pytest.CaptureFixture[str], scores: Path, feedback: Path, *options: str
 ) -> dict[str, Any]:
-    """Return the figures of the first metric."""
     assert main(["calibrate", str(scores), "--feedback", str(feedback), "--json", *options]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)[0]
     return found
@@ -82,14 +79,12 @@ def test_feedback_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def row(number: int, *scores: Score, **more: Any) -> Row:
-    """Return the scores of the turn ``number``."""
     turn = f"{trace(number)}/{number:016x}"
     evaluation = Evaluation(scores=scores, **more)
     return Row(index=number, evaluation=evaluation, trace=trace(number), turn=turn)
 
 
 def feedback(number: int, score: object, name: str = "user") -> FeedbackRow:
-    """Return feedback on the trace ``number``."""
     return FeedbackRow(score=score, trace=trace(number), name=name, place=f"row {number}")
 
 

@@ -28,23 +28,19 @@ EXPECTED = [Sample(**row) for row in ROWS]
 
 
 def samples(data: object, **columns: str) -> list[Sample]:
-    """Return all samples of ``data``."""
     return list(open_dataset(data, columns).samples())
 
 
 def one(**cells: Any) -> Sample:
-    """Return the sample of a row with these cells."""
     (sample,) = samples([cells])
     return sample
 
 
 def write_jsonl(path: Path) -> None:
-    """Write `ROWS`, a blank line between."""
     path.write_text("\n\n".join(json.dumps(row) for row in ROWS) + "\n", encoding="utf-8")
 
 
 def write_csv(path: Path) -> None:
-    """Write `ROWS` with their contexts as JSON."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["question", "contexts", "answer"])
         writer.writeheader()
@@ -52,7 +48,6 @@ def write_csv(path: Path) -> None:
 
 
 def write_parquet(path: Path) -> None:
-    """Write `ROWS` with their contexts as lists."""
     pq.write_table(pa.Table.from_pylist(ROWS), path)
 
 
@@ -63,7 +58,6 @@ class IterableRows:
     """An iterable that can be read again, as a Hugging Face dataset."""
 
     def __iter__(self) -> Any:
-        """Yield the rows."""
         return iter(ROWS)
 
 
@@ -265,7 +259,6 @@ def test_file_in_another_encoding_is_an_error(tmp_path: Path) -> None:
 
 
 def needs_met(dataset: Dataset, *names: str) -> bool:
-    """Check the needs of the metrics with these names."""
     check_needs([METRICS[name]() for name in names], dataset)
     return True
 

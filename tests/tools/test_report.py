@@ -48,36 +48,30 @@ class ParsedPage(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the element and its attributes."""
         self.tags.append(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
         if tag not in self.void:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Close the element that was opened last, which must be this one."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Note a text that is to be read."""
         if self.open[-1:] != ["script"]:
             self.words.append(data)
 
     @property
     def text(self) -> str:
-        """All that is to be read, with single spaces."""
         return " ".join("".join(self.words).split())
 
 
 def parsed(page: str) -> ParsedPage:
-    """Return the parsed ``page``, all of whose elements must be closed."""
     found = ParsedPage(page)
     assert found.open == []
     return found
 
 
 def evaluated(path: Path) -> Path:
-    """Write a file as `evaluate` does: three metrics, two versions, drift, two missing scores."""
     rows = []
     for i, value in enumerate(falling(1500, at=1200)):
         graded = round(4 * value)
@@ -142,7 +136,6 @@ TURN = {
 
 
 def turns(path: Path) -> Path:
-    """Write a file of turns with texts and ids."""
     return jsonl(path, [{**TURN, "score": i / 10, "time": 1.8e9 + i} for i in range(9)])
 
 
@@ -218,7 +211,6 @@ def test_page_is_self_contained(tmp_path: Path) -> None:
 
 
 def hostile(form: str, path: Path) -> Path:
-    """Write a file with markup in every text."""
     leaves = dict.fromkeys(("reason", "explanation", "version"), HOSTILE)
     if form == "jsonl":
         scores = {HOSTILE: {"value": 0.5, **leaves}, "b": {"status": "error", **leaves}}
@@ -260,7 +252,6 @@ def test_unprintable_characters_are_replaced(tmp_path: Path) -> None:
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance of ``#rrggbb``, as WCAG 2 defines it."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -292,17 +283,6 @@ def test_drawings_are_accessible(tmp_path: Path) -> None:
     assert 'lang="en"' in page
 
 
-@pytest.mark.slow
-def test_drawings_of_many_scores_are_thinned_out(tmp_path: Path) -> None:
-    """The figures are of all scores."""
-    rows = [{"score": value} for value in falling(6000, at=6000)]
-    page = page_of(jsonl(tmp_path / "scores.jsonl", rows))
-    assert page.count("<circle") <= 400
-    assert len(page) < 150_000
-    assert "of 6,000 scores" in page
-    assert "was learned from the first 2,000 scores" in page
-
-
 # --- live traces ----------------------------------------------------------------------------------
 
 
@@ -321,22 +301,6 @@ def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
 
     assert "overload" in found.text
     assert "trace 0000" in found.text
-
-
-def test_score_on_span_and_event_counts_once(tmp_path: Path) -> None:
-    """An event without a score on a span counts too."""
-    told: dict[str, Any] = {
-        "gen_ai__evaluation__name": "f",
-        "gen_ai__evaluation__score__value": 0.5,
-    }
-    requests = [span(1, f__score=0.5), event(1, **told), event(2, **told)]
-    failed = event(3, gen_ai__evaluation__name="f", error__type="timeout")
-    late = span(4, f__reason="timeout", g__reason="no_claims")
-    found = parsed(page_of(jsonl(tmp_path / "a.jsonl", [*requests, failed, late])))
-    assert "of 2 scores" in found.text
-    assert "None of 1 evaluations gave a score" in found.text
-    assert "1 error: timeout" in found.text
-    assert "1 undefined: no_claims" in found.text
 
 
 def test_page_size_is_bounded(tmp_path: Path) -> None:
@@ -375,15 +339,6 @@ def test_unusable_output_is_refused(
     file = tmp_path / "a.html" if output == "a.html" else path
     assert main(["report", str(file), "-o", str(tmp_path / output)]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_metric_without_scores_has_its_reasons(tmp_path: Path) -> None:
-    """Where no evaluation gave any, the page has the reasons."""
-    rows = [row(i, f={"status": "undefined", "reason": "no_claims"}) for i in range(3)]
-    rows += [row(3, f={"value": float("nan")}), row(4, f=dict.fromkeys(["value"]))]
-    text = parsed(page_of(jsonl(tmp_path / "a.jsonl", rows))).text
-    assert "None of 5 evaluations gave a score" in text
-    assert "3 undefined: no_claims, 2 undefined: no reason told" in text
 
 
 def test_single_row_makes_a_page(tmp_path: Path) -> None:
@@ -436,7 +391,6 @@ def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -
 
 
 def line(values: list[float]) -> Line:
-    """Return a line of ``values``, one a row."""
     numbers = np.array(values, np.float64)
     at = np.arange(len(values), dtype=np.float64)
     return Line(version="v", at=at, values=numbers, units=numbers)
@@ -448,11 +402,6 @@ def test_every_score_is_in_a_bin(values: list[float]) -> None:
     counts = bin_counts([*values, 0.0, 1.0], (0.0, 1.0))
     assert sum(counts) == len(values) + 2
     assert counts[0] and counts[-1]  # noqa: PT018  # both ends
-
-
-def test_score_on_a_bound_is_in_the_bin_above() -> None:
-    """Also if the bound is not an exact binary fraction."""
-    assert bin_counts([0.05 * i for i in range(20)], (0.0, 1.0)) == [1] * 20
 
 
 def test_running_mean_is_over_its_window() -> None:
@@ -495,7 +444,6 @@ PAID, OFFLINE = "faithfulness/1/fused/paid", "faithfulness/1/fused/lexical.4"
 
 
 def cascade(turns: int = 600, *, rate: float = 0.2) -> list[dict[str, Any]]:
-    """Return the rows of a cascade: offline scores of all turns, and those of a sample."""
     rng = np.random.default_rng(4)
     rows = []
     for turn in range(turns):
@@ -509,7 +457,6 @@ def cascade(turns: int = 600, *, rate: float = 0.2) -> list[dict[str, Any]]:
 
 
 def estimated(path: Path) -> Estimate | None:
-    """Return the estimated mean of the one series in the file."""
     (series,) = collect_scores(read_scores(path)).series.values()
     return series.estimated()
 

@@ -30,32 +30,50 @@ TARGETS = st.builds(
 )
 
 
-def groups_of(target: Target) -> list[list[dict[str, Any]]]:
-    """Return the groups of rules for ``target``, each in the order of the file."""
-    return [group["rules"] for group in yaml.safe_load(render(target))["groups"]]
-
-
 def rules_of(target: Target) -> list[dict[str, Any]]:
-    """Return all rules for ``target`` in the order of the file."""
-    return [rule for rules in groups_of(target) for rule in rules]
-
-
-def alerts_of(target: Target, name: str) -> list[dict[str, Any]]:
-    """Return the alerts called ``name``."""
-    return [rule for rule in rules_of(target) if rule.get("alert") == name]
+    groups = yaml.safe_load(render(target))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 @pytest.mark.slow
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
-def test_the_evidence_is_an_e_value(target: Target) -> None:
-    """With as many bad answers as allowed, the mean likelihood ratio of an answer is 1."""
-    found = [r for r in rules_of(target) if r.get("record") == "rag_evaluation:bad_log10_evalue"]
-    assert len(found) == len(TIMES) * (len(WINDOWS) - 1)
-    for rule in found:
+def test_rules_follow_the_target(target: Target) -> None:
+    """With as many bad answers as allowed, the mean likelihood ratio of an answer is 1.
+
+    The threshold of the page is log10 of ``every``, and burn rates can be reached. Alerts on scores
+    name metric, service and traces. A rule reads only earlier records of its group.
+    """
+    rules = rules_of(target)
+    evidence = [r for r in rules if r.get("record") == "rag_evaluation:bad_log10_evalue"]
+    assert len(evidence) == len(TIMES) * (len(WINDOWS) - 1)
+    for rule in evidence:
         if_bad, if_good = map(float, re.findall(r"\* (-?[0-9.]+)", rule["expr"]))
         expected = target.allowed * 10**if_bad + (1 - target.allowed) * 10**if_good
         assert expected == pytest.approx(1, abs=1e-4)
+    (page,) = [rule for rule in rules if rule.get("alert") == "RagAnswersGoBad"]
+    threshold = float(page["expr"].rpartition(">")[2])
+    assert 10**threshold == pytest.approx(target.every, rel=0.01)
+    assert page["labels"]["severity"] == "page"
+    tiers = [rule for rule in rules if rule.get("alert") == "RagBadAnswerBurn"]
+    ratios = [float(tier["expr"].split(">")[1].split()[0]) for tier in tiers]
+    assert len(tiers) == 4
+    assert sorted(ratios, reverse=True) == ratios
+    assert all(ratio <= 0.5 for ratio in ratios)
+    assert max(ratios) >= min(14.4 * target.allowed, 0.5) - 1e-6
+    for alert in [page, *tiers, *(r for r in rules if r.get("alert") == "RagScoreDrift")]:
+        notes = alert["annotations"]
+        assert "$labels.gen_ai_evaluation_name" in notes["summary"]
+        assert "$labels.service_name" in notes["summary"]
+        assert "$labels.service_name | urlquery" in notes["traces"]
+    every = Counter(rule.get("record") for rule in rules)
+    for group in yaml.safe_load(render(target))["groups"]:
+        before: Counter[str | None] = Counter()
+        for rule in group["rules"]:
+            text = json.dumps({**rule, "record": None})
+            for name in set(re.findall(r"rag_evaluation:[\w:]+", text)):
+                assert before[name] == every[name] > 0, (name, rule)
+            before[rule.get("record")] += 1
 
 
 def test_each_alert_says_what_to_do() -> None:
@@ -69,62 +87,6 @@ def test_each_alert_says_what_to_do() -> None:
     listed = (ROOT / "docs" / "alerting.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in listed.splitlines() if line.startswith("| `Rag")]
     assert {alert["alert"] for alert in alerts} == set(re.findall(r"`(Rag\w+)`", "".join(rows)))
-
-
-@pytest.mark.slow
-@settings(max_examples=10)  # YAML is slow to read
-@given(TARGETS)
-def test_the_threshold_of_the_page_is_the_logarithm_of_every(target: Target) -> None:
-    """The evidence of the alert is log10 of the scores for one false alarm."""
-    (alert,) = alerts_of(target, "RagAnswersGoBad")
-    threshold = float(alert["expr"].rpartition(">")[2])
-    assert 10**threshold == pytest.approx(target.every, rel=0.01)
-    assert alert["labels"]["severity"] == "page"
-
-
-@pytest.mark.slow
-@settings(max_examples=10)  # YAML is slow to read
-@given(TARGETS)
-def test_every_burn_rate_can_be_reached(target: Target) -> None:
-    """No alert needs more than half of the answers to be bad."""
-    tiers = alerts_of(target, "RagBadAnswerBurn")
-    ratios = [float(tier["expr"].split(">")[1].split()[0]) for tier in tiers]
-    assert len(tiers) == 4
-    assert sorted(ratios, reverse=True) == ratios
-    assert all(ratio <= 0.5 for ratio in ratios)
-    assert max(ratios) >= min(14.4 * target.allowed, 0.5) - 1e-6
-
-
-@pytest.mark.slow
-@settings(max_examples=10)  # YAML is slow to read
-@given(TARGETS)
-def test_alerts_name_metric_service_and_traces(target: Target) -> None:
-    """Alerts about scores name the metric and the service, and link to the turns."""
-    for name in ("RagAnswersGoBad", "RagBadAnswerBurn", "RagScoreDrift"):
-        for alert in alerts_of(target, name):
-            told = alert["annotations"]
-            assert "$labels.gen_ai_evaluation_name" in told["summary"]
-            assert "$labels.service_name" in told["summary"]
-            assert "$labels.service_name | urlquery" in told["traces"]
-
-
-def records_read_by(rule: dict[str, Any]) -> set[str]:
-    """Return the records that ``rule`` reads in its expression or its annotations."""
-    return set(re.findall(r"rag_evaluation:[\w:]+", json.dumps({**rule, "record": None})))
-
-
-@pytest.mark.slow
-@settings(max_examples=10)  # YAML is slow to read
-@given(TARGETS)
-def test_a_rule_reads_only_earlier_records_of_its_group(target: Target) -> None:
-    """The rules are correct in any order, and at any time, in which Prometheus runs the groups."""
-    every = Counter(rule.get("record") for rule in rules_of(target))
-    for rules in groups_of(target):
-        before: Counter[str | None] = Counter()
-        for rule in rules:
-            for name in records_read_by(rule):
-                assert before[name] == every[name] > 0, (name, rule)
-            before[rule.get("record")] += 1
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ TARGET = Target(slo=0.9, every=EVERY)
 
 
 def records() -> list[tuple[int, float, float, float]]:
-    """Return the window in minutes and the three numbers of each evidence record."""
     groups = yaml.safe_load(render(TARGET))["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     found = []
@@ -30,10 +29,6 @@ def records() -> list[tuple[int, float, float, float]]:
 
 
 def first_alarms(share: float, scores: int, per_minute: int) -> NDArray[np.float64]:
-    """Return the number of scores until the page of each service, ``inf`` if there is none.
-
-    A random ``share`` of the scores is bad; the rules run every minute.
-    """
     rng = np.random.default_rng(20)
     steps = scores // per_minute
     bad = np.cumsum(rng.binomial(per_minute, share, (RUNS, steps)), axis=1)

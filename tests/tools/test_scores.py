@@ -33,12 +33,10 @@ EVALUATED = Row(
 
 
 def rows_of(path: Path, **options: Any) -> list[Row]:
-    """Return the rows in the file at ``path``."""
     return [record for record in read_scores(path, **options) if isinstance(record, Row)]
 
 
 def written(suffix: str, folder: Path) -> Path:
-    """Write `EVALUATED` in the form of ``suffix``."""
     path = folder / f"scores{suffix}"
     flat = EVALUATED.to_flat()
     assert list(flat) == list(flat_columns(["faithfulness", "correctness", "mrr"]))

@@ -25,7 +25,6 @@ from rag_eval_otel.tools.stats import (
     mean_interval,
     score_interval,
     t_quantile,
-    unit_interval,
 )
 from rag_eval_otel.types import Evaluation, Score
 
@@ -33,7 +32,6 @@ T_975 = {1: 12.7062047364, 2: 4.3026527297, 9: 2.2621571628, 30: 2.0422724563, 2
 
 
 def result_on(*answers: object, **options: Any) -> DatasetResult:
-    """Return the result of evaluating rows with these answers."""
     metrics = [Reads(**options)]
     return evaluate_dataset(numbers(*answers), metrics, judge=judge(), embedder=EMBEDDER)
 
@@ -128,7 +126,6 @@ NAN = math.nan
 def sampled(
     scores: list[float], probabilities: list[float], offline: list[float] | None = None
 ) -> Sampled:
-    """Return turns from lists."""
     return Sampled(
         scores=np.array(scores),
         probabilities=np.array(probabilities),
@@ -138,7 +135,6 @@ def sampled(
 
 
 def month(seed: int, *, turns: int = 4000, bias: float = 0.0, gain: float = 1.0) -> Sampled:
-    """Return a sample in which low offline scores are chosen four times as often."""
     rng = np.random.default_rng(seed)
     scores = rng.beta(4, 1.5, turns)
     offline = np.clip(gain * (scores + rng.normal(0, 0.12, turns)) + bias, 0, 1)
@@ -153,12 +149,10 @@ def month(seed: int, *, turns: int = 4000, bias: float = 0.0, gain: float = 1.0)
 
 
 def alone(sampled: Sampled) -> Sampled:
-    """Return the turns without their offline scores."""
     return replace(sampled, offline=np.full(len(sampled.scores), NAN))
 
 
 def width(mean: Estimate) -> float:
-    """Return the width of the interval of an estimate."""
     low, high = mean.interval or (NAN, NAN)
     return high - low
 
@@ -229,13 +223,6 @@ def test_turns_of_one_trace_count_together() -> None:
         clusters=np.repeat(np.arange(30), 10),
     )
     assert width(estimate(tenfold)) == pytest.approx(width(estimate(once)), rel=0.06)
-
-
-def test_the_interval_is_wilsons_for_yes_and_no() -> None:
-    """For 8 of 10, Wilson's interval is .490 to .943."""
-    assert unit_interval(0.8, 0.016, quantile=1.96, effective=10) == pytest.approx(
-        (0.490, 0.943), abs=0.001
-    )
 
 
 def test_without_scipy_there_are_means_and_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ Answer = Callable[[dict[str, Any]], object]
 
 
 def rows(number: int) -> list[dict[str, Any]]:
-    """Return rows that differ."""
     return [
         {
             "question": f"Who founded number {i}?",
@@ -36,7 +35,6 @@ def rows(number: int) -> list[dict[str, Any]]:
 
 
 def evaluated(base_url: str, number: int, **options: Any) -> DatasetResult:
-    """Evaluate rows with a judge at ``base_url``."""
     timeout = options.pop("judge_timeout", 30.0)
     judge = OpenAIJudge("m", base_url=base_url, api_key=KEY, timeout=timeout)
     given: dict[str, Any] = {"judge": judge, "embedder": HashingEmbedder(), **options}

@@ -18,7 +18,6 @@ from tools.test_collect import TOLD, turn_spans
 
 
 def phoenix_span(span: ExportedSpan) -> dict[str, Any]:
-    """Return a recorded span as the client of Phoenix does: no scope, times as text."""
     assert span.end is not None
     return {
         "id": "U3BhbjoxMTA=",
@@ -37,7 +36,6 @@ def phoenix_span(span: ExportedSpan) -> dict[str, Any]:
 
 @pytest.fixture
 def phoenix(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Stand in for the client of Phoenix: what is in the list is returned, or raised."""
     answers: list[object] = []
 
     class Spans:
@@ -71,7 +69,6 @@ def test_spans_of_phoenix_give_the_turns(tmp_path: Path, phoenix: list[object]) 
 
 
 def refused(status: int) -> httpx.HTTPStatusError:
-    """Return the error of the client after a response with this status."""
     request = httpx.Request("GET", "http://phoenix.example/v1/projects/shop/spans")
     return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status))
 
