@@ -103,25 +103,17 @@ def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[Score
         yield None
         return
     with _cache_errors(path):
-        database = _connect(path)
+        database = sqlite3.connect(path)
     with closing(database):
+        with _cache_errors(path):
+            (mark,) = database.execute("PRAGMA application_id").fetchone()
+            (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if tables and mark != _OURS:
+                msg = "it is the database of another program"
+                raise sqlite3.DatabaseError(msg)
+            for statement in _SETTINGS:
+                database.execute(statement)
         yield ScoreCache(path, database, measurement=measurement)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path)
-    try:
-        (mark,) = database.execute("PRAGMA application_id").fetchone()
-        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables and mark != _OURS:
-            msg = "it is the database of another program"
-            raise sqlite3.DatabaseError(msg)
-        for statement in _SETTINGS:
-            database.execute(statement)
-    except sqlite3.Error:
-        database.close()
-        raise
-    return database
 
 
 @contextmanager

@@ -292,11 +292,11 @@ def outcomes(case: Case, evaluation: Evaluation) -> Iterator[tuple[str, bool]]:
     yield "evasion", evasive is not None and (evasive >= 0.5) == is_refusal  # noqa: PLR2004  # half
 
 
-def _is_relevant(task: str, about: str) -> bool:
-    if task == "evasion":
-        return about == "refusals"
-    empty = {"contexts without content", "injected instructions"}
-    return task != "context relevance" or about in empty
+_ABOUT = {
+    "evasion": {"refusals"},
+    "context relevance": {"contexts without content", "injected instructions"},
+}
+"""The subjects to which the replies of a task belong, if not to all."""
 
 
 class _TimedJudge:
@@ -399,7 +399,11 @@ async def check_judge(
         for case, evaluation in zip(asked, evaluations, strict=True)
         for task, is_right in outcomes(case, evaluation)
     ]
-    relevant = [(case, right) for case, task, right in replies if _is_relevant(task, case.about)]
+    relevant = [
+        (case, right)
+        for case, task, right in replies
+        if task not in _ABOUT or case.about in _ABOUT[task]
+    ]
     failed = Counter(s.reason or "" for e in evaluations for s in e.scores if s.status == "error")
     return Check(
         form=form,

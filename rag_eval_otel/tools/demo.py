@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -141,123 +141,65 @@ def build_app(
 
 Form = Literal["text", "json"]
 
-_SCORE_SECONDS = 120.0  # seconds; a judge over the network may be slow
+_SCORE_SECONDS = 120.0  # a judge over the network may be slow
 _TEST_SECONDS = 5.0  # the time limit of a test export
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 _LEXICAL = """\
 The judge is lexical: it compares words, offline and without a model. It shows that the set-up works
-and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --judge openai/MODEL
-"""
+and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --judge openai/MODEL"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownTurn:
-    """One question of the demo and the exported spans of its trace, the root span first."""
-
-    turn: Turn
-    spans: Sequence[ReadableSpan]
-
-    @property
-    def root(self) -> ReadableSpan:
-        """The root span of the trace, which has the scores as attributes."""
-        return self.spans[0]
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        """The attributes of the root span."""
-        return self.root.attributes or {}
-
-    def leaf(self, metric: str, leaf: str) -> Any:
-        """Return the attribute ``leaf`` of the score of ``metric``; None if it has none."""
-        return self.attributes.get(semconv.metric_attribute(metric, leaf))
-
-    def to_dict(self) -> dict[str, Any]:
-        scores = {name: self.leaf(name, semconv.LEAF_SCORE) for name in _METRICS}
-        return {
-            "question": self.turn.question,
-            "answer": self.turn.answer,
-            "defect": self.turn.defect,
-            "trace_id": f"{self.root.context.trace_id:032x}",
-            "span_id": f"{self.root.context.span_id:016x}",
-            "status": self.attributes.get(semconv.EVALUATION_STATUS),
-            "label": self.attributes.get(semconv.EVALUATION_LABEL),
-            "scores": {name: value for name, value in scores.items() if value is not None},
-            "spans": [span.name for span in self.spans],
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What the demo exported: its questions with their traces, and some counts."""
-
-    turns: Sequence[ShownTurn]
-    spans: int
-    counted: Mapping[str, int]
-    judge: str
-    elsewhere: Sequence[str] = ()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether exactly one scored trace was exported for every question."""
-        scored = [t for t in self.turns if t.attributes.get(semconv.EVALUATION_STATUS) == "scored"]
-        return len(scored) == len(self.turns) == len(TURNS)
-
-
-def shown_turns(exported: Iterable[ReadableSpan]) -> list[ShownTurn]:
-    """Return the ``exported`` traces, each with its question: the first has the first trace."""
-    traces: dict[int, list[ReadableSpan]] = {}
-    for span in sorted(exported, key=lambda span: (span.start_time or 0, span.parent is not None)):
-        traces.setdefault(span.context.trace_id, []).append(span)
-    roots = [spans for spans in traces.values() if spans[0].parent is None]
-    return [ShownTurn(turn=turn, spans=spans) for turn, spans in zip(TURNS, roots, strict=False)]
-
-
-def as_json(shown: Shown) -> str:
-    document: dict[str, Any] = {
-        "judge": shown.judge,
-        "turns": [turn.to_dict() for turn in shown.turns],
-        "totals": {"spans": shown.spans, "turns_by_outcome": shown.counted},
-        "elsewhere": shown.elsewhere,
+def _described(turn: Turn, spans: Sequence[ReadableSpan]) -> dict[str, Any]:
+    """Return a question, its answer, and the spans of its trace with the scores of the root."""
+    root, attributes = spans[0], spans[0].attributes or {}
+    leaves = (semconv.LEAF_SCORE, semconv.LEAF_LABEL, semconv.LEAF_REASON)
+    return {
+        **asdict(turn),
+        "trace_id": f"{root.context.trace_id:032x}",
+        "span_id": f"{root.context.span_id:016x}",
+        "status": attributes.get(semconv.EVALUATION_STATUS),
+        "label": attributes.get(semconv.EVALUATION_LABEL),
+        "scores": {
+            name: {leaf: attributes.get(semconv.metric_attribute(name, leaf)) for leaf in leaves}
+            for name in _METRICS
+        },
+        "spans": [{"name": span.name, "milliseconds": _milliseconds(span)} for span in spans],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_text(shown: Shown) -> str:
-    """Return each trace as a tree of spans with its scores, and the totals below."""
-    blocks = ["\n".join(_tree(turn)) for turn in shown.turns]
-    return "\n\n".join([*blocks, "\n".join(_totals(shown))]) + "\n"
+def _milliseconds(span: ReadableSpan) -> float:
+    return round(((span.end_time or 0) - (span.start_time or 0)) / 1e6, 1)
 
 
-def _tree(shown: ShownTurn) -> Iterator[str]:
-    root, defect = shown.root, shown.turn.defect.replace("_", " ")
-    yield f"Q  {shown.turn.question}"
-    yield f"A  {shown.turn.answer}" + ("" if defect == "none" else f"   <- {defect}")
-    yield f"trace {root.context.trace_id:032x}"
-    yield f"{root.name}  {_milliseconds(root)}  {shown.attributes.get(semconv.EVALUATION_STATUS)}"
+def _tree(turn: Mapping[str, Any]) -> str:
+    root, *children = (f"{each['name']}  {each['milliseconds']} ms" for each in turn["spans"])
+    defect = "" if turn["defect"] == "none" else f"   <- {turn['defect'].replace('_', ' ')}"
+    lines = [
+        f"Q  {turn['question']}",
+        f"A  {turn['answer']}{defect}",
+        f"trace {turn['trace_id']}",
+        f"{root}  {turn['status']}",
+    ]
+    for name, score in turn["scores"].items():
+        value = "   -" if score["score"] is None else f"{score['score']:4.2f}"
+        remark = f"  ({score['reason']})" if score["reason"] else ""
+        lines.append(f"│    {name:<22} {value}  {score['label'] or '-'}{remark}")
+    lines += [f"{'└' if i == len(children) else '├'}─ {c}" for i, c in enumerate(children, 1)]
+    return "\n".join(lines)
+
+
+def _totals(document: Mapping[str, Any]) -> Iterator[str]:
+    turns, totals = document["turns"], document["totals"]
+    outcomes = ", ".join(f"{n} {name}" for name, n in sorted(totals["turns_by_outcome"].items()))
+    yield f"{len(turns)} turns ({outcomes}), {totals['spans']} spans"
     for name in _METRICS:
-        score, label, reason = (shown.leaf(name, leaf) for leaf in ("score", "label", "reason"))
-        value = "   -" if score is None else f"{score:4.2f}"
-        remark = f"  ({reason})" if reason else ""
-        yield f"│    {name:<22} {value}  {label or '-'}{remark}"
-    for i, child in enumerate(shown.spans[1:], start=2):
-        yield f"{'└' if i == len(shown.spans) else '├'}─ {child.name}  {_milliseconds(child)}"
-
-
-def _milliseconds(span: ReadableSpan) -> str:
-    return f"{((span.end_time or 0) - (span.start_time or 0)) / 1e6:.1f} ms"
-
-
-def _totals(shown: Shown) -> Iterator[str]:
-    outcomes = ", ".join(f"{count} {name}" for name, count in sorted(shown.counted.items()))
-    yield f"{len(shown.turns)} turns ({outcomes}), {shown.spans} spans"
-    for name in _METRICS:
-        scores = [turn.leaf(name, semconv.LEAF_SCORE) for turn in shown.turns]
+        scores = [turn["scores"][name]["score"] for turn in turns]
         if values := [score for score in scores if score is not None]:
             mean = f"mean {sum(values) / len(values):.2f}"
             yield f"  {name:<22} {mean}  lowest {min(values):.2f}  of {len(values)}"
-    yield from shown.elsewhere
-    if shown.judge == "lexical":
-        yield _LEXICAL.rstrip()
+    yield from document["elsewhere"]
+    if document["judge"] == "lexical":
+        yield _LEXICAL
 
 
 def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], object]) -> int:
@@ -285,18 +227,26 @@ def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], o
         app.invoke(turn.question, config={"callbacks": [handle.callback]})
     handle.shutdown(_SCORE_SECONDS)
     providers.shutdown()
-    spans, counts = exporter.get_finished_spans(), Counter[str]()
+    counts = Counter[str]()
     for name, number in handle.stats.turns.items():
         counts[name.split()[0]] += number  # "unscored no_claims" is an outcome and its reason
-    shown = Shown(
-        turns=shown_turns(spans),
-        spans=len(spans),
-        counted=counts,
-        judge=config.judge if isinstance(config.judge, str) else type(config.judge).__name__,
-        elsewhere=[*_elsewhere(answers)],
-    )
-    write(as_json(shown) if form == "json" else as_text(shown))
-    return 0 if shown.is_complete else 1
+    traces: dict[int, list[ReadableSpan]] = {}
+    spans = exporter.get_finished_spans()
+    for span in sorted(spans, key=lambda span: (span.start_time or 0, span.parent is not None)):
+        traces.setdefault(span.context.trace_id, []).append(span)
+    whole = [spans for spans in traces.values() if spans[0].parent is None]
+    turns = [_described(turn, spans) for turn, spans in zip(TURNS, whole, strict=False)]
+    judge = config.judge if isinstance(config.judge, str) else type(config.judge).__name__
+    document: dict[str, Any] = {
+        "judge": judge,
+        "turns": turns,
+        "totals": {"spans": len(spans), "turns_by_outcome": counts},
+        "elsewhere": [*_elsewhere(answers)],
+    }
+    text = "\n\n".join([*map(_tree, turns), "\n".join(_totals(document))])
+    write(f"{json.dumps(document, indent=2, ensure_ascii=False) if form == 'json' else text}\n")
+    scored = [turn for turn in turns if turn["status"] == "scored"]
+    return 0 if len(scored) == len(turns) == len(TURNS) else 1
 
 
 def _test_exports() -> Sequence[Answer]:

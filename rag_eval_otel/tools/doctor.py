@@ -179,7 +179,6 @@ _SERVICES: Final[Mapping[Signal, str]] = {
     "metrics": "metrics.v1.MetricsService",
     "logs": "logs.v1.LogsService",
 }
-_HTTP: Final = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
 _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 
@@ -348,15 +347,6 @@ def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
     return Answer(endpoint=endpoint, verdict=verdict, text=text.replace("\n", " ")[:_MAX_TEXT])
 
 
-_ERRORS: Final[Sequence[tuple[type[Exception], Verdict]]] = (
-    (ConnectionRefusedError, "refused"),
-    (socket.gaierror, "unknown_host"),
-    (TimeoutError, "timeout"),
-    (ssl.SSLError, "tls"),
-    (ConnectionError, "protocol"),  # closed by the server
-    (FileNotFoundError, "tls"),  # a certificate file is missing
-    (ValueError, "address"),
-)
 _STATUSES: Final[Mapping[int, Verdict]] = {
     400: "ok",  # some servers refuse a request without content
     401: "key",
@@ -372,16 +362,21 @@ _CODES: Final[Mapping[str, Verdict]] = {
     "UNIMPLEMENTED": "path",
     "DEADLINE_EXCEEDED": "timeout",
 }
-_DETAILS: Final[Sequence[tuple[str, Verdict]]] = (
-    ("connection refused", "refused"),
-    ("resol", "unknown_host"),
-    ("http/2", "protocol"),
-    ("http1", "protocol"),
-    ("socket closed", "protocol"),
-    ("handshak", "tls"),
-    ("ssl", "tls"),
-    ("certificate", "tls"),
+_ERRORS: Final[Sequence[tuple[type[Exception], Verdict]]] = (
+    (ConnectionRefusedError, "refused"),
+    (socket.gaierror, "unknown_host"),
+    (TimeoutError, "timeout"),
+    (ssl.SSLError, "tls"),
+    (ConnectionError, "protocol"),  # closed by the server
+    (FileNotFoundError, "tls"),  # a certificate file is missing
+    (ValueError, "address"),
 )
+_DETAILS: Final[Mapping[str, Verdict]] = {
+    "connection refused": "refused",
+    "resol": "unknown_host",
+    **dict.fromkeys(("http/2", "http1", "socket closed"), "protocol"),
+    **dict.fromkeys(("handshak", "ssl", "certificate"), "tls"),
+}
 """Verdicts by words in the details that gRPC gives on a failed connection."""
 
 
@@ -408,26 +403,25 @@ def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
 def _export_over_grpc(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]:
     method = f"/opentelemetry.proto.collector.{_SERVICES[endpoint.signal]}/Export"
     try:
-        with _channel(endpoint) as channel:
+        if endpoint.is_secure:
+            names = (endpoint.certificate, *reversed(endpoint.client))
+            contents = [None if name is None else Path(name).read_bytes() for name in names]
+            tls = grpc.ssl_channel_credentials(*contents)
+            opened = grpc.secure_channel(endpoint.server, tls)
+        else:
+            opened = grpc.insecure_channel(endpoint.server)
+        with opened as channel:
             export = channel.unary_unary(method)
             export(b"", timeout=timeout, metadata=tuple(endpoint.headers.items()))
     except grpc.RpcError as error:
         code, details = error.code().name, error.details() or ""
-        found = [_CODES[code]] if code in _CODES else []
-        found += [verdict for words, verdict in _DETAILS if words in details.lower()]
         if answers_http(endpoint.url, timeout=timeout):
-            return "protocol", f"the server speaks HTTP; {_HTTP}"
-        last = details.rpartition("last error: ")[2]
-        return next(iter(found), "error"), f"{code}: {last}"
+            advice = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+            return "protocol", f"the server speaks HTTP; {advice}"
+        known = (verdict for words, verdict in _DETAILS.items() if words in details.lower())
+        text = f"{code}: {details.rpartition('last error: ')[2]}"
+        return _CODES[code] if code in _CODES else next(known, "error"), text
     return "ok", "OK"
-
-
-def _channel(endpoint: Endpoint) -> Any:
-    if not endpoint.is_secure:
-        return grpc.insecure_channel(endpoint.server)
-    files = (endpoint.certificate, *reversed(endpoint.client))
-    contents = [None if name is None else Path(name).read_bytes() for name in files]
-    return grpc.secure_channel(endpoint.server, grpc.ssl_channel_credentials(*contents))
 
 
 # --- settings -------------------------------------------------------------------------------------
