@@ -37,8 +37,7 @@ def __getattr__(name: str) -> Any:
         content = vars(import_module(f"{__name__}.{module}"))
         if name in content:
             return content[name]
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

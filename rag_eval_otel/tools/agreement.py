@@ -125,8 +125,6 @@ def wilson(successes: int, n: int) -> Interval:
     return low if successes else 0.0, high if successes < n else 1.0
 
 
-# --- rates ----------------------------------------------------------------------------------------
-
 MIN_YOUDEN = 0.2
 """The lowest ``sensitivity + specificity - 1`` at which `corrected_rate` returns a rate."""
 
@@ -177,8 +175,6 @@ def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
     low, high = clip(centre - half), clip(centre + half)
     return Figure(value=value, interval=(min(low, value), max(high, value)))
 
-
-# --- the order of the scores ----------------------------------------------------------------------
 
 _STEPS = 60  # steps of bisection: the error is 2**-60 of the unit interval
 
@@ -250,8 +246,6 @@ def _edge(outside: float, inside: float, is_far: Callable[[float], bool]) -> flo
         outside, inside = (middle, inside) if is_far(middle) else (outside, middle)
     return outside
 
-
-# --- the threshold that fits ----------------------------------------------------------------------
 
 _FOLDS = 5
 _REPEATS = 10

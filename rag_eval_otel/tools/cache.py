@@ -109,8 +109,7 @@ def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[Score
             (mark,) = database.execute("PRAGMA application_id").fetchone()
             (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if tables and mark != _OURS:
-                msg = "it is the database of another program"
-                raise sqlite3.DatabaseError(msg)
+                raise sqlite3.DatabaseError("it is the database of another program")
             for statement in _SETTINGS:
                 database.execute(statement)
         yield ScoreCache(path, database, measurement=measurement)
@@ -122,8 +121,7 @@ def _cache_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError) as error:
-        msg = (
+        raise ConfigError(
             f"{path} cannot be used as a cache: {error}."
             " Remove it to start anew, or name another file"
-        )
-        raise ConfigError(msg) from error
+        ) from error

@@ -147,8 +147,9 @@ def calibrate(
     """
     columns = list(scores), list(labels)
     if len(columns[0]) != len(columns[1]):
-        msg = f"{len(columns[0])} scores for {len(columns[1])} labels; pass None for a row without"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{len(columns[0])} scores for {len(columns[1])} labels; pass None for a row without"
+        )
     pairs = enumerate(zip(*columns, strict=True))
     seen = [observe(score, label, where=f"row {row}") for row, (score, label) in pairs]
     return calibration_of(seen, threshold=threshold, label_threshold=label_threshold, metric=metric)
@@ -164,8 +165,7 @@ def calibration_of(
     """Compare the scores and human labels in ``seen``, which has one observation for each row."""
     for name, value in {"threshold": threshold, "label_threshold": label_threshold}.items():
         if value is not None and not math.isfinite(value):
-            msg = f"{name} must be a finite number, not {value}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name} must be a finite number, not {value}")
     both = [(o.score, o.label) for o in seen if o.score is not None and o.label is not None]
     scores, labels = np.array(both, dtype=float).reshape(-1, 2).T
     unlabelled = [o.score for o in seen if o.score is not None and o.label is None]
@@ -211,8 +211,6 @@ def calibration_of(
         **figures,
     )
 
-
-# --- a judge on built-in cases with known verdicts -----------------------------------------------
 
 SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}
 """The name of the set of metrics with which a judge is checked, for each form of the metrics.

@@ -46,8 +46,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            msg = f"the share must be above 0 and at most 1, not {self.share!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"the share must be above 0 and at most 1, not {self.share!r}")
 
     def has_chosen(self, trace_id: str) -> bool:
         """Return True if the trace is in the share. ``trace_id`` is in hexadecimal digits."""

@@ -46,9 +46,6 @@ _VERSIONS = 3  # versions in a message
 _LINE = 90  # characters of a text in a line of the terminal
 
 
-# --- the scores of runs, and their pairs ----------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One score of a run, with the number of its row, the id of its question, and its texts."""
@@ -138,8 +135,7 @@ class Pairs:
     def require_one_version(self, versions: Versions) -> None:
         """Raise `ConfigError` if the versions in a pair differ, unless ``versions`` is "any"."""
         if versions not in ("same", "any"):
-            msg = f"versions must be 'same' or 'any', not {versions!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"versions must be 'same' or 'any', not {versions!r}")
         mixed = Counter(
             (b.version or "no version", a.version or "no version")
             for _, b, a in self.changes()
@@ -149,11 +145,10 @@ class Pairs:
             counts = "; ".join(
                 f"{b} and {a} ({count} rows)" for (b, a), count in mixed.most_common(_VERSIONS)
             )
-            msg = (
+            raise ConfigError(
                 f"{self.name} was measured in different ways: {counts}. Evaluate both with the same"
                 " metric, fusion and judge, or pass versions='any' (--versions any)"
             )
-            raise ConfigError(msg)
 
 
 def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
@@ -165,11 +160,10 @@ def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
     in_b, in_a = (_keyed(run, metric) for run in (b, a))
     pairs = [(entry, in_a[key]) for key, entry in in_b.items() if key in in_a]
     if not pairs:
-        msg = (
+        raise ConfigError(
             f"no row of {a.name} is in {b.name}: they have other questions or references."
             " Evaluate the same questions to compare them"
         )
-        raise ConfigError(msg)
     return Pairs(
         name=metric, pairs=pairs, only_b=len(in_b) - len(pairs), only_a=len(in_a) - len(pairs)
     )
@@ -181,18 +175,14 @@ def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
     keyed: dict[tuple[str, int], Entry] = {}
     for entry in run.metrics[metric]:
         if not entry.question:
-            msg = (
+            raise ConfigError(
                 f"{run.name}: row {entry.index} does not say its question (column question_id,"
                 " question or id), so that it cannot be paired. Evaluate the same questions with"
                 " `rag-eval-otel evaluate --output`"
             )
-            raise ConfigError(msg)
         keyed[entry.question, counts[entry.question]] = entry
         counts[entry.question] += 1
     return keyed
-
-
-# --- the comparison -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,11 +370,10 @@ def compare_rows(b: Iterable[Row], a: Iterable[Row], *, versions: Versions) -> C
 def _comparison(b: ScoredRun, a: ScoredRun, *, versions: Versions, turns: int) -> Comparison:
     common = [name for name in b.metrics if name in a.metrics]
     if not common and (a.rows or b.rows):
-        msg = (
+        raise ConfigError(
             f"no metric in common: {', '.join(b.metrics)} in {b.name},"
             f" {', '.join(a.metrics)} in {a.name}"
         )
-        raise ConfigError(msg)
     paired = [pair_scores(b, a, metric=name) for name in common]
     for pairs in paired:
         pairs.require_one_version(versions)

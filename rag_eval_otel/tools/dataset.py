@@ -142,8 +142,7 @@ class Budget:
             value = getattr(self, name)
             is_number = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (is_number and value >= 0):
-                msg = f"Budget.{name} must be a whole number, 0 or more, not {value!r}"
-                raise ConfigError(msg)
+                raise ConfigError(f"Budget.{name} must be a whole number, 0 or more, not {value!r}")
 
     def counted(self) -> RunBudget | None:
         """Return an object that counts the requests and tokens of one run, or None for no limit."""
@@ -154,9 +153,6 @@ class Budget:
             if amount is not None
         ]
         return RunBudget(limits, estimates="off") if limits else None
-
-
-# --- the public functions -------------------------------------------------------------------------
 
 
 async def aevaluate_dataset(
@@ -257,9 +253,6 @@ def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Calla
 evaluate_dataset = _blocking(aevaluate_dataset, "evaluate_dataset")
 
 
-# --- scoring rows ---------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class Run:
     """One run over a dataset; ``stopped`` says why it stopped before the last row, if it did."""
@@ -273,12 +266,10 @@ class Run:
 
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or self.concurrency < 1:
-            msg = f"concurrency must be 1 or more, not {self.concurrency!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"concurrency must be 1 or more, not {self.concurrency!r}")
         if self.progress not in get_args(Progress):
             choices = ", ".join(get_args(Progress))
-            msg = f"progress must be one of {choices}, not {self.progress!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"progress must be one of {choices}, not {self.progress!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -302,11 +293,10 @@ class Run:
                 async for row in rows:
                     if self.raise_on_failure and row.failed:
                         failed = row.failed[0]
-                        msg = (
+                        raise FailedRowError(
                             f"{dataset.name}, row {row.index}: {failed.name} failed"
                             f" ({failed.reason}): {failed.detail.get('error', 'no details')}"
                         )
-                        raise FailedRowError(msg)
                     yield row
                     advance(bool(row.failed))
 

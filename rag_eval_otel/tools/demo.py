@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-# --- the app --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """A question, the scripted answer to it, and the defect of this answer."""
@@ -136,8 +133,6 @@ def build_app(
     chain: Runnable[str, str] = inputs | _PROMPT | model(answers=answers) | StrOutputParser()
     return chain.with_config(run_name="handbook")
 
-
-# --- its traces -----------------------------------------------------------------------------------
 
 Form = Literal["text", "json"]
 

@@ -60,8 +60,7 @@ Exit status: 0 no problem, 1 problems, 2 misuse.
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value <= 3600:  # noqa: PLR2004  # an hour
-        msg = f"must be more than 0 and at most 3600, not {text}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most 3600, not {text}")
     return value
 
 
@@ -162,8 +161,6 @@ def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
     return Diagnosis(versions=versions(), replies=replies, answers=answers, findings=findings)
 
 
-# --- requests -------------------------------------------------------------------------------------
-
 Part = Literal["judge", "embedder"]
 _QUESTION, _ANSWER = "What is the capital of France?", "Paris is the capital of France."
 
@@ -233,9 +230,6 @@ async def _check(
     )
 
 
-# --- judge and embedder ---------------------------------------------------------------------------
-
-
 def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Reply]]:
     judge, embedder = map(_without_retries, (build_plain_judge(config), build_embedder(config)))
 
@@ -278,9 +272,6 @@ async def _reply(part: Part, name: str, question: Awaitable[str], *, timeout: fl
     return Reply(part=part, name=name, text=text or str(error), seconds=seconds, error=error)
 
 
-# --- OTLP endpoints of the OTEL_* variables -------------------------------------------------------
-
-
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
     """Return the OTLP endpoint of each signal that is exported over OTLP."""
     return [
@@ -320,9 +311,6 @@ def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) 
         certificate=variable("CERTIFICATE")[1] or None,
         client=(variable("CLIENT_CERTIFICATE")[1] or None, variable("CLIENT_KEY")[1] or None),
     )
-
-
-# --- export requests ------------------------------------------------------------------------------
 
 
 async def _answer(endpoint: Endpoint, timeout: float) -> Answer:
@@ -424,8 +412,6 @@ def _export_over_grpc(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
     return "ok", "OK"
 
 
-# --- settings -------------------------------------------------------------------------------------
-
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 _SWITCHES: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
     "sdk-disabled": {"OTEL_SDK_DISABLED": frozenset({"true"})},
@@ -483,8 +469,6 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
             seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
             yield finding("exporter-missing", seen)
 
-
-# --- connections ----------------------------------------------------------------------------------
 
 _JUDGE_ERRORS: Final[Sequence[tuple[type[JudgeError], str]]] = (
     (JudgeAuthError, "key-refused"),

@@ -57,9 +57,6 @@ class Upright:
     label: str = ""
 
 
-# --- axes -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Axis:
     """Map values from ``low`` to ``high`` to coordinates from ``start`` to ``end``."""
@@ -109,9 +106,6 @@ def _number(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"  # noqa: PLR2004
 
 
-# --- shapes ---------------------------------------------------------------------------------------
-
-
 def _shape(tag: str, kind: str, inner: str = "", **attributes: object) -> str:
     """Return an SVG element of the CSS class ``kind``."""
     shown = "".join(
@@ -155,9 +149,6 @@ def _uprights(uprights: Iterable[Upright], x: Axis) -> str:
             anchor = "end" if at > (LEFT + RIGHT) / 2 else "start"
             parts.append(_text(at, TOP - 7, upright.label, anchor=anchor, kind=upright.kind))
     return "".join(parts)
-
-
-# --- drawings -------------------------------------------------------------------------------------
 
 
 def bin_counts(values: Sequence[float], scale: Range) -> list[int]:

@@ -120,8 +120,7 @@ async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSen
     """Give a `TraceSender` for the exporters that the ``OTEL_*`` variables configure."""
     traces = list(exporters("traces"))
     if not traces:
-        msg = "OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to"
-        raise ConfigError(msg)
+        raise ConfigError("OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to")
     # Metrics and spans have the same service name: dashboards show each score once.
     providers = Providers.exporting(traces=(), metrics=exporters("metrics"), logs=exporters("logs"))
     sender = TraceSender(dataset, traces=traces, providers=providers, scores=scores)
@@ -130,23 +129,6 @@ async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSen
     finally:
         await sender.flush()
         await asyncio.to_thread(sender.close)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """Where scored rows are written or sent, and the ``check`` of a gate that reads them.
-
-    Each of ``backends`` gets a score as its own object, on the span that the row names or that
-    ``otlp`` sends.
-    """
-
-    output: Path | None = None
-    texts: Literal["off", "on"] = "off"
-    otlp: Literal["off", "on"] = "off"
-    explanations: bool = False
-    score_events: ScoreEvents = "log"
-    backends: Sequence[str] = ()
-    check: GateCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,15 +146,14 @@ class Annotator:
     def __init__(
         self,
         metrics: Iterable[Metric],
-        targets: Targets,
+        backends: Sequence[str],
         *,
+        explanations: bool = False,
         limits: Limits | None = None,
         max_wait: float = _MAX_WAIT,
     ) -> None:
         asking = frozenset(metric.name for metric in metrics if kinds_of(metric))
-        self._sink = BackendSink(
-            targets.backends, asking=asking, explanations=targets.explanations, limits=limits
-        )
+        self._sink = BackendSink(backends, asking=asking, explanations=explanations, limits=limits)
         self._max_wait = max_wait
         self._given_up: set[str] = set()
 
@@ -201,28 +182,47 @@ class Annotator:
         self._sink.close()
 
 
-async def export(dataset: Dataset, run: Run, targets: Targets) -> Exported:
-    """Score each row of ``dataset`` by ``run``, and write or send it as ``targets`` says."""
+async def export(
+    dataset: Dataset,
+    run: Run,
+    *,
+    output: Path | None = None,
+    texts: Literal["off", "on"] = "off",
+    otlp: Literal["off", "on"] = "off",
+    explanations: bool = False,
+    score_events: ScoreEvents = "log",
+    backends: Sequence[str] = (),
+    check: GateCheck | None = None,
+) -> Exported:
+    """Score each row of ``dataset`` by ``run``, and write it to ``output`` or send it.
+
+    Each of ``backends`` gets a score as its own object, on the span that the row names or that
+    ``otlp`` sends. ``check`` reads the rows for a gate. Scored rows are not kept in memory. Raises
+    `ConfigError`, before a model is asked, for a metric without its fields, an output that cannot
+    be written, and scores for backends without a span that they can annotate.
+    """
     check_needs(run.measurement.metrics, dataset)
-    if targets.backends and targets.otlp == "off":
+    if backends and otlp == "off":
         require_spans(dataset)
     async with AsyncExitStack() as stack:
         summary = Summary(run.names)
         write = None
-        if targets.output is not None:
-            further = (*(TEXTS if targets.texts == "on" else ()), *dataset.origin)
-            write = stack.enter_context(writing(targets.output, run.names, further=further))
+        if output is not None:
+            further = (*(TEXTS if texts == "on" else ()), *dataset.origin)
+            write = stack.enter_context(writing(output, run.names, further=further))
         sender = None
-        if targets.otlp == "on":
-            scores = SpanScores(explanations=targets.explanations, events=targets.score_events)
+        if otlp == "on":
+            scores = SpanScores(explanations=explanations, events=score_events)
             sender = await stack.enter_async_context(sending(dataset.name, scores=scores))
         annotator = None
-        if targets.backends:
-            annotator = stack.enter_context(closing(Annotator(run.measurement.metrics, targets)))
+        if backends:
+            metrics = run.measurement.metrics
+            annotator = Annotator(metrics, backends, explanations=explanations)
+            stack.enter_context(closing(annotator))
         async for row in await stack.enter_async_context(aclosing(run.rows(dataset))):
             summary.add(row.evaluation)
-            if targets.check is not None:
-                targets.check.add(row)
+            if check is not None:
+                check.add(row)
             if write is not None:
                 write(row)
             sent = None if sender is None else await sender.send(row)

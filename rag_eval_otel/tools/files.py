@@ -53,8 +53,7 @@ def source_of(data: object) -> Source:
             msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {_SUFFIXES}"
             raise ConfigError(msg + _WAYS_OUT.get(suffix, ""))
         if not path.is_file():
-            msg = f"{path}: there is no such file"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}: there is no such file")
         return Source(name=str(path), read=partial(_FORMATS[suffix][0], path))
     kind = type(data).__name__
     if hasattr(data, "itertuples"):
@@ -66,38 +65,33 @@ def source_of(data: object) -> Source:
     elif isinstance(data, Iterable):
         read = partial(_items, list(data) if isinstance(data, Iterator) else data)
     else:
-        msg = (
+        raise ConfigError(
             "samples must be a list of Sample or dict, a DataFrame, a Hugging Face dataset, a dict"
             f" of columns, or the path of a .jsonl, .csv or .parquet file, not {kind}"
         )
-        raise ConfigError(msg)
     return Source(name=f"the {kind}", read=read)
-
-
-# --- lists and tables -----------------------------------------------------------------------------
 
 
 def _items(items: Iterable[Any]) -> Records:
     for index, item in enumerate(items):
         cells = item.model_dump() if hasattr(item, "model_dump") else item  # ragas' samples
         if not isinstance(cells, Sample | Mapping):
-            msg = f"row {index}: must be a Sample or a mapping, not {type(item).__name__}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"row {index}: must be a Sample or a mapping, not {type(item).__name__}"
+            )
         yield None, cells
 
 
 def _checked_columns(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, column in columns.items():
         if not (isinstance(column, list | tuple) or hasattr(column, "tolist")):
-            msg = (
+            raise ConfigError(
                 f"a mapping must hold columns, each a list; {name!r} is {type(column).__name__}."
                 " Pass one split of a dataset, and a single row as [row]"
             )
-            raise ConfigError(msg)
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        msg = f"the columns differ in length: {lengths}"
-        raise ConfigError(msg)
+        raise ConfigError(f"the columns differ in length: {lengths}")
     return columns
 
 
@@ -117,9 +111,6 @@ def _batches(batches: Callable[[], Iterable[Any]]) -> Records:
         yield from ((None, cells) for cells in batch.to_pylist())
 
 
-# --- reading files --------------------------------------------------------------------------------
-
-
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
@@ -127,11 +118,9 @@ def _readable(path: Path) -> Iterator[None]:
     except ConfigError:
         raise
     except UnicodeDecodeError as error:
-        msg = f"{path} cannot be read: {error}. Save it as UTF-8"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{path} cannot be read: {error}. Save it as UTF-8") from error
     except (OSError, ValueError, csv.Error) as error:  # errors of Arrow are OSError or ValueError
-        msg = f"{path} cannot be read: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def _read_jsonl(path: Path) -> Records:
@@ -142,11 +131,11 @@ def _read_jsonl(path: Path) -> Records:
             try:
                 row = json.loads(line)
             except (RecursionError, ValueError) as error:
-                msg = f"{path}, line {number}: is not JSON: {error}"
-                raise ConfigError(msg) from error
+                raise ConfigError(f"{path}, line {number}: is not JSON: {error}") from error
             if not isinstance(row, dict):
-                msg = f"{path}, line {number}: must be a JSON object, not {type(row).__name__}"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{path}, line {number}: must be a JSON object, not {type(row).__name__}"
+                )
             yield number, row
 
 
@@ -156,16 +145,15 @@ def _read_csv(path: Path) -> Records:
         rows = csv.reader(lines_of(path, lines), strict=True)
         header = next(rows, [])
         if len(header) == 1 and (other := next((s for s in ";\t" if s in header[0]), None)):
-            msg = f"{path}, line 1: columns must be separated by commas, not {other!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}, line 1: columns must be separated by commas, not {other!r}")
         if len(set(header)) < len(header):
-            msg = f"{path}, line 1: a column is named twice: {', '.join(header)}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}, line 1: a column is named twice: {', '.join(header)}")
         for cells in filter(None, rows):
             number = rows.line_num
             if len(cells) != len(header):
-                msg = f"{path}, line {number}: has {len(cells)} cells, but the header {len(header)}"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{path}, line {number}: has {len(cells)} cells, but the header {len(header)}"
+                )
             # Without the apostrophe that `_write_csv` has put before a formula.
             texts = (cell[1:] if cell[:1] == "'" and _may_run(cell) else cell for cell in cells)
             yield number, {name: text or None for name, text in zip(header, texts, strict=True)}
@@ -190,19 +178,17 @@ def _may_run(cell: str) -> bool:
     return cell.lstrip("'")[:1] in _BREAKS or normalize("NFKC", next(seen, "."))[0] in "=+-@"
 
 
-# --- writing files --------------------------------------------------------------------------------
-
 Write: TypeAlias = Callable[[Row], object]
 
 
 def check_output(path: Path) -> None:
     """Raise `ConfigError` if rows cannot be written to ``path``."""
     if path.suffix.lower() not in _FORMATS:
-        msg = f"{path}: cannot write {path.suffix or 'without a suffix'}; use {_SUFFIXES}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{path}: cannot write {path.suffix or 'without a suffix'}; use {_SUFFIXES}"
+        )
     if path.is_dir():
-        msg = f"{path} is a folder; name a file"
-        raise ConfigError(msg)
+        raise ConfigError(f"{path} is a folder; name a file")
     if path.suffix.lower() == ".parquet":
         require("pyarrow")
 
@@ -236,8 +222,7 @@ def _whole_file(path: Path, option: str = "") -> Iterator[Path]:
         yield part
         part.replace(path)
     except OSError as error:
-        msg = f"{option} {path} cannot be written: {error}".lstrip()
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{option} {path} cannot be written: {error}".lstrip()) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -20,7 +20,6 @@ from rag_eval_otel.tools.agreement import wilson
 from rag_eval_otel.tools.compare import Pairs, ScoredRun, Versions, pair_scores, read_run
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.stats import (
-    MetricSummary,
     Range,
     Totals,
     aligned,
@@ -152,16 +151,16 @@ class GateCheck:
         self._run = ScoredRun(name="this run")
         for name in (*gate.means, *gate.no_worse):
             if name not in metrics:
-                msg = (
+                raise ConfigError(
                     f"the gate names {name}, which is not among the metrics that are measured:"
                     f" {', '.join(metrics)}"
                 )
-                raise ConfigError(msg)
         for name, mean in gate.means.items():
             low, high = metrics[name]
             if not low <= mean <= high:
-                msg = f"the lowest mean of {name} must be from {low:g} to {high:g}, not {mean:g}"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"the lowest mean of {name} must be from {low:g} to {high:g}, not {mean:g}"
+                )
         self._baseline = _read_baseline(gate.baseline, gate.no_worse) if gate.baseline else None
 
     def add(self, row: Row) -> None:
@@ -172,9 +171,32 @@ class GateCheck:
     def result(self, totals: Totals) -> GateResult:
         """Return the verdicts on the rows added so far, whose summary is ``totals``."""
         gate = self._gate
-        verdicts = [_mean_verdict(totals[name], bound) for name, bound in gate.means.items()]
+        verdicts = []
+        for name, bound in gate.means.items():
+            metric = totals[name]
+            verdict = _bound_verdict(
+                name,
+                bound,
+                kind="mean",
+                metric=name,
+                found=metric.mean,
+                ends=metric.interval,
+                rows=metric.ok,
+                why=_without(metric.undefined + metric.error, "score"),
+            )
+            verdicts.append(verdict)
         if gate.pass_rate is not None:
-            verdicts.append(_rate_verdict(self._labels, gate.pass_rate))
+            passed, rows = self._labels["pass"], self._labels["pass"] + self._labels["fail"]
+            verdict = _bound_verdict(
+                "pass rate",
+                gate.pass_rate,
+                kind="pass rate",
+                found=passed / rows if rows else None,
+                ends=wilson(passed, rows) if rows else None,
+                rows=rows,
+                why=_without(self._labels[None], "label"),
+            )
+            verdicts.append(verdict)
         verdicts += [self._compare(name, drop) for name, drop in gate.no_worse.items()]
         return GateResult(verdicts=tuple(verdicts))
 
@@ -196,63 +218,41 @@ class GateCheck:
 
 def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
     if not path.is_file():
-        msg = (
+        raise ConfigError(
             f"there is no baseline {path}. Write it once with"
             f" `rag-eval-otel evaluate --output {path}`, and keep it with the questions"
         )
-        raise ConfigError(msg)
     baseline = read_run(path)
     missing = [name for name in metrics if name not in baseline.metrics]
     if missing:
         has = ", ".join(baseline.metrics)
-        msg = f"the baseline {path} has no scores of {missing[0]}; it has {has}"
-        raise ConfigError(msg)
+        raise ConfigError(f"the baseline {path} has no scores of {missing[0]}; it has {has}")
     return baseline
 
 
-# --- verdicts -------------------------------------------------------------------------------------
-
-
-def _mean_verdict(metric: MetricSummary, bound: float) -> Verdict:
-    """Return whether the mean of ``metric`` is at least ``bound``; without a score it is not."""
-    without = metric.undefined + metric.error
-    why = [f"{_rows(without)} without a score: not counted"] if without else []
+def _bound_verdict(
+    condition: str, bound: float, *, found: float | None, ends: Range | None, **fields: Any
+) -> Verdict:
+    """Return whether ``found`` is at least ``bound``; without a number it is not."""
+    why = fields.pop("why")
+    if ends is not None and ends[0] < bound <= ends[1]:
+        why += (f"the interval contains {bound:g}: other rows may give the other result",)
     return Verdict(
-        condition=f"{metric.name} >= {bound:g}",
-        kind="mean",
-        metric=metric.name,
-        passed=metric.mean is not None and metric.mean >= bound - _ROUNDING,
-        found=metric.mean,
-        interval=metric.interval,
-        rows=metric.ok,
-        why=(*why, *_near(metric.interval, bound)),
+        condition=f"{condition} >= {bound:g}",
+        passed=found is not None and found >= bound - _ROUNDING,
+        found=found,
+        interval=ends,
+        why=why,
+        **fields,
     )
+
+
+def _without(count: int, what: str) -> tuple[str, ...]:
+    return (f"{_rows(count)} without a {what}: not counted",) if count else ()
 
 
 def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
-
-
-def _near(ends: Range | None, bound: float) -> Iterator[str]:
-    if ends is not None and ends[0] < bound <= ends[1]:
-        yield f"the interval contains {bound:g}: other rows may give the other result"
-
-
-def _rate_verdict(labels: Counter[Label | None], bound: float) -> Verdict:
-    """Return whether the share of labelled rows that pass is at least ``bound``."""
-    passed, without = labels["pass"], labels[None]
-    rows = passed + labels["fail"]
-    ends = wilson(passed, rows) if rows else None
-    why = [f"{_rows(without)} without a label: not counted"] if without else []
-    return Verdict(
-        condition=f"pass rate >= {bound:g}",
-        kind="pass rate",
-        passed=rows > 0 and passed / rows >= bound - _ROUNDING,
-        found=passed / rows if rows else None,
-        interval=ends,
-        rows=rows,
-        why=(*why, *_near(ends, bound)),
-    )
 
 
 def least_drop(deviation: float, rows: int, *, level: float) -> float:

@@ -58,17 +58,15 @@ def observations(
     places = list(rows)
     names = dict.fromkeys(name for where, row in places for name in _names(row, metric, where))
     if not places:
-        msg = "there are no rows"
-        raise ConfigError(msg)
+        raise ConfigError("there are no rows")
     if not names or metric not in {None, *names}:
         columns = dict.fromkeys(str(column) for _, row in places for column in row)
-        msg = (
+        raise ConfigError(
             f"no scores of {metric or 'any metric'} found; use score and label, scores and labels,"
             " or columns <metric> and <metric>.human; or name the column of the scores (--metric)."
             f" Metrics found: {', '.join(names) or 'none'}."
             f" Columns found: {', '.join(columns)}"
         )
-        raise ConfigError(msg)
     observed: dict[str, list[Observation]] = {}
     for name in [metric] if metric else names:
         observed[name] = []
@@ -80,11 +78,10 @@ def observations(
                 value = cells.get("value")
                 observed[name].append(observe(value, label, where=where, status=status, about=name))
     if all(each.label is None for seen in observed.values() for each in seen):
-        msg = (
+        raise ConfigError(
             "no row has a human label: add label (beside score), labels, human or <metric>.human;"
             " the label that evaluate writes is the metric's own"
         )
-        raise ConfigError(msg)
     return observed
 
 
@@ -109,8 +106,7 @@ def _label_cell(row: Cells, name: str, where: str) -> object:
 def _mapping(row: Cells, key: str, where: str) -> Mapping[str, object]:
     content = row.get(key)
     if content is not None and not isinstance(content, Mapping):
-        msg = f"{where}: {key} must be an object by metric, not {content!r:.40}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where}: {key} must be an object by metric, not {content!r:.40}")
     return content or {}
 
 
@@ -133,12 +129,9 @@ def _number(value: object, *, where: str, accepted: str = "a number") -> float |
     if plain is None:
         return None
     if isinstance(plain, bool) or not isinstance(plain, int | float) or math.isinf(plain):
-        msg = f"{where} must be {accepted}, not {value!r:.40}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where} must be {accepted}, not {value!r:.40}")
     return None if math.isnan(plain) else float(plain)
 
-
-# --- feedback -------------------------------------------------------------------------------------
 
 Measured: TypeAlias = "tuple[str, str]"
 """The name of a metric, and the version of its scores."""
@@ -185,8 +178,9 @@ def rated(
         given.sort(key=lambda each: each.time or 0.0)
     names = {each.name for each in given} - metrics
     if name is None and len(names) > 1:
-        msg = f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
+        )
     by_trace: defaultdict[str, list[str]] = defaultdict(list)
     for turn in scored:
         by_trace[turn.partition("/")[0]].append(turn)

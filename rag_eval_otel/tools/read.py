@@ -105,11 +105,10 @@ def open_dataset(
         filled |= set(sample.extra) | ({"retrieved_ids"} if sample.ranked_ids else set())
     for name, column in chosen.items():
         if count and column not in names:
-            msg = (
+            raise ConfigError(
                 f"{source.name} has no column {column!r} for the {name};"
                 f" columns found: {', '.join(names) or 'none'}"
             )
-            raise ConfigError(msg)
     return Dataset(
         source=source,
         count=count,
@@ -128,27 +127,23 @@ def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
     if needs and dataset.count:
         lacking = sorted({name for lacks in missing.values() for name in lacks})
         names = [f"{name} ({' or '.join(COLUMNS.get(name, (name,)))})" for name in lacking]
-        msg = (
+        raise ConfigError(
             f"{dataset.name} has no values for what is needed: {'; '.join(needs)}."
             f" Columns found: {', '.join(dataset.columns) or 'none'}."
             f" Add {', '.join(names)}, name the column with columns={{field: column}}"
             " (in a shell --columns field=column), or leave these metrics out"
         )
-        raise ConfigError(msg)
 
 
 def require_spans(dataset: Dataset) -> None:
     """Raise `ConfigError` if a row of ``dataset`` names no span that backends can annotate."""
     if dataset.spanless is not None:
-        msg = (
+        raise ConfigError(
             f"{dataset.name}: row {dataset.spanless} names no span to annotate: --backend needs"
             " --otlp, which sends a span for each row, or columns trace_id and span_id, as collect"
             " writes them"
         )
-        raise ConfigError(msg)
 
-
-# --- columns --------------------------------------------------------------------------------------
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "question": ("question", "questions", "query", "queries", "user_input"),
@@ -182,11 +177,10 @@ def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, st
         if name is None or (column not in by_column and name in chosen):
             continue
         if name in fields:
-            msg = (
+            raise ConfigError(
                 f"columns {fields[name]!r} and {column!r} both hold the {name};"
                 f" drop one, or choose with columns={{{name!r}: {column!r}}}"
             )
-            raise ConfigError(msg)
         fields[name] = column
     return fields
 
@@ -195,14 +189,11 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
     """Raise `ConfigError` unless ``chosen`` maps fields of `Sample` to different columns."""
     for name in chosen:
         if name not in COLUMNS:
-            msg = f"columns names {name!r}, which is no field; there are {', '.join(COLUMNS)}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"columns names {name!r}, which is no field; there are {', '.join(COLUMNS)}"
+            )
     if len(set(chosen.values())) < len(chosen):
-        msg = f"columns gives one column to several fields: {dict(chosen)}"
-        raise ConfigError(msg)
-
-
-# --- cells ----------------------------------------------------------------------------------------
+        raise ConfigError(f"columns gives one column to several fields: {dict(chosen)}")
 
 
 def sample_of(cells: Any, fields: Mapping[str, str], *, where: str) -> Sample:
@@ -222,16 +213,14 @@ def sample_of(cells: Any, fields: Mapping[str, str], *, where: str) -> Sample:
         try:
             values[name] = _CONVERT[name](cell)
         except (TypeError, ValueError) as error:
-            msg = f"{where}, column {column!r}: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{where}, column {column!r}: {error}") from error
     read = {*fields.values(), *(_ABOUT_TURNS if cells.get(_COLLECTED) else ())}
     texts = {k: v for k, v in cells.items() if k not in read and isinstance(v, str)}
     values["extra"] = {**texts, **values.get("extra", {})}
     try:
         return Sample(**values)
     except (TypeError, ValueError) as error:
-        msg = f"{where}: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def is_missing(value: object) -> bool:
@@ -242,8 +231,7 @@ def is_missing(value: object) -> bool:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        msg = f"must be text, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"must be text, not {type(value).__name__}")
     return value
 
 
@@ -252,16 +240,14 @@ def _reference(value: object) -> str | None:
     if not isinstance(value, list):
         return _text(value)
     if len(value) > 1:
-        msg = f"must be one text, not {len(value)}; keep one of them"
-        raise ValueError(msg)
+        raise ValueError(f"must be one text, not {len(value)}; keep one of them")
     return _text(value[0]) if value else None
 
 
 def _contexts(value: object) -> list[Passage]:
     items = _listed(value) if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
-        msg = f"must be a list of texts, or one text, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"must be a list of texts, or one text, not {type(value).__name__}")
     return [_passage(item) for item in items]
 
 
@@ -274,8 +260,7 @@ def _listed(text: str) -> list[Any]:
     if isinstance(items, list):
         return items
     if bare[1:2] in {"'", '"'}:
-        msg = f'looks like a list, but is no JSON list like ["a", "b"]: {bare[:40]!r}'
-        raise ValueError(msg)
+        raise ValueError(f'looks like a list, but is no JSON list like ["a", "b"]: {bare[:40]!r}')
     return [text]
 
 
@@ -288,8 +273,7 @@ def _decoded(value: Any) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        msg = f"is nested too deeply: {text[:40]!r}; pass a list of texts"
-        raise ValueError(msg) from None
+        raise ValueError(f"is nested too deeply: {text[:40]!r}; pass a list of texts") from None
     except ValueError:
         pass
     try:
@@ -306,8 +290,9 @@ def _passage(item: object) -> Passage:
     if isinstance(item, Mapping):
         key = next((key for key in _TEXT_KEYS if key in item), None)
         if key is None:
-            msg = f"a context must have a text ({', '.join(_TEXT_KEYS)}), not {sorted(item)}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"a context must have a text ({', '.join(_TEXT_KEYS)}), not {sorted(item)}"
+            )
         name, score = item.get("id"), item.get("score")
         return Passage(
             text=item[key],
@@ -316,39 +301,36 @@ def _passage(item: object) -> Passage:
         )
     if isinstance(item, str):
         return Passage(text=item)
-    msg = f"each context must be text, not {type(item).__name__}"
-    raise TypeError(msg)
+    raise TypeError(f"each context must be text, not {type(item).__name__}")
 
 
 def _ids(value: object) -> object:
-    ids = _decoded(value)
-    if not isinstance(ids, list | tuple) or not all(isinstance(i, str | int) for i in ids):
-        msg = f'must be a list of ids, in text a JSON list like ["a", "b"], not {_named(value)}'
-        raise TypeError(msg)
-    return ids
-
-
-def _relevant_ids(value: object) -> object:
-    """Return the relevant ids in ``value``: a list of ids, or a mapping from id to grade."""
-    decoded = _decoded(value)
-    return _mapping(decoded) if isinstance(decoded, Mapping) else _ids(value)
-
-
-def _mapping(value: object) -> dict[Any, Any]:
-    """Return the mapping in ``value`` without the keys that have no value."""
-    mapping = _decoded(value)
-    if not isinstance(mapping, Mapping):
-        msg = f"must be a mapping to texts, in text a JSON object, not {_named(value)}"
-        raise TypeError(msg)
-    return {key: item for key, item in mapping.items() if not is_missing(item)}
+    told = 'must be a list of ids, in text a JSON list like ["a", "b"]'
+    return _items(value, str | int, told)
 
 
 def _grades(value: object) -> object:
-    grades = _decoded(value)
-    if not isinstance(grades, list | tuple):
-        msg = f"must be a list of numbers, not {_named(value)}"
-        raise TypeError(msg)
-    return grades
+    return _items(value, object, "must be a list of numbers")
+
+
+def _items(value: object, kind: Any, told: str) -> object:
+    items = _decoded(value)
+    if not isinstance(items, list | tuple) or not all(isinstance(i, kind) for i in items):
+        raise TypeError(f"{told}, not {_named(value)}")
+    return items
+
+
+def _mapping(value: object) -> dict[Any, Any]:
+    """Return the mapping in ``value`` without the keys of other rows, which have no value."""
+    mapping = _decoded(value)
+    if not isinstance(mapping, Mapping):
+        raise TypeError(f"must be a mapping to texts, in text a JSON object, not {_named(value)}")
+    return {key: item for key, item in mapping.items() if not is_missing(item)}
+
+
+def _relevant_ids(value: object) -> object:
+    decoded = _decoded(value)
+    return _mapping(decoded) if isinstance(decoded, Mapping) else _ids(value)
 
 
 def _named(value: object) -> str:

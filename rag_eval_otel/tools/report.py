@@ -65,8 +65,6 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff
 """Control characters, surrogates and noncharacters, which HTML or UTF-8 does not allow."""
 
 
-# --- the scores of a file -------------------------------------------------------------------------
-
 Low: TypeAlias = tuple[Row, Score]
 """A row of a score file and one of its scores, which is among the lowest of a metric."""
 
@@ -210,9 +208,6 @@ def collect_scores(records: Iterable[ScoreRecord], *, worst: int = 10) -> FileSc
     return scores
 
 
-# --- time lines and drift -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """The scores of one version of a metric, in the order of ``at``: row numbers or times."""
@@ -340,9 +335,6 @@ def _time_line(lines: Sequence[Line], marks: Sequence[DriftMark], **options: Any
     )
 
 
-# --- templates ------------------------------------------------------------------------------------
-
-
 @cache
 def _environment() -> Environment:
     """Return the Jinja environment of all templates. Texts are escaped as HTML."""
@@ -382,9 +374,6 @@ def _render(template: str, **values: Any) -> str:
     return _UNPRINTABLE.sub("\ufffd", page)
 
 
-# --- the page on a score file ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """Which texts of the turns with the lowest scores the page shows; both quote user data.
@@ -402,12 +391,11 @@ class Shown:
         rest = url.replace("{trace_id}", "").replace("{span_id}", "")
         is_web = url.startswith(("http://", "https://"))
         if not is_web or "{trace_id}" not in url or set(rest) & set("{}"):
-            msg = (
+            raise ConfigError(
                 "the address of a trace must begin with http:// or https:// and have a place for"
                 " the id, as in http://localhost:16686/trace/{trace_id}; {span_id} is possible,"
                 f" too. Not {url!r}"
             )
-            raise ConfigError(msg)
 
     def url_of(self, row: Row) -> str | None:
         """Return the address of the trace of ``row``; None if it is not known."""
@@ -513,9 +501,6 @@ def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
     if shown.explanations == "on":
         cells["explanation"] = _Cell(text=score.explanation, most=_TEXT)
     return cells
-
-
-# --- the page on two score files ------------------------------------------------------------------
 
 
 def comparison_page(comparison: Comparison) -> str:

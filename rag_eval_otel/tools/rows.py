@@ -191,8 +191,9 @@ def sampling_of(value: object) -> Sampling | None:
         return None
     probability = number(value)
     if probability is None or not 0 < probability <= 1:
-        msg = f"a sampling probability must be a number above 0 and at most 1, not {value!r}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"a sampling probability must be a number above 0 and at most 1, not {value!r}"
+        )
     return Sampling(probability=probability)
 
 
@@ -234,9 +235,6 @@ def digest(*parts: object) -> str:
     """Return 16 hexadecimal digits of a hash that identifies the content of ``parts``."""
     content = "\0".join(map(repr, parts)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-# --- cells ----------------------------------------------------------------------------------------
 
 
 def iso(seconds: float) -> str:

@@ -283,8 +283,6 @@ def _query(record: str, form: str, offset: str = "") -> str:
     return f"{{{{ with printf `{query}` {labels} | query }}}}{found}{{{{ else }}}}?{{{{ end }}}}"
 
 
-# --- the command ---------------------------------------------------------------------------------
-
 DESCRIPTION = """\
 Prints Prometheus rules for the score histograms of `rag_eval_otel`: recorded ratios and means,
 alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), and alerts on
@@ -337,8 +335,7 @@ def _on_unit_scale(thresholds: Mapping[str, float]) -> dict[str, float]:
     for name, threshold in thresholds.items():
         near = [] if name in METRICS else get_close_matches(name, METRICS, n=1, cutoff=0.8)
         if near:
-            msg = f"there is no metric {name!r}; did you mean {near[0]}?"
-            raise ConfigError(msg)
+            raise ConfigError(f"there is no metric {name!r}; did you mean {near[0]}?")
         made = METRICS[name]() if name in METRICS else None
         low, high = (0.0, 1.0) if made is None else scale_of(made)
         if made is not None:

@@ -54,11 +54,10 @@ def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecor
             is_empty = is_empty and not isinstance(record, Row)
             yield record
     if is_empty:
-        msg = (
+        raise ConfigError(
             f"{path} has no scores{f' of {metric}' if metric else ''}; use score, scores, or a"
             f" column named by --metric. Found: {', '.join(columns) or 'nothing'}"
         )
-        raise ConfigError(msg)
 
 
 def read_feedback(path: Path) -> Iterator[FeedbackRow]:
@@ -79,8 +78,9 @@ def read_feedback(path: Path) -> Iterator[FeedbackRow]:
             is_empty = False
             yield feedback
     if is_empty:
-        msg = f"{path} has no feedback; it needs events of record_feedback(), or rows with a score"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{path} has no feedback; it needs events of record_feedback(), or rows with a score"
+        )
 
 
 def plain_turn(turn: str) -> str:
@@ -109,18 +109,14 @@ def _records(
         try:
             yield from ((message, record) for record in read(message, f"{path}, row {index}"))
         except ConfigError as error:
-            msg = f"{path}: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{path}: {error}") from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            msg = f"{path}: is not OTLP JSON: {error!r}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{path}: is not OTLP JSON: {error!r}") from error
 
 
 def _is_otlp(message: Message) -> bool:
     return not message.keys().isdisjoint(SIGNALS)
 
-
-# --- rows of a table ------------------------------------------------------------------------------
 
 _METRIC_COLUMNS: Final = (".status", ".normalized", ".version", ".score", ".human")
 """The endings of columns such as ``<metric>.status``, from which a metric is recognised."""
@@ -162,12 +158,14 @@ def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) ->
 def _feedback_row(cells: Message, place: str) -> FeedbackRow:
     score = _first(map(cells.get, _RATINGS))
     if score is None:
-        msg = f"{place} has no {', '.join(_RATINGS[:-1])} or {_RATINGS[-1]}: {', '.join(cells)}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{place} has no {', '.join(_RATINGS[:-1])} or {_RATINGS[-1]}: {', '.join(cells)}"
+        )
     trace, turn = _id(cells.get("trace_id")), _turn(cells, Path())
     if not (trace or turn):
-        msg = f"{place} has no trace_id, turn_id, id, or row with sample: {', '.join(cells)}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{place} has no trace_id, turn_id, id, or row with sample: {', '.join(cells)}"
+        )
     return FeedbackRow(
         score=score,
         turn=turn,
@@ -253,8 +251,6 @@ def metric_cells(cells: Message, name: str) -> Message:
     leaves = {leaf: cells.get(f"{name}.{leaf}") for leaf in LEAVES}
     return {**leaves, "value": cells.get(name, cells.get(f"{name}.score"))}
 
-
-# --- OTLP JSON ------------------------------------------------------------------------------------
 
 _PREFIX: Final = f"{semconv.METRIC_PREFIX}."
 _OFFLINE: Final = f"{semconv.OFFLINE}."

@@ -32,9 +32,6 @@ _TWO = 2  # the fewest values with a deviation
 _any_size = np.errstate(over="ignore", invalid="ignore")  # scores of a user's metric may be huge
 
 
-# --- intervals ------------------------------------------------------------------------------------
-
-
 def t_quantile(p: float, freedom: float) -> float:
     """Return the quantile of Student's t at the probability ``p``."""
     return float(require("scipy.special").stdtrit(freedom, p))
@@ -109,9 +106,6 @@ def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:
     start, end = low - first * per_unit, low + (1 - first) * per_unit
     fits = end - start > _NARROW and max(abs(start), abs(end)) < _LARGEST
     return (round(start, 6), round(end, 6)) if fits else None
-
-
-# --- drift and the mean of all turns --------------------------------------------------------------
 
 
 def alarms_in(scores: Iterable[float | None], **options: Any) -> list[Alarm]:
@@ -213,9 +207,6 @@ def _slope(scores: Numbers, weights: Numbers, offline: Numbers) -> float:
     rest = gains * offline * (centred - slope * offline)
     variance = float(rest @ rest) / spread**2
     return slope * max(0.0, 1 - variance / slope**2) if slope else 0.0
-
-
-# --- the summary of a dataset ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +337,16 @@ class Totals:
 
     def __repr__(self) -> str:
         """Return the summaries as a table, with remarks below."""
-        lines = [self._head(), table(self.metrics)]
+        usage, rows = self.usage, "1 row" if self.rows == 1 else f"{self.rows} rows"
+        unscored = f", {self.unscored} without a score" if self.unscored else ""
+        price = "" if self.cost is None else f"; tokens for {self.cost:.4f} {self.currency}"
+        head = (
+            f"{rows}, {self.failed} with errors{unscored}; judge {self.judge or '-'},"
+            f" {usage.judge_requests} judge requests,"
+            f" {usage.prompt_tokens + usage.completion_tokens} tokens,"
+            f" {usage.embedding_requests} embedding requests{price}"
+        )
+        lines = [head, table(self.metrics)]
         messages: set[str | None] = {None}
         for metric in self.metrics:
             lines += metric.remarks()
@@ -358,17 +358,6 @@ class Totals:
         if self.stopped:
             lines.append(f"stopped: {self.stopped}")
         return "\n".join(lines)
-
-    def _head(self) -> str:
-        usage, rows = self.usage, "1 row" if self.rows == 1 else f"{self.rows} rows"
-        unscored = f", {self.unscored} without a score" if self.unscored else ""
-        head = (
-            f"{rows}, {self.failed} with errors{unscored}; judge {self.judge or '-'},"
-            f" {usage.judge_requests} judge requests,"
-            f" {usage.prompt_tokens + usage.completion_tokens} tokens,"
-            f" {usage.embedding_requests} embedding requests"
-        )
-        return head if self.cost is None else f"{head}; tokens for {self.cost:.4f} {self.currency}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict for JSON, with the metrics by name."""
@@ -398,8 +387,7 @@ def named(metrics: Sequence[Metric], name: str) -> Metric:
     for metric in metrics:
         if metric.name == name:
             return metric
-    msg = f"no metric {name!r}; there are {[m.name for m in metrics]}"
-    raise KeyError(msg)
+    raise KeyError(f"no metric {name!r}; there are {[m.name for m in metrics]}")
 
 
 class Summary:
@@ -439,9 +427,6 @@ class Summary:
             stopped=stopped,
             metrics=tuple(tally.summary(name) for name, tally in self._tallies.items()),
         )
-
-
-# --- numbers as text ------------------------------------------------------------------------------
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

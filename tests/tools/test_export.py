@@ -23,7 +23,7 @@ from rag_eval_otel.export.backends.annotation import BackendError
 from rag_eval_otel.export.backends.delivery import Limits
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.tools.dataset import Run
-from rag_eval_otel.tools.export import Annotator, Exported, Targets, export
+from rag_eval_otel.tools.export import Annotator, Exported, export
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.types import Evaluation, Score
@@ -32,11 +32,11 @@ __all__ = ["acme"]  # a fixture
 
 
 def exported(
-    rows: object, targets: Targets, *, metrics: Sequence[Metric] = (Reads(),), **options: Any
+    rows: object, *, metrics: Sequence[Metric] = (Reads(),), raising: bool = False, **targets: Any
 ) -> Exported:
     measurement = Measurement(metrics=tuple(metrics), judge=judge(), embedder=EMBEDDER)
-    run = Run(measurement=measurement, progress="off", **options)
-    return asyncio.run(export(open_dataset(rows), run, targets))
+    run = Run(measurement=measurement, progress="off", raise_on_failure=raising)
+    return asyncio.run(export(open_dataset(rows), run, **targets))
 
 
 def read_back(path: Path) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def read_back(path: Path) -> list[dict[str, Any]]:
 def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
     """Each row once and in order, with value, status and reason of each score."""
     path = tmp_path / f"scores.{suffix}"
-    done = exported(numbers(1, "?", "wrong"), Targets(output=path))
+    done = exported(numbers(1, "?", "wrong"), output=path)
     assert (done.totals.rows, done.totals.failed) == (3, 1)
     rows = read_back(path)
     assert [int(row["row"]) for row in rows] == [0, 1, 2]
@@ -67,7 +67,7 @@ def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
 def test_parquet_has_row_groups(tmp_path: Path) -> None:
     """Rows are written in groups, not all at the end."""
     path = tmp_path / "scores.parquet"
-    exported(numbers(*range(2500)), Targets(output=path))
+    exported(numbers(*range(2500)), output=path)
     file = pq.ParquetFile(path)
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == (
         [1000, 1000, 500]
@@ -80,7 +80,7 @@ def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
     path.write_text("{}\n", encoding="utf-8")
     with pytest.raises(FailedRowError):
-        exported(numbers(1, "wrong"), Targets(output=path), raise_on_failure=True)
+        exported(numbers(1, "wrong"), output=path, raising=True)
     assert read_back(path) == [{}]
     assert list(tmp_path.iterdir()) == [path]
 
@@ -98,7 +98,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_each_row_is_a_trace_with_its_scores(receiver: OtlpReceiver) -> None:
     """Scores are attributes as on live spans, and events parented to them."""
-    done = exported(asked_rows(3), Targets(otlp="on"), metrics=[JUDGED])
+    done = exported(asked_rows(3), otlp="on", metrics=[JUDGED])
     spans = sorted(receiver.spans(), key=lambda span: span.attributes["rag.dataset.row"])
     assert done.unsent == 0
     assert [span.attributes["rag.dataset.row"] for span in spans] == [0, 1, 2]
@@ -118,7 +118,7 @@ def test_each_row_is_a_trace_with_its_scores(receiver: OtlpReceiver) -> None:
 
 def test_scores_are_also_metrics(receiver: OtlpReceiver) -> None:
     """Each score is in the histogram once; turns are not counted, because a job ends."""
-    exported(asked_rows(3), Targets(otlp="on"), metrics=[JUDGED])
+    exported(asked_rows(3), otlp="on", metrics=[JUDGED])
     found = receiver.metrics()
     assert sum(metric.count for metric in found if metric.name == "rag.evaluation.score") == 3
     assert "rag.evaluation.turns" not in {metric.name for metric in found}
@@ -128,7 +128,7 @@ def test_scores_are_also_metrics(receiver: OtlpReceiver) -> None:
 def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
     """Each batch is waited for, so that the SDK drops nothing."""
     metrics = [Reads(), Reads(name="again"), Reads(name="and_again")]
-    exported(numbers(*range(1500)), Targets(otlp="on"), metrics=metrics)
+    exported(numbers(*range(1500)), otlp="on", metrics=metrics)
     rows = [span.attributes["rag.dataset.row"] for span in receiver.spans()]
     assert sorted(rows) == list(range(1500))
     assert len(receiver.logs()) == 4500
@@ -136,7 +136,7 @@ def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
 
 def test_scores_are_sent_to_a_backend(receiver: OtlpReceiver, acme: type[Acme]) -> None:
     """On the span of each row; a score that failed is not sent."""
-    done = exported(numbers(1, "wrong", 0.25), Targets(otlp="on", backends=["acme"]))
+    done = exported(numbers(1, "wrong", 0.25), otlp="on", backends=["acme"])
     assert (done.unsent, done.undelivered) == (0, {})
     spans = {span.span_id for span in receiver.spans()}
     found = {(name, value) for _, name, value in acme.stored if name == "reads"}
@@ -149,7 +149,7 @@ def test_scores_that_a_backend_refuses_are_counted(
 ) -> None:
     """By backend and reason, and the rows are still sent as traces."""
     acme.errors = [BackendError("wrong key", status=401)]
-    done = exported(numbers(1, 0.5), Targets(otlp="on", backends=["acme"]))
+    done = exported(numbers(1, 0.5), otlp="on", backends=["acme"])
     assert done.undelivered == {("acme", "unauthorized"): sum(done.undelivered.values())}
     assert len(receiver.spans()) == 2
 
@@ -160,7 +160,7 @@ IDS = {"trace_id": "0" * 30 + "aa", "span_id": "0" * 14 + "bb"}
 
 def test_scores_annotate_the_spans_that_rows_name(acme: type[Acme]) -> None:
     """As `rag-eval-otel collect` writes them: no span is sent."""
-    done = exported([{**row, **IDS} for row in numbers(0.5)], Targets(backends=["acme"]))
+    done = exported([{**row, **IDS} for row in numbers(0.5)], backends=["acme"])
     assert done.undelivered == {}
     assert acme.stored[0xBB, "reads", 0.5] == 1
 
@@ -184,7 +184,7 @@ def test_rows_without_a_span_are_refused_before_the_judge_is_asked(
     run = Run(measurement=Measurement(metrics=(JUDGED,), judge=fake, embedder=EMBEDDER))
     rows = open_dataset([{**first, **IDS}, {**second, **ids}])
     with pytest.raises(ConfigError, match="row 1 names no span to annotate: --backend needs"):
-        asyncio.run(export(rows, run, Targets(backends=["acme"])))
+        asyncio.run(export(rows, run, backends=["acme"]))
     assert not fake.requests
     assert not acme.stored
 
@@ -194,7 +194,7 @@ def test_an_error_closes_backends(acme: type[Acme], caplog: pytest.LogCaptureFix
     before = set(threading.enumerate())
     rows = [{**row, **IDS} for row in numbers(1, "wrong")]
     with pytest.raises(FailedRowError):
-        exported(rows, Targets(backends=["acme"]), raise_on_failure=True)
+        exported(rows, backends=["acme"], raising=True)
     assert "acme: 2 scores were dropped (shutdown)" in caplog.text
     started = set(threading.enumerate()) - before
     for thread in [one for one in started if one.name == "rag-eval-otel-acme"]:
@@ -207,7 +207,7 @@ def test_a_backend_that_is_down_is_waited_for_once(acme: type[Acme]) -> None:
     """Not at each row: a job would take days. What its queue has no room for is counted."""
     acme.hangs.clear()
     limits = Limits(items=20, linger=0.0)
-    annotator = Annotator([Reads()], Targets(backends=["acme"]), limits=limits, max_wait=0.2)
+    annotator = Annotator([Reads()], ["acme"], limits=limits, max_wait=0.2)
     scores = (Score(name="reads", value=0.5),)
     rows = [
         Row(index=i, evaluation=Evaluation(scores=scores), trace=f"{i + 1:032x}", span="bb")
@@ -231,11 +231,11 @@ def test_a_backend_that_is_down_is_waited_for_once(acme: type[Acme]) -> None:
 def test_refused_traces_are_counted(receiver: OtlpReceiver) -> None:
     """What an exporter could not send is told."""
     receiver.fail_next(1, status=400)
-    assert exported(numbers(1, 2), Targets(otlp="on")).unsent == 2
+    assert exported(numbers(1, 2), otlp="on").unsent == 2
 
 
 def test_sending_without_an_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """``OTEL_TRACES_EXPORTER=none`` contradicts the option."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     with pytest.raises(ConfigError, match="nowhere to send traces to"):
-        exported(numbers(1), Targets(otlp="on"))
+        exported(numbers(1), otlp="on")

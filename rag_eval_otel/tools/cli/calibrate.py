@@ -66,8 +66,7 @@ Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of 
 def _share(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
-        msg = f"must be from 0 to 1, not {text}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {text}")
     return value
 
 
@@ -173,11 +172,10 @@ def _run_on_feedback(options: argparse.Namespace) -> int:
         )
     if options.write is not None:
         if joined.mixed:
-            msg = (
+            raise ConfigError(
                 f"--write {options.write}: a metric has one threshold, and FILE has scores of"
                 f" several versions of {', '.join(joined.mixed)}; pass the scores of one version"
             )
-            raise ConfigError(msg)
         _write(options.write, calibrations)
     return 0
 
@@ -246,8 +244,7 @@ def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
         comment = f"chosen on {each.labelled} labelled rows; Youden's J to expect: {youden}"
         chosen.append((each.metric, threshold.value, comment))
     if not chosen:
-        msg = f"nothing was written to {path}: no threshold fits"
-        raise ConfigError(msg)
+        raise ConfigError(f"nothing was written to {path}: no threshold fits")
     write_whole(path, written_thresholds(chosen), option="--write")
 
 

@@ -34,8 +34,9 @@ def _moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        msg = f"must be a time such as 2026-11-22 or 2026-11-22T09:00Z, not {text!r}"
-        raise argparse.ArgumentTypeError(msg) from None
+        raise argparse.ArgumentTypeError(
+            f"must be a time such as 2026-11-22 or 2026-11-22T09:00Z, not {text!r}"
+        ) from None
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
@@ -76,8 +77,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the samples, print their number to stderr, and return the exit status."""
     check_output(options.output)
     if options.output.suffix.lower() not in {".jsonl", ".ndjson"}:
-        msg = f"{options.output}: samples have lists of contexts; use .jsonl"
-        raise ConfigError(msg)
+        raise ConfigError(f"{options.output}: samples have lists of contexts; use .jsonl")
     require_another_file(options.output, *options.files, option="--output")
     _check_sources(options)
     prompts = options.contexts_from_prompt

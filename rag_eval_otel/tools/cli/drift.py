@@ -79,8 +79,7 @@ def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[
             streams[stream].append(Point(unit_value(score), row.place, row.time))
     if all(point.value is None for points in streams.values() for point in points):
         names = ", ".join(dict.fromkeys(stream.name for stream in streams))
-        msg = f"{path} has evaluations of {names}, but none of them gave a score"
-        raise ConfigError(msg)
+        raise ConfigError(f"{path} has evaluations of {names}, but none of them gave a score")
     for stream, points in streams.items():
         _order(stream.name, points)
     return streams
@@ -195,8 +194,7 @@ def _detect(
     reference: Sequence[float | None] | None,
 ) -> Finding:
     if options.reference is not None and reference is None:
-        msg = f"{options.reference} has no scores of {stream.name}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{options.reference} has no scores of {stream.name}")
     points = [point for point in scores if valid_score(point.value) is not None]
     first = default_learn(len(points)) if options.learn is None else options.learn
     alarms = alarms_in(

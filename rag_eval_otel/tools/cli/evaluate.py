@@ -28,7 +28,7 @@ from rag_eval_otel.tools.cli.options import (
     require_another_file,
 )
 from rag_eval_otel.tools.dataset import Budget, Run
-from rag_eval_otel.tools.export import Exported, Targets, export
+from rag_eval_otel.tools.export import Exported, export
 from rag_eval_otel.tools.files import check_output
 from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.read import Dataset, open_dataset
@@ -39,8 +39,7 @@ from rag_eval_otel.untrusted import visible
 def _pairs(text: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(column for _, _, column in pairs):
-        msg = f"must be FIELD=COLUMN,..., not {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"must be FIELD=COLUMN,..., not {text!r}")
     return {field: column for field, _, column in pairs}
 
 
@@ -150,8 +149,7 @@ def run(options: argparse.Namespace) -> int:
         _list_metrics(options)
         return 0
     if options.file is None:
-        msg = "name the FILE to evaluate, or --list-metrics"
-        raise ConfigError(msg)
+        raise ConfigError("name the FILE to evaluate, or --list-metrics")
     cache = options.cache
     if cache is None and options.output is not None:
         cache = options.output.with_name(f"{options.output.name}.cache")
@@ -164,7 +162,9 @@ def run(options: argparse.Namespace) -> int:
         scoring = _run(config, options, cache)
         check = _gate_check(options, scoring)
         dataset = open_dataset(options.file, options.columns, limit=options.limit)
-        targets = Targets(
+        exporting = export(
+            dataset,
+            scoring,
             check=check,
             output=options.output,
             texts=options.with_texts,
@@ -173,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
             score_events=config.score_events,
             backends=_backends(config, options, dataset),
         )
-        exported = asyncio.run(export(dataset, scoring, targets))
+        exported = asyncio.run(exporting)
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
         return 1
@@ -279,14 +279,11 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
     """Return the check of the conditions in ``options``; None if there is no condition."""
     for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
         if not all(map(names_in, given)):  # a variable that is not set: the gate would always pass
-            msg = f"{option} is empty: name a metric, as in {option} faithfulness=0.8"
-            raise ConfigError(msg)
+            raise ConfigError(f"{option} is empty: name a metric, as in {option} faithfulness=0.8")
     if (options.baseline is None) != (not options.no_worse):
-        msg = "--baseline FILE and --no-worse METRIC need each other"
-        raise ConfigError(msg)
+        raise ConfigError("--baseline FILE and --no-worse METRIC need each other")
     if not options.no_worse and (options.level is not None or options.versions is not None):
-        msg = "--level and --versions need --no-worse METRIC and --baseline FILE"
-        raise ConfigError(msg)
+        raise ConfigError("--level and --versions need --no-worse METRIC and --baseline FILE")
     # A metric without a drop gets the drop 0.
     drops = [
         item if "=" in item else f"{item}=0" for text in options.no_worse for item in names_in(text)

@@ -41,5 +41,4 @@ def print_result(options: argparse.Namespace, result: object, text: str) -> None
 def require_another_file(path: Path, *read: Path, option: str) -> None:
     """Raise `ConfigError` if ``path``, the file of ``option``, is one of the files in ``read``."""
     if path.resolve() in {file.resolve() for file in read}:
-        msg = f"{option} {path} is the file that is read; name another"
-        raise ConfigError(msg)
+        raise ConfigError(f"{option} {path} is the file that is read; name another")

@@ -78,17 +78,14 @@ add_options = partial(add_all, options=_OPTIONS)
 def run(options: argparse.Namespace) -> int:
     if (page := options.output) is not None:
         if page.suffix.lower() not in {".html", ".htm"}:
-            msg = f"--output {page} must end in .html"
-            raise ConfigError(msg)
+            raise ConfigError(f"--output {page} must end in .html")
         if page.is_dir():
-            msg = f"--output {page} is a folder; name a file"
-            raise ConfigError(msg)
+            raise ConfigError(f"--output {page} is a folder; name a file")
         require_another_file(page, *filter(None, (options.file, options.other)), option="--output")
     if options.other is not None:
         return _compare(options)
     if options.versions is not None or options.form == "json":
-        msg = "--versions and --json need a second file: rag-eval-otel report A B"
-        raise ConfigError(msg)
+        raise ConfigError("--versions and --json need a second file: rag-eval-otel report A B")
     has_content = Config.from_env().export_content == "all"
     shown = Shown(
         texts=options.texts or ("on" if has_content else "off"),
