@@ -434,8 +434,18 @@ def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
         columns = [getattr(check, part) for check in checks]
         rows += [(f"  {name}", *(str(column[name]) for column in columns)) for name in columns[0]]
         rows.append(("",))
-    costs = [_costs(check, currency) for check in checks]
-    rows += [(name, *(cost[name] for cost in costs)) for name in costs[0]]
+    for name, text in {
+        "unusable replies": "{0.unusable} of {0.replies}",
+        "requests": "{0.usage.judge_requests}",
+        "prompt tokens (cached)": "{0.usage.prompt_tokens} ({0.usage.cached_tokens})",
+        "reply tokens": "{0.usage.completion_tokens}",
+        "seconds, median and p95": "{0.seconds[0]:.2f}, {0.seconds[1]:.2f}",
+    }.items():
+        rows.append((name, *(text.format(check) for check in checks)))
+    known = [
+        f"{c.cost:.2f} {currency}" if c.cost is not None else "price not known" for c in checks
+    ]
+    rows.append(("1,000 turns", *known))
     lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]
     for name, *cells in rows:
         lines.append(f"{name:<28}{''.join(f'{cell:<26}' for cell in cells)}".rstrip())
@@ -450,15 +460,3 @@ def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
         verdict = f"below {bound:g} in {', '.join(below)}"
         lines.append(f"{check.form}: {verdict if below else f'at least {bound:g} in every task'}")
     return "\n".join(lines)
-
-
-def _costs(check: Check, currency: str) -> dict[str, str]:
-    usage, (median, late) = check.usage, check.seconds
-    return {
-        "unusable replies": f"{check.unusable} of {check.replies}",
-        "requests": str(usage.judge_requests),
-        "prompt tokens (cached)": f"{usage.prompt_tokens} ({usage.cached_tokens})",
-        "reply tokens": str(usage.completion_tokens),
-        "seconds, median and p95": f"{median:.2f}, {late:.2f}",
-        "1,000 turns": "price not known" if check.cost is None else f"{check.cost:.2f} {currency}",
-    }

@@ -7,24 +7,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from itertools import chain
 from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.otlp import ExportedSpan, TracePart, parts_of, spans_of
+from rag_eval_otel.capture.otlp import (
+    ExportedSpan,
+    TracePart,
+    as_attributes,
+    parts_of,
+    spans_of,
+)
 from rag_eval_otel.capture.otlp_files import LONGEST, VALUES, Message, values_in
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.backends.annotation import backend_error
+from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.rows import iso
-from rag_eval_otel.types import Passage, Sample
+from rag_eval_otel.types import Sample
 
 _ALWAYS: Final = ("question", "contexts", "answer")  # in each row, even if empty
 
@@ -71,7 +81,12 @@ class CollectedTurn:
         sample = self.sample
         cells = {
             "question": sample.question,
-            "contexts": list(map(_context, sample.contexts)),
+            "contexts": [
+                p.text
+                if p.id is None and p.score is None
+                else {name: value for name, value in asdict(p).items() if value is not None}
+                for p in sample.contexts
+            ],
             "answer": sample.answer,
             "retrieved_ids": list(sample.retrieved_ids),
             "trace_id": self.trace_id,
@@ -81,13 +96,6 @@ class CollectedTurn:
             "live_label": self.label,
         }
         return {name: v for name, v in cells.items() if v not in (None, "", []) or name in _ALWAYS}
-
-
-def _context(passage: Passage) -> str | dict[str, Any]:
-    """Return the text of ``passage``, or an object with its text, id and score, if it has one."""
-    if passage.id is None and passage.score is None:
-        return passage.text
-    return {name: value for name, value in asdict(passage).items() if value is not None}
 
 
 @dataclass(slots=True)
@@ -214,3 +222,64 @@ class _Spool:
 
     def close(self) -> None:
         self._database.close()
+
+
+_ALL: Final = 10**9  # the highest number of spans to read
+_CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
+_QUOTED: Final = 300  # characters of an error of the client
+
+
+def phoenix_messages(
+    project: str, *, since: datetime | None = None, until: datetime | None = None
+) -> Iterator[Message]:
+    """Yield one message with the spans of ``project``, a name or id, in a Phoenix server.
+
+    The client of the package ``arize-phoenix-client`` reads the address and the key from
+    ``PHOENIX_ENDPOINT`` and ``PHOENIX_API_KEY``. Raises `ConfigError` if the server cannot be
+    reached or has no such project, and `MissingDependencyError` without the package.
+    """
+    client = require("phoenix.client", "phoenix").Client()
+    try:
+        spans = client.spans.get_spans(
+            project_identifier=project, start_time=since, end_time=until, limit=_ALL
+        )
+    except require("httpx", "phoenix").HTTPError as error:
+        status = None if isinstance(error.__context__, OSError) else backend_error(error).status
+        reason = _CREDENTIALS.sub("//", str(error) or type(error).__name__)[:_QUOTED]
+        msg = f"Phoenix cannot be reached: {reason}; set PHOENIX_ENDPOINT to its address"
+        if status is not None:
+            msg = (
+                f"Phoenix answered {status} for the project {project!r};"
+                " check PHOENIX_ENDPOINT and PHOENIX_API_KEY"
+            )
+        raise ConfigError(msg) from error
+    resource = {"attributes": as_attributes({"service.name": project})}
+    scopes = [
+        {"scope": {"name": ""}, "spans": list(map(_phoenix_span, spans))}
+    ]  # Phoenix keeps none
+    yield {"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}
+
+
+def _phoenix_span(span: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a span of Phoenix in OTLP JSON."""
+    has_failed = span.get("status_code") == "ERROR"
+    return {
+        "traceId": span["context"]["trace_id"],
+        "spanId": span["context"]["span_id"],
+        "parentSpanId": span.get("parent_id") or "",
+        "name": span["name"],
+        "startTimeUnixNano": _nanoseconds(span["start_time"]),
+        "endTimeUnixNano": _nanoseconds(span["end_time"]),
+        "attributes": as_attributes(span.get("attributes") or {}),
+        "events": [
+            {"name": event["name"], "attributes": as_attributes(event.get("attributes") or {})}
+            for event in span.get("events") or ()
+        ],
+        "status": {"code": 2, "message": span.get("status_message") or ""} if has_failed else {},
+    }
+
+
+def _nanoseconds(text: str) -> int:
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

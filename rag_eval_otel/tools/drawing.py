@@ -92,16 +92,6 @@ def _utc(value: float) -> datetime:
     return datetime.fromtimestamp(min(_LAST, max(0.0, value)), tz=timezone.utc)
 
 
-def _named_places(low: float, high: float, unit: Unit) -> list[tuple[float, str]]:
-    """Return the labels of a horizontal axis: round rows, or times at equal distances."""
-    if unit == "row":
-        return [(at, f"{at:,.0f}") for at in ticks(low, high)]
-    width = high - low
-    form = "%H:%M:%S" if width < _DAY else "%m-%d %H:%M" if width < 5 * _DAY else "%Y-%m-%d"
-    places = [low + width * i / (_TICKS - 1) for i in range(_TICKS)] if width > 0 else [low]
-    return [(at, _utc(at).strftime(form)) for at in places]
-
-
 def _number(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"  # noqa: PLR2004
 
@@ -197,7 +187,13 @@ def time_line(
 ) -> Drawing:
     """Draw scores over time, with a running mean for each of ``curves``."""
     x, y = Axis(*ends, LEFT, RIGHT), Axis(*scale, BOTTOM, TOP)
-    parts = [_frame(y, ticks(*scale), x, _named_places(*ends, unit))]
+    names = [(at, f"{at:,.0f}") for at in ticks(*ends)]
+    if unit == "time":
+        width = ends[1] - ends[0]
+        form = "%H:%M:%S" if width < _DAY else "%m-%d %H:%M" if width < 5 * _DAY else "%Y-%m-%d"
+        places = np.linspace(*ends, _TICKS).tolist() if width > 0 else ends[:1]
+        names = [(at, _utc(at).strftime(form)) for at in places]
+    parts = [_frame(y, ticks(*scale), x, names)]
     for start, end in areas:
         left, width = x.place(start), max(1.0, x.place(end) - x.place(start))
         parts.append(_shape("rect", "since", x=left, y=TOP, width=width, height=BOTTOM - TOP))

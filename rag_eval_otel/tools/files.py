@@ -57,11 +57,13 @@ def source_of(data: object) -> Source:
         return Source(name=str(path), read=partial(_FORMATS[suffix][0], path))
     kind = type(data).__name__
     if hasattr(data, "itertuples"):
-        read = partial(_frame, data)
+        rows = partial(data.itertuples, index=False, name=None)
+        read = partial(_tuples, getattr(data, "columns", ()), rows)
     elif hasattr(data, "to_batches"):
         read = partial(_batches, partial(data.to_batches, max_chunksize=_BATCH))
     elif isinstance(data, Mapping):
-        read = partial(_columns, _checked_columns(data))
+        columns = _checked_columns(data)
+        read = partial(_tuples, columns, lambda: zip(*columns.values(), strict=True))
     elif isinstance(data, Iterable):
         read = partial(_items, list(data) if isinstance(data, Iterator) else data)
     else:
@@ -95,15 +97,10 @@ def _checked_columns(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     return columns
 
 
-def _columns(columns: Mapping[str, Any]) -> Records:
-    for cells in zip(*columns.values(), strict=True):
+def _tuples(names: Iterable[Any], rows: Callable[[], Iterable[Any]]) -> Records:
+    columns = list(map(str, names))
+    for cells in rows():
         yield None, dict(zip(columns, cells, strict=True))
-
-
-def _frame(frame: Any) -> Records:
-    names = [str(name) for name in frame.columns]
-    for cells in frame.itertuples(index=False, name=None):
-        yield None, dict(zip(names, cells, strict=True))
 
 
 def _batches(batches: Callable[[], Iterable[Any]]) -> Records:

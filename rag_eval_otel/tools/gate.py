@@ -82,11 +82,6 @@ class Gate:
         if msg:
             raise ConfigError(msg)
 
-    @property
-    def has_conditions(self) -> bool:
-        """Whether there is a condition."""
-        return bool(self.means or self.no_worse) or self.pass_rate is not None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:

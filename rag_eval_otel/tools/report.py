@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
+import operator
 import re
-from array import array
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -69,21 +69,24 @@ Low: TypeAlias = tuple[Row, Score]
 """A row of a score file and one of its scores, which is among the lowest of a metric."""
 
 
+class Point(NamedTuple):
+    """A score of a series: the number of its turn, the time, and the score on [0, 1]."""
+
+    row: int
+    time: float
+    value: float
+    unit: float
+    version: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Series:
-    """The scores of one metric of one service, in the order of the file.
-
-    ``rows``, ``times`` (NaN if unknown), ``units`` (on [0, 1]) and ``version`` (an index into
-    ``versions``) have an entry for each score with a value, as ``tally.values`` has.
-    """
+    """The scores of one metric of one service, in the order of the file."""
 
     service: str
     name: str
     worst: int
-    rows: array[int] = field(default_factory=lambda: array("q"))
-    times: array[float] = field(default_factory=lambda: array("d"))
-    units: array[float] = field(default_factory=lambda: array("d"))
-    version: array[int] = field(default_factory=lambda: array("l"))
+    points: list[Point] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     failed: Counter[tuple[str, str]] = field(default_factory=Counter)  # by status and reason
     sampled: defaultdict[str, dict[str, tuple[float, float]]] = field(
@@ -91,7 +94,6 @@ class Series:
     )
     """Scores and the probabilities of their turns, by version and turn, for `estimated`."""
     _traces: dict[str, str] = field(default_factory=dict)
-    _versions: dict[str, int] = field(default_factory=dict)
     _lows: list[tuple[float, int, Low]] = field(default_factory=list)
 
     def add(self, row: Row, score: Score) -> None:
@@ -100,10 +102,8 @@ class Series:
         if score.value is None or unit is None:
             self.failed[score.status, score.reason or ""] += 1
             return
-        self.rows.append(row.index)
-        self.times.append(math.nan if row.time is None else row.time)
-        self.units.append(unit)
-        self.version.append(self._versions.setdefault(score.version, len(self._versions)))
+        time = math.nan if row.time is None else row.time
+        self.points.append(Point(row.index, time, score.value, unit, score.version))
         sampling, turn = row.evaluation.sampling, row.turn or row.place
         probability = None if sampling is None else sampling.probability
         if is_offline(score.version):
@@ -112,12 +112,12 @@ class Series:
             self.sampled[score.version].setdefault(turn, (unit, probability))
             self._traces[turn] = row.trace or turn
         add = heapq.heappush if len(self._lows) < self.worst else heapq.heappushpop
-        add(self._lows, (-unit, len(self.units), (row, score)))
+        add(self._lows, (-unit, len(self.points), (row, score)))
 
     @property
-    def versions(self) -> tuple[str, ...]:
-        """The versions of the metric, in the order in which they were first read."""
-        return tuple(self._versions)
+    def units(self) -> list[float]:
+        """The scores on [0, 1]."""
+        return [point.unit for point in self.points]
 
     def lowest(self) -> list[Low]:
         """Return the lowest scores with their rows; of equal scores, the latest comes first."""
@@ -241,28 +241,26 @@ class Line:
 
 def unit_of(series: Series) -> Unit:
     """Return ``time`` if every score has a time and the times are not all equal, else ``row``."""
-    is_timed = not any(map(math.isnan, series.times))
-    return "time" if is_timed and len(set(series.times)) > 1 else "row"
+    times = {point.time for point in series.points}
+    return "time" if len(times) > 1 and not any(map(math.isnan, times)) else "row"
 
 
 def lines_of(series: Series) -> list[Line]:
     """Return one `Line` for each version of the metric, at most those with the most scores."""
-    at = np.array(series.times if unit_of(series) == "time" else series.rows, np.float64)
-    order = np.argsort(at, kind="stable")
-    versions, values, units = (
-        np.array(column)[order] for column in (series.version, series.tally.values, series.units)
-    )
-    largest = np.argsort(-np.bincount(versions), kind="stable") if len(versions) else ()
+    unit = unit_of(series)
+    versions: defaultdict[str, list[Point]] = defaultdict(list)
+    for point in sorted(series.points, key=operator.attrgetter(unit)):
+        versions[point.version].append(point)
     lines = [
         Line(
-            version=series.versions[i],
-            at=at[order][versions == i],
-            values=values[versions == i],
-            units=units[versions == i],
+            version=version,
+            at=np.array([getattr(point, unit) for point in points], np.float64),
+            values=np.array([point.value for point in points]),
+            units=np.array([point.unit for point in points]),
         )
-        for i in largest[:MAX_VERSIONS]
+        for version, points in sorted(versions.items(), key=lambda item: -len(item[1]))
     ]
-    return sorted(lines, key=lambda line: float(line.at[0]))
+    return sorted(lines[:MAX_VERSIONS], key=lambda line: float(line.at[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,6 +454,7 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
         "estimate": series.estimated(),
         "unit": unit,
         "lines": lines,
+        "hidden": len({point.version for point in series.points}) - len(lines),
         "windows": [f"{n:,}" for n in sorted({line.window for line in lines})],
         "drift": drift,
         "marks": marks,
@@ -511,22 +510,16 @@ def comparison_page(comparison: Comparison) -> str:
         found=comparison,
         columns=COLUMNS,
         metrics=[
-            (
-                f"m{i}",
-                metric,
-                _change_drawings(metric),
-                [(title.capitalize(), *_turn_table(turns)) for title, turns in metric.turns()],
-            )
-            for i, metric in enumerate(comparison.metrics)
+            _change_section(metric, anchor=f"m{i}") for i, metric in enumerate(comparison.metrics)
         ],
     )
 
 
-def _change_drawings(metric: MetricChange) -> list[tuple[str, Drawing]]:
+def _change_section(metric: MetricChange, *, anchor: str) -> tuple[Any, ...]:
     scale = axis_of([*metric.a.values, *metric.b.values])
     differences = [difference for difference in metric.differences if difference]
     widest = max(map(abs, differences), default=1.0)
-    return [
+    drawings = [
         (title, drawing.histogram(values, ends, mean=mean, title=f"{title}: {metric.name}"))
         for title, values, mean, ends in (
             ("Scores in A", metric.a.values, metric.a.mean, scale),
@@ -534,6 +527,8 @@ def _change_drawings(metric: MetricChange) -> list[tuple[str, Drawing]]:
             ("Differences B - A that are not 0", differences, None, (-widest, widest)),
         )
     ]
+    tables = [(title.capitalize(), *_turn_table(turns)) for title, turns in metric.turns()]
+    return anchor, metric, drawings, tables
 
 
 def _turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:

@@ -14,9 +14,8 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.environment import switch
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import Options, add_all, require_another_file
-from rag_eval_otel.tools.collect import Collected, Selection, collect
+from rag_eval_otel.tools.collect import Collected, Selection, collect, phoenix_messages
 from rag_eval_otel.tools.files import check_output, writing_samples
-from rag_eval_otel.tools.stored import phoenix_messages
 
 DESCRIPTION = """\
 Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as

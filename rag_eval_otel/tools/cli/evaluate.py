@@ -296,7 +296,7 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
         versions=options.versions or "same",
         level=LEVEL if options.level is None else options.level,
     )
-    if not gate.has_conditions:
+    if not (gate.means or gate.no_worse) and gate.pass_rate is None:
         return None
     return GateCheck(gate, {each.name: scale_of(each) for each in scoring.measurement.metrics})
 
