@@ -141,8 +141,6 @@ def test_wilson_interval_is_that_of_scipy(k: int, n: int) -> None:
     assert wilson(k, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-# --- the corrected rate ---------------------------------------------------------------------------
-
 GOOD = counts(90, 30, 70, 10)  # sensitivity .9, specificity .7
 COUNTS = st.integers(0, 60)
 
@@ -215,8 +213,6 @@ def test_interval_covers_the_true_rate(
     assert hits >= 0.93 * (600 - refused)
     assert refused <= 3
 
-
-# --- the threshold that fits ----------------------------------------------------------------------
 
 SCORES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1), st.floats(-1e300, 1e300))
 

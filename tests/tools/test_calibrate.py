@@ -1,5 +1,7 @@
 """`calibrate`, and the command of that name."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import math
@@ -14,6 +16,8 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.agreement import Figure
 from rag_eval_otel.tools.calibrate import Calibration, calibrate
 from rag_eval_otel.tools.cli import calibrate as command
+from rag_eval_otel.tools.cli import main
+from score_files import jsonl
 
 SCORES = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1))
 LABELS = st.one_of(st.none(), st.booleans(), st.integers(0, 3), st.sampled_from(["pass", "fail"]))
@@ -100,9 +104,6 @@ def test_wrong_score_label_or_option_is_an_error(
         calibrate(scores, labels, **{"threshold": 0.5, **options})
 
 
-# --- the command ----------------------------------------------------------------------------------
-
-
 def run(*arguments: object) -> int:
     parser = argparse.ArgumentParser()
     command.add_options(parser)
@@ -145,3 +146,46 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
     path.write_text('{"score": 1, "label": 1}\n\n{"score": 1, "label": "meh"}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"labels.jsonl, row 1 \(line 3\), score: the label must"):
         run(path)
+
+
+MEASURED = [0.9, 0.95, 0.1, 0.6, 0.55, 0.2]
+HUMAN = [1, 0, 1, 0, 1, 0]
+
+
+def labelled_rows(**texts: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": i,
+            "scores": {"faithfulness": {"value": score, "status": "ok"}},
+            "human": label,
+            **{
+                name: value if isinstance(value, list) else f"{value} {i}"
+                for name, value in texts.items()
+            },
+        }
+        for i, (score, label) in enumerate(zip(MEASURED, HUMAN, strict=True))
+    ]
+
+
+def test_rows_are_listed_with_their_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The row whose score is the farthest from the threshold comes first."""
+    found = labelled_rows(question="why", contexts=["because", "or not"], answer="so")
+    path = str(jsonl(tmp_path / "a.jsonl", found))
+    assert main(["calibrate", path, "--threshold", "0.5", "--disagreements", "2"]) == 0
+    _, listed = capsys.readouterr().out.split(
+        "faithfulness, rows on which metric and label disagree:"
+    )
+    assert listed.strip().splitlines() == [
+        f"{path}, row 1 (line 2): score 0.950, label 0",
+        "    question: why 1",
+        "    contexts: because",
+        "    contexts: or not",
+        "    answer: so 1",
+        f"  {path}, row 2 (line 3): score 0.100, label 1",
+        "    question: why 2",
+        "    contexts: because",
+        "    contexts: or not",
+        "    answer: so 2",
+    ]

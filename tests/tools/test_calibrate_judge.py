@@ -46,9 +46,6 @@ def relevance_of(case: Case) -> int | None:
     return next(c.relevance for c in same if c.relevance is not None)
 
 
-# --- a judge with an opinion, as it speaks on the wire --------------------------------------------
-
-
 def shown_in(body: Mapping[str, Any]) -> Shown:
     parts = re.split(r"^\[\w+ (\w+)(?: \d+)?\]$", text_asked(body), flags=re.MULTILINE)
     shown: dict[str, list[str]] = {}
@@ -110,9 +107,6 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
 
 
-# --- the cases ------------------------------------------------------------------------------------
-
-
 def test_cases_are_balanced() -> None:
     """Every language has every subject, and no constant answer is right."""
     assert len(CASES) >= 80
@@ -129,9 +123,6 @@ def test_cases_are_balanced() -> None:
 def test_each_sentence_has_a_verdict() -> None:
     """Each answer has as many sentences as verdicts, in any script."""
     assert [c for c in CASES if len(sentences_of(c.sample.answer)) != len(c.verdicts)] == []
-
-
-# --- judges of known quality ----------------------------------------------------------------------
 
 
 @pytest.mark.slow

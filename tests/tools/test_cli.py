@@ -48,9 +48,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-# --- evaluate -------------------------------------------------------------------------------------
-
-
 def test_a_file_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A header alone is no error, but whoever sees a table of dashes learns why."""
     path = tmp_path / "header.csv"
@@ -185,9 +182,6 @@ def test_configured_backends_need_no_spans(
     assert not acme.stored
 
 
-# --- failures -------------------------------------------------------------------------------------
-
-
 def yes(body: dict[str, Any]) -> object:
     said = {"passing": True, "reason": "so it is"}
     names = names_asked(body)
@@ -250,9 +244,6 @@ def test_rows_without_a_score(
         assert main(arguments) == 0
         assert len(server.requests) == asked + 5
     assert not (tmp_path / "scores.jsonl.cache").exists()
-
-
-# --- killed ---------------------------------------------------------------------------------------
 
 
 class Stalling:
@@ -346,9 +337,6 @@ def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path)
     assert not list(tmp_path.glob("*.cache*")) + list(tmp_path.glob("*.part"))
 
 
-# --- metrics --------------------------------------------------------------------------------------
-
-
 def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """A table with name, needs, requests and range of each metric; the same as JSON."""
     assert main(["evaluate", "--list-metrics"]) == 0
@@ -407,3 +395,81 @@ def test_data_of_the_package_that_cannot_be_read(
     monkeypatch.setattr("rag_eval_otel.tools.rules.PackageLoader", lambda _: DictLoader({}))
     assert main(["rules", "--slo", ".95"]) == 1
     assert capsys.readouterr().err == "rag-eval-otel: rules.yaml\n"
+
+
+ROW = {"question": "When?", "contexts": ["In 1879."], "answer": "In 1879.", "score": 0.5}
+
+
+def status_of(command: list[str]) -> int:
+    try:
+        return main(command)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else -1
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--versions any", "need a second file"),
+        ("--json", "need a second file"),
+        ("--worst many", "must be a whole number from 0 to 1000"),
+        ("--metric nosuch", "--metric"),
+    ],
+)
+def test_report_refuses(
+    rows: str, options: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the option and what it takes."""
+    assert status_of(["report", rows, *options.split()]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--max-requests", "--max-tokens"])
+@pytest.mark.parametrize("value", ["-1", "nan", "1.5", "1k", "inf", ""])
+def test_evaluate_refuses_a_wrong_budget(
+    rows: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A budget of a run is a whole number."""
+    assert status_of(["evaluate", rows, "--judge", "lexical", f"{option}={value}"]) == 2
+    assert f"{option}: must be a whole number, 0 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ('{"models": {"m": {"input": -1}}}', "a price of m must be a number from 0, not -1"),
+        ('{"models": {"m": {"input": NaN}}}', "a price of m must be a number from 0, not nan"),
+        ('{"models": {"m": {"input": "1 USD"}}}', "must be a number from 0, not '1 USD'"),
+        ('{"models": {"m": {"inptu": 1}}}', "m must have input, and may have output and"),
+        ('{"models": {"m": {"output": 1}}}', "m must have input, and may have output and"),
+        ('{"models": {"m": 1}}', "m must have input, and may have output and"),
+        ('{"modles": {}}', "there is no table models"),
+        ("[1, 2]", "there is no table models"),
+        ("[1", "must be JSON"),
+        ('{"models": {}, "currency": "dollars"}', "three capitals, such as USD"),
+        (None, "No such file"),
+    ],
+)
+def test_wrong_prices_are_refused(
+    rows: str,
+    table: str | None,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The error names the file, shows the form of a table, and says what is wrong."""
+    file = tmp_path / "prices.json"
+    if table is not None:
+        file.write_text(table, encoding="utf-8")
+    assert status_of(["evaluate", rows, "--judge", "lexical", "--prices", str(file)]) == 2
+    shown = capsys.readouterr().err
+    assert str(file) in shown
+    assert '{"models": {NAME: {"input": X, "output": Y}}}' in shown
+    assert told in shown

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -122,8 +126,6 @@ def test_the_samples_of_the_recordings_are_those_of_the_live_pipeline() -> None:
     assert different == ["traceloop-llamaindex__chat_context_stream"]  # three spans never ended
     assert samples > len(RECORDINGS) / 2
 
-
-# --- files ----------------------------------------------------------------------------------------
 
 ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "In 1949, it says."
 
@@ -269,9 +271,6 @@ def test_spans_that_are_not_valid_are_refused(changed: dict[str, object]) -> Non
         collected([message])
 
 
-# --- the choice -----------------------------------------------------------------------------------
-
-
 def test_a_share_is_random_and_the_same_each_time() -> None:
     """About a tenth of 2,000 traces, whatever their order; a larger share has them, too."""
     traces = [f"{i:032x}" for i in range(2000)]  # ids that are not random at all
@@ -322,9 +321,6 @@ def test_spans_that_this_library_wrote_are_read(app: App) -> None:
         (one.question, one.contexts, one.answer) for one in app.truths
     )
     assert {turn.label for turn in found} <= {"pass", "fail"}
-
-
-# --- what becomes of the samples ------------------------------------------------------------------
 
 
 def test_evaluate_takes_the_samples_as_they_are(tmp_path: Path) -> None:
@@ -380,3 +376,82 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
     (row,) = map(json.loads, scores.read_text().splitlines())
     assert row.keys().isdisjoint({"question", "contexts", "answer"})
     assert row["trace_id"]
+
+
+def phoenix_span(span: ExportedSpan) -> dict[str, Any]:
+    assert span.end is not None
+    return {
+        "id": "U3BhbjoxMTA=",
+        "name": span.name,
+        "context": {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"},
+        "span_kind": span.attributes["openinference.span.kind"],
+        "parent_id": None if span.parent_id is None else f"{span.parent_id:016x}",
+        "start_time": datetime.fromtimestamp(span.start / 1e9, timezone.utc).isoformat(),
+        "end_time": datetime.fromtimestamp(span.end / 1e9, timezone.utc).isoformat(),
+        "status_code": "UNSET",
+        "status_message": "",
+        "attributes": dict(span.attributes),
+        "events": [],
+    }
+
+
+@pytest.fixture
+def phoenix(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    answers: list[object] = []
+
+    class Spans:
+        def get_spans(self, **asked: object) -> list[object]:
+            if isinstance(answers[0], Exception):
+                raise answers[0]
+            return [one for one in answers if asked["project_identifier"] == "shop"]
+
+    class Client:
+        spans = Spans()
+
+    for name in ("phoenix", "phoenix.client"):
+        module = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        module.Client = Client  # type: ignore[attr-defined]
+    return answers
+
+
+def test_spans_of_phoenix_give_the_turns(tmp_path: Path, phoenix: list[object]) -> None:
+    """Phoenix keeps no scope; OpenInference is recognised by its attributes."""
+    later = turn_spans(2, label="fail", start=10**18 + 10**9)
+    phoenix += map(phoenix_span, [*turn_spans(1), *later])
+    output = tmp_path / "samples.jsonl"
+    assert main(["collect", "-o", str(output), "--phoenix", "shop", "--since", "2001-01-01"]) == 0
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [(row["trace_id"], row["answer"], row["service"]) for row in found] == [
+        (f"{1:032x}", TOLD, "shop"),
+        (f"{2:032x}", TOLD, "shop"),
+    ]
+    assert [row.get("live_label") for row in found] == [None, "fail"]
+
+
+def refused(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "http://phoenix.example/v1/projects/shop/spans")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (refused(404), "Phoenix answered 404 for the project 'shop'"),
+        (refused(401), "check PHOENIX_ENDPOINT and PHOENIX_API_KEY"),
+        (httpx.ConnectError("refused"), "cannot be reached: refused; set PHOENIX_ENDPOINT"),
+    ],
+)
+def test_phoenix_that_does_not_answer(
+    tmp_path: Path,
+    phoenix: list[object],
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    says: str,
+) -> None:
+    """The message says what to set; nothing is written."""
+    phoenix.append(error)
+    output = tmp_path / "samples.jsonl"
+    assert main(["collect", "--phoenix", "shop", "-o", str(output)]) == 2
+    assert says in capsys.readouterr().err
+    assert not output.exists()

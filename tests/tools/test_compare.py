@@ -122,9 +122,6 @@ def test_hostile_texts_control_neither_page_nor_terminal(
     assert "\x1b" not in found.text
 
 
-# --- pairs ----------------------------------------------------------------------------------------
-
-
 def test_repeated_questions_are_paired_in_their_order(tmp_path: Path) -> None:
     """A question that is asked three times has three pairs."""
     a = jsonl(tmp_path / "a.jsonl", [scored(i, i / 10, question_id="q") for i in range(3)])
@@ -132,9 +129,6 @@ def test_repeated_questions_are_paired_in_their_order(tmp_path: Path) -> None:
     (metric,) = compare_files(a, b).metrics
     assert metric.differences == pytest.approx([0.5] * 3)
     assert metric.unpaired == 1
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,12 @@ from typing import Any
 import pytest
 
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
-from rag_eval_otel.errors import ConfigError, FailedRowError, MissingDependencyError
+from rag_eval_otel.errors import (
+    ConfigError,
+    FailedRowError,
+    JudgeTransportError,
+    MissingDependencyError,
+)
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.tools.dataset import (
@@ -31,7 +37,7 @@ from rag_eval_otel.tools.dataset import (
     run_now,
 )
 from rag_eval_otel.tools.stats import t_quantile
-from rag_eval_otel.types import Replies, Usage
+from rag_eval_otel.types import Replies
 
 
 def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:
@@ -85,9 +91,6 @@ def test_wrong_option_is_refused(options: dict[str, Any], told: str) -> None:
         evaluated(numbers(1), **options)
 
 
-# --- usage and budget -----------------------------------------------------------------------------
-
-
 def test_budget_of_requests_is_kept() -> None:
     """Scores beyond it have the reason ``budget``; metrics without a judge are scored."""
     asked = judge()
@@ -102,33 +105,6 @@ def test_budget_of_requests_is_kept() -> None:
     assert (result[JUDGED.name].ok, result[JUDGED.name].error) == (2, 3)
     assert result[JUDGED.name].reasons == {"budget": 3}
     assert result["reads"].ok == 5
-
-
-class Wordy:
-    """Takes ten tokens for a reply, in two requests."""
-
-    model = "wordy"
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    async def reply(self, tasks: Any) -> Replies:
-        self.asked += 1
-        parts = tuple(task.reply.model_validate({"passing": True}) for task in tasks)
-        usage = Usage(judge_requests=2, prompt_tokens=7, completion_tokens=3)
-        return Replies(parts=parts, model=self.model, usage=usage)
-
-
-@pytest.mark.parametrize("budget", [Budget(tokens=20), Budget(requests=3)])
-def test_budget_counts_reported_usage(budget: Budget) -> None:
-    """Tokens, and further requests of a reply, count when they are known."""
-    wordy = Wordy()
-    result = evaluated(asked_rows(5), JUDGED, judge=wordy, budget=budget, concurrency=1)
-    assert wordy.asked == result[JUDGED.name].ok == 2
-    assert result[JUDGED.name].reasons == {"budget": 3}
-
-
-# --- at once, and no more -------------------------------------------------------------------------
 
 
 class Gate:
@@ -213,9 +189,6 @@ def test_in_order_cancels_its_work() -> None:
     assert sorted(ended) == [0, 1, 2]
 
 
-# --- the progress bar -----------------------------------------------------------------------------
-
-
 class Terminal(io.StringIO):
     """A stream that claims to be a terminal."""
 
@@ -245,9 +218,6 @@ def test_the_progress_is_shown_on_a_terminal_or_on_demand(
             advance(has_failed)
     told = sys.stderr.getvalue()  # type: ignore[attr-defined]
     assert ("\revaluating: 3/3 rows, 1 with errors" in told) == bool(told) == is_shown
-
-
-# --- where it runs --------------------------------------------------------------------------------
 
 
 def test_both_forms_work_within_an_event_loop() -> None:
@@ -294,9 +264,6 @@ def test_judge_requests_are_not_traced() -> None:
     evaluated(asked_rows(2), JUDGED, judge=judge(answer))
     assert heard == [True, True]
     assert not is_silent()
-
-
-# --- the result -----------------------------------------------------------------------------------
 
 
 def result_of(*answers: object, **options: Any) -> DatasetResult:
@@ -346,9 +313,6 @@ def test_optional_libraries_are_imported_on_use() -> None:
     assert not {"pandas", "pyarrow", "langchain_core", "openai", "opentelemetry.sdk"} & set(loaded)
 
 
-# --- comparison -----------------------------------------------------------------------------------
-
-
 def test_paired_differences() -> None:
     """The difference is over pairs of ok scores; other rows are counted."""
     here, there = result_of(2, 4, "?", 5), result_of(2, 4, 1, "?")
@@ -361,3 +325,77 @@ def test_paired_differences() -> None:
     assert found.mean == pytest.approx((1 + 2 + 4) / 3)
     half = t_quantile(0.975, 2) * statistics.stdev([1, 2, 4]) / math.sqrt(3)
     assert found.interval == pytest.approx((found.mean - half, found.mean + half))
+
+
+def broken_at(count: int) -> Callable[[Task[Any]], object]:
+    answers = iter([{"passing": True, "reason": "so it is"}] * count)
+    return lambda task: next(answers, JudgeTransportError("scripted"))
+
+
+def test_interrupted_run_is_continued(tmp_path: Any) -> None:
+    """Known scores are not asked again, failed ones are; the result is that of one run."""
+    cache = tmp_path / "scores.cache"
+    first = evaluated(asked_rows(5), JUDGED, judge=judge(broken_at(2)), cache=cache, concurrency=1)
+    assert (first[JUDGED.name].ok, first[JUDGED.name].error) == (2, 3)
+    asked = judge()
+    again = evaluated(asked_rows(5), JUDGED, judge=asked, cache=cache)
+    assert len(asked.requests) == again.usage.judge_requests == 3
+    whole = evaluated(asked_rows(5), JUDGED)
+    assert again.to_dict()["rows"] == whole.to_dict()["rows"]
+    assert again.judge == "fake"
+
+
+def test_unusable_reply_is_asked_again(tmp_path: Any) -> None:
+    """Its score is not kept."""
+    cache = tmp_path / "scores.cache"
+    first = evaluated(asked_rows(2), JUDGED, judge=judge(lambda task: None), cache=cache)
+    assert first[JUDGED.name].reasons == {"unparsable": 2}
+    assert "the first: UnparsableReplyError" in repr(first)
+    again = evaluated(asked_rows(2), JUDGED, cache=cache)
+    assert (again[JUDGED.name].ok, again[JUDGED.name].first_failure) == (2, None)
+
+
+def test_only_missing_scores_are_measured(tmp_path: Any) -> None:
+    """Added rows and metrics are asked for, in any order of rows."""
+    cache = str(tmp_path / "scores.cache")
+    rows = [{**row, "answer": "1"} for row in asked_rows(3)]
+    evaluated(rows, JUDGED, cache=cache)
+    asked = judge()
+    result = evaluated(
+        [*reversed(rows), *asked_rows(4)[3:]], Reads(), JUDGED, judge=asked, cache=cache
+    )
+    assert len(asked.requests) == 1
+    assert [score.name for score in result.rows[0].scores] == ["reads", JUDGED.name]
+
+
+def test_another_judge_or_metric_is_measured_again(tmp_path: Any) -> None:
+    """The cache has scores for one judge, and one set of metric parameters."""
+    cache = tmp_path / "scores.cache"
+    evaluated(asked_rows(1), JUDGED, cache=cache)
+    other = judge()
+    other.model = "another"
+    assert evaluated(asked_rows(1), JUDGED, judge=other, cache=cache).usage.judge_requests == 1
+    assert evaluated(numbers(2), Reads(), cache=cache)["reads"].mean == 2.0
+    assert evaluated(numbers(2), Reads(factor=3), cache=cache)["reads"].mean == 6.0
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database, but long enough to be read as one" * 99, b"SQLite format 3\0" * 99]
+)
+def test_damaged_cache_is_an_error(content: bytes, tmp_path: Any) -> None:
+    """The error names the file, which is left alone."""
+    cache = tmp_path / "scores.cache"
+    cache.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"scores\.cache cannot be used.*Remove it.*another file"):
+        evaluated(numbers(1), cache=cache)
+    assert cache.read_bytes() == content
+
+
+def test_database_of_another_program_is_refused(tmp_path: Any) -> None:
+    """A file with tables that are not ours is refused."""
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE theirs (a)")
+    database.close()
+    with pytest.raises(ConfigError, match="the database of another program"):
+        evaluated(numbers(1), cache=path)

@@ -52,11 +52,6 @@ def value(turn: Turn, name: str) -> float:
     return score.value
 
 
-def only(defect: str) -> Turn:
-    (turn,) = (turn for turn in TURNS if turn.defect == defect)
-    return turn
-
-
 def test_passages_have_ids_and_text() -> None:
     """The handbook has 12 passages with an id each."""
     found = passages()
@@ -86,26 +81,19 @@ def test_a_good_turn_scores_well(turn: Turn) -> None:
     assert all(value(turn, name) >= 0.75 for name in NAMES[1:])
 
 
-def test_an_incomplete_answer_is_less_relevant() -> None:
-    """An answer to half of the question scores below every good answer."""
-    incomplete = value(only("incomplete"), "answer_relevancy")
-    assert incomplete < 0.5 < min(value(turn, "answer_relevancy") for turn in GOOD)
-
-
-@pytest.mark.parametrize("name", ["faithfulness", "response_groundedness"])
-def test_a_made_up_answer_is_not_backed(name: str) -> None:
-    """An answer that is not in the handbook is neither faithful nor grounded."""
-    assert value(only("made_up"), name) < 0.5
-
-
-def test_off_topic_retrieval_is_not_relevant() -> None:
-    """Passages on another topic are not relevant."""
-    assert value(only("off_topic"), "context_relevance") < 0.5
-
-
-def test_a_refusal_is_noncommittal() -> None:
-    """A refusal is noncommittal and has no claims."""
-    evaluation = scores_of(only("refusal"))
-    assert evaluation["answer_relevancy"].value == 0
-    assert evaluation["answer_relevancy"].reason == "noncommittal"
-    assert evaluation["faithfulness"].reason == "no_claims"
+@pytest.mark.parametrize(
+    ("defect", "name"),
+    [
+        ("incomplete", "answer_relevancy"),
+        ("made_up", "faithfulness"),
+        ("made_up", "response_groundedness"),
+        ("off_topic", "context_relevance"),
+        ("refusal", "answer_relevancy"),
+    ],
+)
+def test_a_defect_lowers_the_score_of_its_metric(defect: str, name: str) -> None:
+    """Below 0.5, and below every good answer; a refusal has no claims."""
+    (turn,) = (turn for turn in TURNS if turn.defect == defect)
+    assert value(turn, name) < 0.5 < min(value(good, name) for good in GOOD)
+    if defect == "refusal":
+        assert scores_of(turn)["faithfulness"].reason == "no_claims"

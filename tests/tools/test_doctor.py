@@ -71,9 +71,6 @@ def named(report: dict[str, Any]) -> dict[str, str]:
     return {one["cause"]: one["level"] for one in report["findings"]}
 
 
-# --- judge and embedder ---------------------------------------------------------------------------
-
-
 def error(status: int) -> Callable[..., HttpReply]:
     return lambda *_: HttpReply(status=status, body={"error": {"message": "refused: sk-secret"}})
 
@@ -145,9 +142,6 @@ def test_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert (status, named(report)) == (1, {"key-missing": "problem"})
 
 
-# --- OTLP -----------------------------------------------------------------------------------------
-
-
 def verdict(endpoint: str, protocol: Any, **environ: str) -> str:
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **INSECURE, **environ}
     return export_nothing(endpoint_of("traces", protocol, variables), 1.0).verdict
@@ -162,12 +156,6 @@ def test_both_protocols_answer(receiver: OtlpReceiver) -> None:
             answer = export_nothing(endpoint_of(signal, protocol, variables), 1.0)  # type: ignore[arg-type]
             assert answer.verdict == "ok", answer
     assert receiver.spans() == []
-
-
-def test_the_wrong_protocol(receiver: OtlpReceiver) -> None:
-    """A server that speaks the other protocol is recognised."""
-    assert verdict(receiver.http_endpoint, "grpc") == "protocol"
-    assert verdict(receiver.grpc_endpoint, "http") == "protocol"
 
 
 def test_a_server_that_speaks_http_is_told_with_the_variable(receiver: OtlpReceiver) -> None:
@@ -310,9 +298,6 @@ def test_an_endpoint_that_refuses_is_named_once(
     assert f"traces to {dead}" in " ".join(told.split())
     assert "port 4317 is for gRPC" in " ".join(told.split())
     assert told.endswith("problems: 1, warnings: 0\n")
-
-
-# --- settings -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

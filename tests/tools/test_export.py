@@ -85,9 +85,6 @@ def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-# --- OTLP -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
     with OtlpReceiver() as receiving:

@@ -29,7 +29,6 @@ from support import benchmark
 
 ROOT = Path(__file__).parents[2]
 
-# --- power and false alarms -----------------------------------------------------------------------
 
 SIMULATION = benchmark("gate")
 """The script whose figures the docs quote."""
@@ -99,9 +98,6 @@ def test_the_drop_that_is_found_grows_with_the_spread() -> None:
     far = difference_verdict(paired([0.1, 1.0] * 50, [1.0, 0.1] * 50), drop=0, level=0.01)
     assert "a drop of 0.041 is found in 95 of 100 runs" in near.why
     assert "a drop of 0.37 is found in 95 of 100 runs" in far.why
-
-
-# --- conditions -----------------------------------------------------------------------------------
 
 
 def row(index: int, value: float | None, label: Label | None = "pass", **fields: Any) -> Row:
@@ -200,9 +196,6 @@ def test_a_result_in_memory_is_checked_in_the_same_way() -> None:
     result = evaluate_dataset(numbers(1, 0, 1), [Reads()], judge=judge(), embedder=EMBEDDER)
     assert result.check(Gate(means={"reads": 0.6})).passed
     assert not result.check(Gate(pass_rate=0.7)).passed
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 def test_scores_of_other_versions_are_refused(tmp_path: Path) -> None:

@@ -183,9 +183,6 @@ def test_an_address_without_a_place_for_the_id(
     assert "as in http://localhost:16686/trace/{trace_id}" in capsys.readouterr().err
 
 
-# --- nothing from outside, nothing from the file --------------------------------------------------
-
-
 @pytest.mark.slow
 def test_page_is_self_contained(tmp_path: Path) -> None:
     """No links but anchors, and a policy that allows only the page's own style and script."""
@@ -248,9 +245,6 @@ def test_unprintable_characters_are_replaced(tmp_path: Path) -> None:
     assert "<bdi>\ufffd\ufffd\ufffd\u202e</bdi>" in page
 
 
-# --- accessibility --------------------------------------------------------------------------------
-
-
 def luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
@@ -269,21 +263,6 @@ def test_colours_have_contrast() -> None:
         for colour in colours.values():
             low, high = sorted((page, luminance(colour)))
             assert (high + 0.05) / (low + 0.05) >= 4.5, colour
-
-
-@pytest.mark.slow
-def test_drawings_are_accessible(tmp_path: Path) -> None:
-    """Each has a title and a description; tables have captions and column headers."""
-    page = page_of(evaluated(tmp_path / "scores.jsonl"))
-    drawings = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", page, flags=re.DOTALL)
-    assert len(drawings) == 2 * 3
-    assert all("<title>" in one and "<desc>" in one and "aria-label=" in one for one in drawings)
-
-    assert page.count("<caption>") == page.count("<table") == page.count("<thead>")
-    assert 'lang="en"' in page
-
-
-# --- live traces ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -318,9 +297,6 @@ def test_page_size_is_bounded(tmp_path: Path) -> None:
     assert "v990" in text
 
 
-# --- odd files ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("output", "told"),
     [
@@ -339,22 +315,6 @@ def test_unusable_output_is_refused(
     file = tmp_path / "a.html" if output == "a.html" else path
     assert main(["report", str(file), "-o", str(tmp_path / output)]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_single_row_makes_a_page(tmp_path: Path) -> None:
-    """It has no interval and too few scores for drift, but every drawing."""
-    text = parsed(page_of(jsonl(tmp_path / "a.jsonl", [{"score": 0.25}]))).text
-    assert "Mean 0.250, 95 % interval -, median 0.250, of 1 scores" in text
-    assert "1 scores are too few to learn what is normal" in text
-
-
-@pytest.mark.parametrize("value", [4.0, 1e300, -1e300, 1e-300])
-def test_constant_scores_have_a_scale(value: float, tmp_path: Path) -> None:
-    """The scale is made up around the value."""
-    rows = [row(i, f={"value": value, "normalized": 0.75}) for i in range(5)]
-    found = parsed(page_of(jsonl(tmp_path / "a.jsonl", rows)))
-    assert "of 5 scores" in found.text
-    assert found.tags.count("svg") == 2
 
 
 @examples(60)
@@ -385,9 +345,6 @@ def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -
     places = [v for name, v in found.attributes if name in {"x", "y", "cx", "cy", "d", "width"}]
     assert places
     assert not [place for place in places if re.search("nan|inf", place)]
-
-
-# --- the numbers behind the drawings --------------------------------------------------------------
 
 
 def line(values: list[float]) -> Line:
@@ -437,8 +394,6 @@ def test_scores_outside_0_to_1_are_left_out() -> None:
     assert found.outside == 1500
     assert 1950 <= found.marks[0].onset <= 2050
 
-
-# --- the mean of all turns ------------------------------------------------------------------------
 
 PAID, OFFLINE = "faithfulness/1/fused/paid", "faithfulness/1/fused/lexical.4"
 

@@ -153,8 +153,6 @@ def test_times_in_finer_units_are_recognised(unit: float) -> None:
     assert moment(str(int(1_795_251_649 * unit))) == pytest.approx(1_795_251_649)
 
 
-# --- what a pipeline exported ---------------------------------------------------------------------
-
 TURNS = 12
 
 

@@ -36,20 +36,6 @@ def result_on(*answers: object, **options: Any) -> DatasetResult:
     return evaluate_dataset(numbers(*answers), metrics, judge=judge(), embedder=EMBEDDER)
 
 
-@pytest.mark.parametrize(("df", "t"), T_975.items())
-def test_quantiles_of_students_t(df: int, t: float) -> None:
-    """Quantiles agree with published tables."""
-    assert t_quantile(0.975, df) == pytest.approx(t, abs=1e-9)
-
-
-def test_intervals_cover_the_true_mean() -> None:
-    """Of 2,000 intervals of five normal numbers, 95 % hold the true mean (within 3 deviations)."""
-    drawn = np.random.default_rng(7).normal(size=(2000, 5))
-    intervals = [mean_interval(values) for values in drawn]
-    held = sum(low <= 0 <= high for low, high in filter(None, intervals))
-    assert abs(held / 2000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 2000)
-
-
 @given(st.lists(st.floats(-1e6, 1e6), max_size=50))
 def test_summary_agrees_with_the_list_of_values(values: list[float]) -> None:
     """Mean, median and interval are those of the whole list; the interval stays on the scale."""
@@ -117,8 +103,6 @@ def test_table_has_counts_beside_every_mean() -> None:
     )
     assert repr(result_on(1)).startswith("1 row,")
 
-
-# --- the mean of all turns, from a sample ---------------------------------------------------------
 
 NAN = math.nan
 
