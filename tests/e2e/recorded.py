@@ -10,10 +10,9 @@ import gzip
 import json
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -21,7 +20,6 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 from e2e.programs import responding
-from rag_eval_otel.capture.otlp import ExportedSpan
 
 KEY = "the-right-key"
 PROJECT = "shop"
@@ -89,109 +87,16 @@ class LangSmith(Service):
 
 @dataclass
 class Langfuse(Service):
-    """Stores scores by their ids, of observations that may come later.
-
-    ``observations`` are what it returns of the spans that it has got, ``page`` at once.
-    """
-
-    observations: Sequence[Mapping[str, Any]] = ()
-    page: int = 5
+    """Stores scores by their ids, of observations that may come later."""
 
     def answer(self, request: Recorded) -> Answer:
         key = request.headers.get("authorization", "").removeprefix("Basic ")
         if b64decode(key).decode().partition(":")[2] != KEY:
             return 401, {"message": "Invalid credentials"}
-        asked = {name: one for name, (one, *_) in request.query.items()}
-        match (request.method, request.path):
-            case ("POST", "/api/public/scores"):
-                self.stored |= {one["id"]: one for one in request.body}
-                return 202, {"message": "Accepted"}
-            case ("GET", "/api/public/v2/observations"):
-                return 200, self.paged([_cut(one, asked) for one in self.observations], asked)
-            case ("GET", "/api/public/v3/scores"):
-                found = [one for one in self.stored.values() if one["name"] == asked["name"]]
-                return 200, self.paged([_score(one) for one in found], asked)
+        if (request.method, request.path) == ("POST", "/api/public/scores"):
+            self.stored |= {one["id"]: one for one in request.body}
+            return 202, {"message": "Accepted"}
         return 405, {}
-
-    def paged(self, found: Sequence[Any], asked: Mapping[str, str]) -> dict[str, Any]:
-        """Return the page that the cursor names."""
-        start = int(asked.get("cursor", 0))
-        end = start + min(self.page, int(asked["limit"]))
-        meta = {"limit": self.page, **({"cursor": str(end)} if end < len(found) else {})}
-        return {"data": found[start:end], "meta": meta}
-
-
-def _cut(one: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return an observation with the metadata that is not asked for cut to 200 characters."""
-    names = asked.get("expandMetadata", "").split(",")
-    metadata = {
-        name: value if name in names or not isinstance(value, str) else value[:200]
-        for name, value in one["metadata"].items()
-    }
-    return {**one, "metadata": metadata}
-
-
-def _score(one: Mapping[str, Any]) -> dict[str, Any]:
-    told = ("id", "name", "value", "dataType", "timestamp")
-    subject = {"kind": "observation", "id": one["observationId"], "traceId": one["traceId"]}
-    moments = dict.fromkeys(("createdAt", "updatedAt"), one["timestamp"])
-    rest = {"projectId": PROJECT_ID, "source": "API", "environment": "default", **moments}
-    return {**{name: one[name] for name in told}, **rest, "subject": subject}
-
-
-_TEXTS = (
-    ("langfuse.observation.input", "langfuse.observation.output"),
-    ("traceloop.entity.input", "traceloop.entity.output"),
-    ("input.value", "output.value"),
-    ("gen_ai.input.messages", "gen_ai.output.messages"),
-    ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result"),
-)
-
-
-def langfuse_observation(span: ExportedSpan, *, flat: bool = False) -> dict[str, Any]:
-    """Return what Langfuse makes of a span, as its source of 2026 says.
-
-    Texts become input and output. Of instrumentations other than its own, the other attributes are
-    in the metadata: in one object, or ``flat`` under names that begin with ``attributes.``.
-    """
-    attributes = span.attributes
-    texts = [attributes.get(name) for names in _TEXTS for name in names]
-    found = next((pair for pair in zip(texts[::2], texts[1::2], strict=True) if any(pair)), None)
-    gone = {name for names in _TEXTS for name in names}
-    kept = {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in attributes.items()
-        if name not in gone and not name.startswith(("llm.input_messages", "llm.output_messages"))
-    }
-    metadata: dict[str, Any] = {
-        "resourceAttributes": {"service.name": "shop"},
-        "scope": {"name": span.scope},
-    }
-    if span.scope != "langfuse-sdk" and flat:
-        metadata |= {f"attributes.{name}": value for name, value in kept.items()}
-    elif span.scope != "langfuse-sdk":
-        metadata["attributes"] = kept
-    is_top = attributes.get("langfuse.internal.is_app_root") is True
-    return {
-        "id": f"{span.span_id:016x}",
-        "traceId": f"{span.trace_id:032x}",
-        "projectId": PROJECT_ID,
-        "parentObservationId": None if span.parent_id is None else f"{span.parent_id:016x}",
-        "isRootObservation": span.parent_id is None or is_top,
-        "type": str(attributes.get("langfuse.observation.type", "span")).upper(),
-        "name": span.name,
-        "startTime": _iso(span.start),
-        "endTime": _iso(span.end) if span.end else None,
-        "level": "ERROR" if span.error else "DEFAULT",
-        "statusMessage": span.error,
-        "input": found[0] if found else None,
-        "output": found[1] if found else None,
-        "metadata": metadata,
-    }
-
-
-def _iso(nanoseconds: int) -> str:
-    return datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc).isoformat()
 
 
 class Opik(Service):

@@ -302,7 +302,7 @@ SPENT = ("tokens", "cost", "currency", "usage")
 
 def without_cost(value: Any) -> Any:
     if isinstance(value, Path):
-        return [without_cost(record.cells) for record in source_of(value).records()]
+        return [without_cost(cells) for _, cells in source_of(value).rows()]
     if not isinstance(value, Mapping):
         return value
     return {
