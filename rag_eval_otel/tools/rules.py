@@ -31,16 +31,11 @@ JAEGER = (
     "http://localhost:16686/search?service={service}"
     "&tags=%7B%22rag.evaluation.{metric}.label%22%3A%22fail%22%7D"
 )
-"""The address that finds traces with failed answers of a service in Jaeger.
-
-It is the address of the Jaeger that ``collector/docker-compose.yaml`` starts.
-"""
+"""The traces with failed answers in the Jaeger that ``collector/docker-compose.yaml`` starts."""
 
 _MIN_SLO, _MAX_SLO = 0.5, 0.9999
 _MAX_TIME_SCALE = 300
-_ADDRESS = re.compile(
-    r"(\{(service|metric)\}|[!-z|~])+"
-)  # no blanks, no line breaks, and no other braces
+_ADDRESS = re.compile(r"(\{(service|metric)\}|[!-z|~])+")  # no blanks, and no other braces
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
 
@@ -70,42 +65,34 @@ class Target:
 
     def __post_init__(self) -> None:
         bounds = ", ".join(f"{bound:g}" for bound in SCORE_BOUNDS)
-        thresholds = [f"{n}: {t:g}" for n, t in self.thresholds.items() if not 0 <= t <= 1]
+        wrong = [f"{n}={t:g}" for n, t in self.thresholds.items() if not 0 <= t <= 1]
         names = [n for n in (*self.thresholds, *self.label_metrics) if not _NAME.fullmatch(n)]
-        checks = (
-            (
-                _MIN_SLO <= self.slo <= _MAX_SLO,
-                f"--slo must be between {_MIN_SLO} and {_MAX_SLO}, not {self.slo}",
+        allowed = {
+            f"--slo must be between {_MIN_SLO} and {_MAX_SLO}, not {self.slo}": (
+                _MIN_SLO <= self.slo <= _MAX_SLO
             ),
-            (
-                self.tau in SCORE_BOUNDS,
-                f"--tau must be a bound of the score histogram ({bounds}), not {self.tau}",
+            f"--tau must be a bound of the score histogram ({bounds}), not {self.tau}": (
+                self.tau in SCORE_BOUNDS
             ),
-            (
-                1 < self.every < float("inf"),
-                f"--every must be a number of scores above 1, not {self.every}",
+            f"--every must be a number of scores above 1, not {self.every}": (
+                1 < self.every < math.inf
             ),
-            (
-                _DURATION.fullmatch(self.interval),
-                f"--interval must be a time such as 30s or 1m, not {self.interval!r}",
+            f"--interval must be a time such as 30s or 1m, not {self.interval!r}": (
+                _DURATION.fullmatch(self.interval)
             ),
-            (
-                1 <= self.time_scale <= _MAX_TIME_SCALE,
-                f"--time-scale must be from 1 to {_MAX_TIME_SCALE}, not {self.time_scale:g}",
+            f"--time-scale must be from 1 to {_MAX_TIME_SCALE}, not {self.time_scale:g}": (
+                1 <= self.time_scale <= _MAX_TIME_SCALE
             ),
-            (not thresholds, f"a threshold must be from 0 to 1 in rules, not {thresholds}"),
-            (not names, f"a metric can't be named {names}; use a-z, 0-9 and _"),
+            f"a threshold must be from 0 to 1 in rules, not {', '.join(wrong)}": not wrong,
+            f"a metric can't be named {', '.join(names)}; use a-z, 0-9 and _": not names,
             (
-                _ADDRESS.fullmatch(self.traces),
-                (
-                    "--traces must be an address without blanks, and without braces but {service}"
-                    f" and {{metric}} (write %20, %7B and %7D), not {self.traces!r}"
-                ),
-            ),
-        )
-        for is_valid, msg in checks:
-            if not is_valid:
-                raise ConfigError(msg)
+                "--traces must be an address without blanks, and without braces but {service} and"
+                f" {{metric}} (write %20, %7B and %7D), not {self.traces!r}"
+            ): _ADDRESS.fullmatch(self.traces),
+        }
+        for message, is_met in allowed.items():
+            if not is_met:
+                raise ConfigError(message)
 
     @property
     def allowed(self) -> float:
@@ -192,6 +179,11 @@ def _values(target: Target) -> dict[str, Any]:
             for name, bound in bounds
         )
 
+    options = [f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())]
+    if target.label_metrics:
+        options.append(f" --label-metrics {','.join(target.label_metrics)}")
+    if target.time_scale != 1:
+        options.append(f" --time-scale {target.time_scale:g}")
     limits = [
         (long, short, severity, min(burn * target.allowed, most))
         for long, short, severity, burn, most in _BURN_RATES
@@ -220,7 +212,7 @@ def _values(target: Target) -> dict[str, Any]:
             (long, short, severity, f"{ratio:g}", f"{ratio / target.allowed:.3g}")
             for long, short, severity, ratio in limits
         ],
-        "options": _options(target),
+        "options": "".join(options),
         "others": "".join(f", of {name} {bound:g}" for name, bound in bounds if name),
         "slo": f"{target.slo:g}",
         "tau": f"{target.tau:g}",
@@ -247,21 +239,12 @@ def _or(expressions: Iterable[str]) -> str:
 
 
 def _advisory(target: Target) -> str:
-    """Return the matchers of metrics that raise no alerts."""
+    """Return the matchers of metrics that raise no alerts, by default those of no overall label."""
     if target.label_metrics:
         return f'gen_ai_evaluation_name!~"{"|".join(target.label_metrics)}"'
     asking = {name for name, make in METRICS.items() if kinds_of(make())}
     named = "|".join(sorted(asking - LexicalJudge.label_metrics))
     return f'rag_evaluation_judge="{LexicalJudge.model}",gen_ai_evaluation_name=~"{named}"'
-
-
-def _options(target: Target) -> str:
-    options = [f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())]
-    if target.label_metrics:
-        options.append(f" --label-metrics {','.join(target.label_metrics)}")
-    if target.time_scale != 1:
-        options.append(f" --time-scale {target.time_scale:g}")
-    return "".join(options)
 
 
 def _change() -> str:

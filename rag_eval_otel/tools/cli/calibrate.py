@@ -206,17 +206,13 @@ def _run_on_built_in_cases(options: argparse.Namespace) -> int:
 
 
 def _check_usage(options: argparse.Namespace) -> None:
-    needed = {
-        **dict(zip(_OF_JUDGE, _OF_JUDGE, strict=True)),
-        "form": "reply_form",
-        "bound": "bound",
-    }
-    of_judge = [name for name, dest in needed.items() if getattr(options, dest) is not None]
+    names = (*_OF_JUDGE, "reply_form", "bound")
+    of_judge = [name for name in names if getattr(options, name) is not None]
     msg = ""
     if options.built_in == (options.file is not None):
         msg = "name a FILE with human labels, or --built-in to check a judge"
     elif of_judge and not options.built_in:
-        msg = f"--{of_judge[0]} needs --built-in"
+        msg = f"--{of_judge[0].removeprefix('reply_')} needs --built-in"
     elif options.feedback is None and options.feedback_name:
         msg = "--feedback-name needs --feedback FILE"
     elif options.feedback is not None and options.disagreements:
