@@ -189,3 +189,22 @@ def test_rows_are_listed_with_their_texts(
         "    contexts: or not",
         "    answer: so 2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "name a FILE with human labels, or --built-in"),
+        (["a.jsonl", "--built-in"], "name a FILE with human labels, or --built-in"),
+        (["a.jsonl", "--form", "full"], "--form needs --built-in"),
+        (["a.jsonl", "--prices", "p.json"], "--prices needs --built-in"),
+        (["a.jsonl", "--feedback-name", "user"], "--feedback-name needs --feedback FILE"),
+        (["a.jsonl", "--feedback", "b.jsonl", "--disagreements", "3"], "not with --feedback"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names what an option needs."""
+    assert main(["calibrate", *options]) == 2
+    assert told in capsys.readouterr().err

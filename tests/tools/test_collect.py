@@ -455,3 +455,29 @@ def test_phoenix_that_does_not_answer(
     assert main(["collect", "--phoenix", "shop", "-o", str(output)]) == 2
     assert says in capsys.readouterr().err
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "name a FILE or a backend"),
+        (["a.json", "--since", "2026-01-01"], "--since and --until are for a backend"),
+        (["--phoenix", "p", "--since", "2026-01-02", "--until", "2026-01-01"], "must be before"),
+        (["a.json", "--value-limit", "0"], "--value-limit must be 1 or more"),
+        (["a.json", "--share", "0"], "the share must be above 0"),
+        (["a.json", "-o", "rows.csv"], "samples have lists of contexts; use .jsonl"),
+    ],
+)
+def test_options_that_select_nothing_are_refused(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the option and the way out."""
+    assert main(["collect", "-o", "rows.jsonl", *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_time_that_cannot_be_read_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With an example."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["collect", "-o", "rows.jsonl", "--phoenix", "p", "--since", "soon"])
+    assert "must be a time such as 2026-11-22" in capsys.readouterr().err
