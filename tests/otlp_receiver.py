@@ -4,8 +4,6 @@
 plain records (`ReceivedSpan`, `ReceivedLog`, `ReceivedMetric`).
 """
 
-from __future__ import annotations
-
 import gzip
 import threading
 import zlib
@@ -50,11 +48,7 @@ class ReceivedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedSpan:
-    """A span that `OtlpReceiver` received.
-
-    `kind` is a name such as `INTERNAL`, `status` a name such as `UNSET`. `links` are the attributes
-    of each link. Times are nanoseconds since the epoch.
-    """
+    """A span that `OtlpReceiver` received."""
 
     name: str
     trace_id: int
@@ -77,10 +71,7 @@ class ReceivedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedLog:
-    """A log record or event that `OtlpReceiver` received.
-
-    Outside a span, `trace_id` and `span_id` are None.
-    """
+    """A log record or event that `OtlpReceiver` received."""
 
     event_name: str
     body: Any
@@ -94,13 +85,7 @@ class ReceivedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMetric:
-    """One data point of a metric that `OtlpReceiver` received.
-
-    Sums and gauges have a `value`. Histograms have `count`, `sum` and `bucket_counts`, and those
-    with explicit buckets have `bounds`. For exponential histograms, `bucket_counts` are the
-    positive buckets. An exemplar is a tuple of trace id, span id and value. Outside a span, the ids
-    in an exemplar are None.
-    """
+    """One data point of a metric that `OtlpReceiver` received."""
 
     name: str
     unit: str
@@ -274,7 +259,6 @@ class _Verdict:
     rejected: int = 0
 
     def response(self) -> bytes:
-        """Return the response; an empty one says that all records were accepted."""
         if not self.rejected:
             return b""
         # Every signal has the number of rejected records in field 1, and the message in field 2.
@@ -282,7 +266,6 @@ class _Verdict:
         return bytes(ExportTraceServiceResponse(partial_success=partial).SerializeToString())
 
     def abort(self, context: Any) -> None:
-        """End a gRPC call with the error that ``status`` stands for."""
         code = _GRPC_CODES.get(self.status, grpc.StatusCode.UNAVAILABLE)
         if self.retry_after is not None:
             info = RetryInfo()
@@ -294,11 +277,7 @@ class _Verdict:
 
 
 class OtlpReceiver:
-    """A receiver of telemetry that stores what OTLP exporters send, for tests.
-
-    It listens within a `with` block, or between `start` and `stop`. Each start uses new ports. The
-    stored records remain readable after the stop. The receiver is thread-safe.
-    """
+    """A receiver of telemetry that stores what OTLP exporters send, for tests."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -308,7 +287,6 @@ class OtlpReceiver:
         self._stopping = False
 
     def start(self) -> Self:
-        """Open a port for gRPC and a port for HTTP, and receive telemetry at both ports."""
         self._stopping = False
         self._http = LoopbackServer(self._answer)
         self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="otlp-receiver")
@@ -320,7 +298,6 @@ class OtlpReceiver:
         return self
 
     def stop(self) -> None:
-        """Answer paused requests with an error, and close the ports for gRPC and HTTP."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -356,10 +333,7 @@ class OtlpReceiver:
             self._received.clear()
 
     def wait_for_spans(self, count: int, timeout: float = 10.0) -> list[ReceivedSpan]:
-        """Wait until ``count`` spans have arrived, and return all spans.
-
-        Raise `TimeoutError` after ``timeout`` seconds.
-        """
+        """Wait until ``count`` spans have arrived, and return all spans."""
         self.wait_for(lambda receiver: len(receiver.spans()) >= count, timeout)
         return self.spans()
 
@@ -374,11 +348,7 @@ class OtlpReceiver:
                 raise TimeoutError(msg)
 
     def fail_next(self, n: int, status: int = 503, *, retry_after: float | None = None) -> None:
-        """Refuse the next ``n`` requests, with ``status`` over HTTP.
-
-        Over gRPC the code is the one that ``status`` stands for, and UNAVAILABLE by default.
-        ``retry_after`` is the number of seconds after which a repetition is allowed, if it is told.
-        """
+        """Refuse the next ``n`` requests, with ``status`` over HTTP."""
         with self._changed:
             self._verdicts.extend([_Verdict(status=status, retry_after=retry_after)] * n)
 
@@ -391,11 +361,7 @@ class OtlpReceiver:
             self._verdicts.append(_Verdict(rejected=records))
 
     def pause(self) -> None:
-        """Let export requests wait for an answer until `resume` is called.
-
-        The records of the requests are then stored, even if the exporters have closed their
-        connections in the meantime.
-        """
+        """Let export requests wait for an answer until `resume` is called."""
         with self._changed:
             self._paused = True
 
@@ -414,7 +380,6 @@ class OtlpReceiver:
         return f"spans {spans}, logs {logs}, metrics {[m.name for m in self.metrics()]}"
 
     def _admit(self, records: Iterable[Received]) -> _Verdict:
-        """Store the records of one request, unless it is to be refused; return the answer."""
         read = list(records)
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or not self._paused)

@@ -3,8 +3,6 @@
 Jobs run in the thread that submits them, so that spans are there as soon as a root has ended.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

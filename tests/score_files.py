@@ -1,7 +1,5 @@
 """Score files for tests of their reader and of the page."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

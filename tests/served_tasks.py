@@ -1,7 +1,5 @@
 """`served` as tasks of Celery. The worker sends the tasks to itself; each makes one turn."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

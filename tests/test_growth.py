@@ -1,7 +1,5 @@
 """The time to read a text grows no faster than the text, also on the worst text of each reader."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,8 +4,6 @@ As a program, it prints all regular expressions of the package. A hook on `re._c
 so it is set before the package is imported.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import importlib

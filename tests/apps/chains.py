@@ -6,10 +6,7 @@ from langchain_core.runnables import Runnable
 
 from . import company
 from .app import Handlers, app, config
-from .compat import (
-    create_retrieval_chain,
-    create_stuff_documents_chain,
-)
+from .compat import create_retrieval_chain, create_stuff_documents_chain
 from .fakes import ScriptedChat
 from .lcel import FOUNDED
 from .parts import handbook

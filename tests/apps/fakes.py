@@ -34,7 +34,6 @@ class ScriptedChat(BaseChatModel):
         return "scripted-chat"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """Offer tools to the model; which of them it calls is up to its script."""
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _generate(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> ChatResult:
@@ -121,7 +120,6 @@ class KeywordFilter(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Any = None
     ) -> Sequence[Document]:
-        """Keep the documents that share enough words with the query."""
         del callbacks
         kept = (document for document in documents if _shared(query, document) >= self.least)
         return [Document(page_content=d.page_content, metadata=d.metadata) for d in kept]
@@ -131,12 +129,10 @@ class WordEmbeddings(Embeddings):
     """One dimension for each word of the handbook."""
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed one text."""
         found = company.words(text)
         return [float(word in found) for word in sorted(company.words(" ".join(company.PAGES)))]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed several texts."""
         return [self.embed_query(text) for text in texts]
 
 

@@ -13,15 +13,7 @@ from langchain_core.runnables import Runnable
 from . import company
 from .app import Handlers, Truth, app, config
 from .company import FOUNDER, HISTORY
-from .compat import (
-    END,
-    NO_V3_EVENTS,
-    START,
-    StateGraph,
-    entrypoint,
-    quietly,
-    task,
-)
+from .compat import END, NO_V3_EVENTS, START, StateGraph, entrypoint, quietly, task
 from .fakes import KeywordRetriever, ScriptedChat
 from .lcel import FOUNDED
 from .parts import PROMPT, handbook, join

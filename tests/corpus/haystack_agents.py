@@ -10,7 +10,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.tools import ComponentTool, PipelineTool, Tool, create_tool_from_function, tool
 
 from .haystack_kit import OPENLLMETRY, Models, served, store
-from .kit import Config, Truth, app
+from .kit import Config, Truth, app, turn
 from .scripted import Call
 
 LIBRARY = (
@@ -25,16 +25,14 @@ def ask(agent: Agent, question: str) -> str:
     return agent.run(messages=[ChatMessage.from_user(question)])["messages"][-1].text or ""
 
 
-@app(
-    Truth(
-        question="How long may I keep a book?",
-        contexts=(LIBRARY[0], LIBRARY[1]),
-        answer="Four weeks, and you can renew it twice.",
-    ),
+@turn(
+    "How long may I keep a book?",
+    (LIBRARY[0], LIBRARY[1]),
+    "Four weeks, and you can renew it twice.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack, agents: a function with the tool decorator that searches",
 )
 def function_tool(config: Config) -> str:
+    """Haystack, agents: a function with the tool decorator that searches."""
     retriever = InMemoryBM25Retriever(store(*LIBRARY), top_k=2)
 
     @tool
@@ -61,16 +59,14 @@ def _listed(documents: list[Document]) -> str:
     return "\n".join(f"File Content for {d.id[:6]}\n\n {d.content}" for d in documents)
 
 
-@app(
-    Truth(
-        question="Was kostet die library card, und wann closes the reading room?",
-        contexts=(LIBRARY[2], LIBRARY[1]),
-        answer="12 Euro im Jahr; er schließt um 22 Uhr.",
-    ),
+@turn(
+    "Was kostet die library card, und wann closes the reading room?",
+    (LIBRARY[2], LIBRARY[1]),
+    "12 Euro im Jahr; er schließt um 22 Uhr.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 45: a retriever as ComponentTool, documents made a string",
 )
 def component_tool(config: Config) -> str:
+    """Haystack tutorial 45: a retriever as ComponentTool, documents made a string."""
     handbook = ComponentTool(
         component=InMemoryBM25Retriever(store(*LIBRARY), top_k=2),
         name="handbook",
@@ -105,15 +101,11 @@ def _retrieval_tool() -> PipelineTool:
     )
 
 
-@app(
-    Truth(
-        question="When does the reading room close on Sundays?",
-        contexts=(LIBRARY[1], LIBRARY[0]),
-        answer="At 18:00 on Sundays.",
-    ),
-    page="Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool",
+@turn(
+    "When does the reading room close on Sundays?", (LIBRARY[1], LIBRARY[0]), "At 18:00 on Sundays."
 )
 def pipeline_tool(config: Config) -> str:
+    """Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool."""
     with served(
         [
             ("Document [1]", "At 18:00 on Sundays."),
@@ -180,24 +172,16 @@ def get_weather(city: Annotated[str, "the city"] = "Berlin") -> dict[str, Any]:
     return WEATHER[city]
 
 
-@app(
-    Truth(
-        question="Can you tell me where Mark lives?",
-        contexts=(PEOPLE[1],),
-        answer="Yes: Mark lives in Berlin.",
-        also=({"contexts": ("Mark lives in Berlin, it says.",)},),
-    ),
-    optional=(
-        Truth(
-            question="Where does Mark live?",
-            contexts=(PEOPLE[1],),
-            answer="Mark lives in Berlin, it says.",
-        ),
-    ),
+@turn(
+    "Can you tell me where Mark lives?",
+    (PEOPLE[1],),
+    "Yes: Mark lives in Berlin.",
+    also=({"contexts": ("Mark lives in Berlin, it says.",)},),
+    optional=(Truth("Where does Mark live?", (PEOPLE[1],), "Mark lives in Berlin, it says."),),
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 40: a chat application with function calling, RAG as a tool",
 )
 def rag_as_a_tool(config: Config) -> str:
+    """Haystack tutorial 40: a chat application with function calling, RAG as a tool."""
     with served(
         [
             ("based on the given context", "Mark lives in Berlin, it says."),
@@ -210,8 +194,9 @@ def rag_as_a_tool(config: Config) -> str:
         return ask(agent, "Can you tell me where Mark lives?")
 
 
-@app(page="Haystack tutorial 40: a weather function as a tool")
+@app()
 def weather_tool(config: Config) -> str:
+    """Haystack tutorial 40: a weather function as a tool."""
     with served(
         [
             ("mostly sunny", "It is mostly sunny in Berlin, at 7 degrees."),
@@ -244,24 +229,22 @@ class SerperSearch:
         return {"documents": documents, "links": ["https://example.org"]}
 
 
-@app(
-    Truth(
-        question="Write one sentence on Nightingale's school.",
-        contexts=NURSING,
-        answer="In 1860 Nightingale opened the first secular nursing school.",
-        also=({"contexts": ("Nightingale opened a secular nursing school in 1860.",)},),
-    ),
+@turn(
+    "Write one sentence on Nightingale's school.",
+    NURSING,
+    "In 1860 Nightingale opened the first secular nursing school.",
+    also=({"contexts": ("Nightingale opened a secular nursing school in 1860.",)},),
     optional=(
         Truth(
-            question="Nightingale's nursing school",
-            contexts=NURSING,
-            answer="Nightingale opened a secular nursing school in 1860.",
+            "Nightingale's nursing school",
+            NURSING,
+            "Nightingale opened a secular nursing school in 1860.",
         ),
     ),
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 45: a multi-agent system, an agent as the tool of another",
 )
 def multi_agent(config: Config) -> str:
+    """Haystack tutorial 45: a multi-agent system, an agent as the tool of another."""
     with served(
         [
             (
@@ -292,16 +275,15 @@ def _said(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"text": text}]}
 
 
-@app(
-    Truth(
-        question="Может ли школьник получить card, и сколько она costs?",
-        contexts=(LIBRARY[2],),
-        answer="Да, для школьников она бесплатна.",
-    ),
+@turn(
+    "Может ли школьник получить card, и сколько она costs?",
+    (LIBRARY[2],),
+    "Да, для школьников она бесплатна.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack, agents: run_async with a function tool that returns a list",
 )
 async def awaited_agent(config: Config) -> str:
+    """Haystack, agents: run_async with a function tool that returns a list."""
+
     def find_rules(words: list[str]) -> list[str]:
         """Find rules of the library that have one of the words."""
         return [text for text in LIBRARY if any(word in text for word in words)]

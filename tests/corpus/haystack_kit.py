@@ -4,8 +4,6 @@
 local components stand for the many integrations that are components of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,17 +36,14 @@ class Models:
     server: ScriptedOpenAI
 
     def chat(self, **options: Any) -> OpenAIChatGenerator:
-        """Return a chat generator."""
         return OpenAIChatGenerator(model="gpt-4o-mini", **self._at(), **options)
 
     def generator(self, **options: Any) -> Any:
-        """Return a generator for a prompt; Haystack 3 has none."""
         from haystack.components.generators import OpenAIGenerator
 
         return OpenAIGenerator(model="gpt-4o-mini", **self._at(), **options)
 
     def text_embedder(self) -> OpenAITextEmbedder:
-        """Return an embedder for queries."""
         return OpenAITextEmbedder(model="text-embedding-3-small", **self._at())
 
     def _at(self) -> dict[str, Any]:

@@ -1,27 +1,16 @@
 """Pipelines that retrieve, fill a prompt and generate; pipelines and components that do not."""
 
-from __future__ import annotations
-
 from haystack import Document, Pipeline
 from haystack.components.builders import ChatPromptBuilder, PromptBuilder
 from haystack.components.preprocessors import DocumentSplitter
 from haystack.components.rankers import LostInTheMiddleRanker
-from haystack.components.retrievers import (
-    InMemoryBM25Retriever,
-    InMemoryEmbeddingRetriever,
-)
+from haystack.components.retrievers import InMemoryBM25Retriever, InMemoryEmbeddingRetriever
 from haystack.components.writers import DocumentWriter
 from haystack.dataclasses import ChatMessage
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
-from .haystack_kit import (
-    OPENLLMETRY,
-    LocalGenerator,
-    filled,
-    served,
-    store,
-)
-from .kit import NOWHERE, Config, Truth, app
+from .haystack_kit import OPENLLMETRY, LocalGenerator, filled, served, store
+from .kit import NOWHERE, Config, app, turn
 
 CAR = (
     "Press the release button below the wheel to open the fuel flap.",
@@ -65,16 +54,14 @@ Answer:
 """
 
 
-@app(
-    Truth(
-        question="What does Rhodes Statue look like?",
-        contexts=(WONDERS[0], WONDERS[1]),
-        answer="It was a 33 metres high statue of the sun god Helios.",
-    ),
+@turn(
+    "What does Rhodes Statue look like?",
+    (WONDERS[0], WONDERS[1]),
+    "It was a 33 metres high statue of the sun god Helios.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation",
 )
 def first_pipeline(config: Config) -> str:
+    """Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation."""
     with served([("", "It was a 33 metres high statue of the sun god Helios.")]) as models:
         basic_rag_pipeline = Pipeline()
         basic_rag_pipeline.add_component("text_embedder", models.text_embedder())
@@ -117,16 +104,9 @@ def _publications() -> InMemoryDocumentStore:
     )
 
 
-@app(
-    Truth(
-        question="What was published in 1950?",
-        contexts=(),
-        answer="I found nothing about that.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack, a filter that nothing fits: the prompt has no documents",
-)
+@turn("What was published in 1950?", (), "I found nothing about that.", not_on_spans=OPENLLMETRY)
 def nothing_found(config: Config) -> str:
+    """Haystack, a filter that nothing fits: the prompt has no documents."""
     prompt = (
         "{% if documents %}{% for doc in documents %}{{ doc.content }}{% endfor %}"
         "{% else %}No relevant documents found.{% endif %}\n{{ query }}"
@@ -145,16 +125,9 @@ def nothing_found(config: Config) -> str:
     return result["llm"]["replies"][0]
 
 
-@app(
-    Truth(
-        question="Where does Marta live?",
-        contexts=(PEOPLE[3],),
-        answer="Marta lives in Madrid.",
-    ),
-    not_on_spans=NOWHERE,
-    page="Haystack, components run one by one, without a pipeline",
-)
+@turn("Where does Marta live?", (PEOPLE[3],), "Marta lives in Madrid.", not_on_spans=NOWHERE)
 def without_a_pipeline(config: Config) -> str:
+    """Haystack, components run one by one, without a pipeline."""
     question = "Where does Marta live?"
     with served([("", "Marta lives in Madrid.")]) as models:
         found = InMemoryBM25Retriever(store(*PEOPLE), top_k=1).run(query=question)
@@ -163,8 +136,9 @@ def without_a_pipeline(config: Config) -> str:
         return models.chat().run(prompt)["replies"][0].text
 
 
-@app(page="Haystack tutorial 33: a hybrid retrieval pipeline, nothing generated")
+@app()
 def retrieves_only(config: Config) -> int:
+    """Haystack tutorial 33: a hybrid retrieval pipeline, nothing generated."""
     pipe = Pipeline()
     pipe.add_component("retriever", InMemoryBM25Retriever(store(*CAR)))
     pipe.add_component("ranker", LostInTheMiddleRanker())
@@ -172,8 +146,9 @@ def retrieves_only(config: Config) -> int:
     return len(pipe.run({"retriever": {"query": "spare wheel"}})["ranker"]["documents"])
 
 
-@app(page="Haystack, indexing pipeline: split, then write")
+@app()
 def indexes_only(config: Config) -> int:
+    """Haystack, indexing pipeline: split, then write."""
     pipe = Pipeline()
     pipe.add_component("split", DocumentSplitter(split_by="word", split_length=10))
     pipe.add_component("write", DocumentWriter(InMemoryDocumentStore()))
@@ -182,8 +157,9 @@ def indexes_only(config: Config) -> int:
     return found["write"]["documents_written"]
 
 
-@app(page="Haystack, summarising documents that the user hands in")
+@app()
 def summarises_given_documents(config: Config) -> str:
+    """Haystack, summarising documents that the user hands in."""
     prompt = "Summarise:\n{% for d in documents %}{{ d.content }}\n{% endfor %}"
     pipe = Pipeline()
     pipe.add_component("prompt_builder", PromptBuilder(prompt))

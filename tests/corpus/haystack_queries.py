@@ -1,7 +1,5 @@
 """Pipelines that rewrite, multiply or split the question, or keep a chat's history."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -9,14 +7,11 @@ from haystack import Document, Pipeline, component
 from haystack.components.builders import ChatPromptBuilder
 from haystack.components.converters import OutputAdapter
 from haystack.components.query import QueryExpander
-from haystack.components.retrievers import (
-    InMemoryBM25Retriever,
-    InMemoryEmbeddingRetriever,
-)
+from haystack.components.retrievers import InMemoryBM25Retriever, InMemoryEmbeddingRetriever
 from haystack.dataclasses import ChatMessage
 
 from .haystack_kit import OPENLLMETRY, served, store
-from .kit import Config, Truth, app, embed
+from .kit import Config, Truth, app, embed, turn
 
 CLIMATE = (
     "Wind farms on land cost about 50 euros for each megawatt hour.",
@@ -42,16 +37,14 @@ class MultiQueryInMemoryBM25Retriever:
         return {"documents": list(found.values())}
 
 
-@app(
-    Truth(
-        question="green energy sources",
-        contexts=(CLIMATE[0], CLIMATE[2], CLIMATE[1]),
-        answer="Solar panels, wind farms and hydropower.",
-    ),
+@turn(
+    "green energy sources",
+    (CLIMATE[0], CLIMATE[2], CLIMATE[1]),
+    "Solar panels, wind farms and hydropower.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack cookbook, query expansion: documents put into the prompt as they are",
 )
 def query_expansion(config: Config) -> str:
+    """Haystack cookbook, query expansion: documents put into the prompt as they are."""
     prompt = (
         "You answer a query using the textual content from the documents.\n###\n"
         'Original Query: "{{query}}"\nRetrieved Documents: {{documents}}\nSummary Answer:\n'
@@ -99,16 +92,14 @@ FEVER = (
 )
 
 
-@app(
-    Truth(
-        question="Que faire en cas de fièvre ?",
-        contexts=(FEVER[0], FEVER[1]),
-        answer="Se reposer, boire, et prendre du paracétamol.",
-    ),
+@turn(
+    "Que faire en cas de fièvre ?",
+    (FEVER[0], FEVER[1]),
+    "Se reposer, boire, et prendre du paracétamol.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack cookbook, using hypothetical document embeddings (HyDE)",
 )
 def hyde(config: Config) -> str:
+    """Haystack cookbook, using hypothetical document embeddings (HyDE)."""
     made_up = "Paracetamol lowers the temperature of adults above 38.5 degrees."
     with served(
         [("generate a paragraph", made_up), ("", "Se reposer, boire, et prendre du paracétamol.")]
@@ -165,20 +156,12 @@ def _conversation(models: Any) -> Pipeline:
 
 
 @app(
-    Truth(
-        question="How high was the Pharos tower?",
-        contexts=(TOWER[0],),
-        answer="It was over 100 metres high.",
-    ),
-    Truth(
-        question="And what destroyed it?",
-        contexts=(TOWER[1],),
-        answer="Earthquakes destroyed it.",
-    ),
+    Truth("How high was the Pharos tower?", (TOWER[0],), "It was over 100 metres high."),
+    Truth("And what destroyed it?", (TOWER[1],), "Earthquakes destroyed it."),
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 48: conversational RAG, the question rephrased from the history",
 )
 def conversation(config: Config) -> list[str]:
+    """Haystack tutorial 48: conversational RAG, the question rephrased from the history."""
     said: list[str] = []
     memories: list[ChatMessage] = []
     with served(

@@ -1,7 +1,5 @@
 """Pipelines with two retrievers, rankers, windows, merged chunks and custom components."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any
@@ -29,7 +27,7 @@ from .haystack_kit import (
     served,
     store,
 )
-from .kit import Config, Truth, app
+from .kit import Config, Truth, app, turn
 
 TEMPLATE = """
 Given the following information, answer the question.
@@ -87,26 +85,18 @@ def _hybrid_inputs(question: str) -> dict[str, Any]:
 
 
 APNEA = Truth(
-    question="How is apnea treated in preterm infants?",
-    contexts=(MEDICINE[2], MEDICINE[0]),
-    answer="With caffeine citrate.",
+    "How is apnea treated in preterm infants?", (MEDICINE[2], MEDICINE[0]), "With caffeine citrate."
 )
 
 
 WATCHED = Truth(
-    question="How long are infants watched after apnea ends?",
-    contexts=(MEDICINE[1], MEDICINE[0]),
-    answer="For five days.",
+    "How long are infants watched after apnea ends?", (MEDICINE[1], MEDICINE[0]), "For five days."
 )
 
 
-@app(
-    APNEA,
-    WATCHED,
-    not_on_spans=OPENLLMETRY,
-    page="Haystack cookbook, async pipeline: concurrent executions gathered",
-)
+@app(APNEA, WATCHED, not_on_spans=OPENLLMETRY)
 async def two_hybrids_at_once(config: Config) -> list[str]:
+    """Haystack cookbook, async pipeline: concurrent executions gathered."""
     llm = LocalChatGenerator([("user: How is", "With caffeine citrate."), ("", "For five days.")])
     pipeline = _hybrid(llm)
     asked = (
@@ -137,15 +127,9 @@ class HybridRetriever:
         self.input_mapping = {"query": ["text_embedder.text", "bm25_retriever.query"]}
 
 
-@app(
-    Truth(
-        question="What steadies the heart rate of infants?",
-        contexts=(MEDICINE[3], MEDICINE[0]),
-        answer="Kangaroo care does.",
-    ),
-    page="Haystack tutorial 44: creating custom SuperComponents, a hybrid retriever in RAG",
-)
+@turn("What steadies the heart rate of infants?", (MEDICINE[3], MEDICINE[0]), "Kangaroo care does.")
 def super_component_retriever(config: Config) -> str:
+    """Haystack tutorial 44: creating custom SuperComponents, a hybrid retriever in RAG."""
     with served([("", "Kangaroo care does.")]) as models:
         pipe = Pipeline()
         pipe.add_component("hybrid", HybridRetriever(store(*MEDICINE)))
@@ -167,16 +151,14 @@ CAR = (
 )
 
 
-@app(
-    Truth(
-        question="What pressure do the tyres need?",
-        contexts=(CAR[2],),
-        answer="2.3 bar in front and 2.5 bar at the rear.",
-    ),
+@turn(
+    "What pressure do the tyres need?",
+    (CAR[2],),
+    "2.3 bar in front and 2.5 bar at the rear.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack, LLMRanker: a chat generator ranks what BM25 has found",
 )
 def llm_ranker(config: Config) -> str:
+    """Haystack, LLMRanker: a chat generator ranks what BM25 has found."""
     chosen = json.dumps({"documents": [{"index": 1}]})
     with served(
         [("You are ranking", chosen), ("", "2.3 bar in front and 2.5 bar at the rear.")]
@@ -204,21 +186,19 @@ DUNE = (
 )
 
 
-@app(
-    Truth(
-        question="What was like a cathedral?",
-        contexts=(
-            (
-                "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral."
-                " He heard the drip of water."
-            ),
+@turn(
+    "What was like a cathedral?",
+    (
+        (
+            "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral."
+            " He heard the drip of water."
         ),
-        answer="The cavern of Paul's dream.",
     ),
+    "The cavern of Paul's dream.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 42: sentence window retriever, its windows in the prompt",
 )
 def sentence_window(config: Config) -> str:
+    """Haystack tutorial 42: sentence window retriever, its windows in the prompt."""
     splitter = DocumentSplitter(split_length=1, split_overlap=0, split_by="period")
     documents = filled(*splitter.run([Document(content=DUNE)])["documents"])
     prompt = (
@@ -244,16 +224,14 @@ ARTICLE = (
 )
 
 
-@app(
-    Truth(
-        question="What are phishing attacks with spoof websites and mails?",
-        contexts=(ARTICLE,),
-        answer="Mails and websites that look like a bank's and ask for passwords.",
-    ),
+@turn(
+    "What are phishing attacks with spoof websites and mails?",
+    (ARTICLE,),
+    "Mails and websites that look like a bank's and ask for passwords.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack cookbook, auto-merging retriever in a RAG pipeline",
 )
 def auto_merging(config: Config) -> str:
+    """Haystack cookbook, auto-merging retriever in a RAG pipeline."""
     splitter = HierarchicalDocumentSplitter(block_sizes={60, 8}, split_overlap=0, split_by="word")
     pieces = splitter.run([Document(content=ARTICLE)])["documents"]
     leaves = filled(*(d for d in pieces if d.meta["__level"] == 1))
@@ -287,16 +265,14 @@ class WordLimit:
         return {"documents": [d for d in documents if len((d.content or "").split()) <= words]}
 
 
-@app(
-    Truth(
-        question="How do I open the flap, and where is the jack?",
-        contexts=(CAR[0], CAR[1]),
-        answer="Press the button; the jack is in the boot.",
-    ),
+@turn(
+    "How do I open the flap, and where is the jack?",
+    (CAR[0], CAR[1]),
+    "Press the button; the jack is in the boot.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack, custom components; streaming_callback given at run time",
 )
 def custom_component_streamed(config: Config) -> str:
+    """Haystack, custom components; streaming_callback given at run time."""
     chunks: list[str] = []
     with served([("", "Press the button; the jack is in the boot.")]) as models:
         pipe = Pipeline()

@@ -1,7 +1,5 @@
 """Pipelines with routes and loops: fallbacks, validators, an evaluator after the answer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -9,15 +7,13 @@ from haystack import Document, Pipeline, component
 from haystack.components.builders import AnswerBuilder, ChatPromptBuilder
 from haystack.components.evaluators import FaithfulnessEvaluator
 from haystack.components.joiners import BranchJoiner
-from haystack.components.retrievers import (
-    InMemoryBM25Retriever,
-)
+from haystack.components.retrievers import InMemoryBM25Retriever
 from haystack.components.routers import ConditionalRouter
 from haystack.components.validators import JsonSchemaValidator
 from haystack.dataclasses import ChatMessage, GeneratedAnswer
 
 from .haystack_kit import OPENLLMETRY, served, store
-from .kit import Config, Truth, app
+from .kit import Config, turn
 
 MUNICH = (
     "Munich is the capital of Bavaria in southern Germany, on the banks of the Isar.",
@@ -91,31 +87,27 @@ def _fallback_inputs(query: str) -> dict[str, Any]:
     return {name: {"query": query} for name in ("retriever", "prompt_builder", "router")}
 
 
-@app(
-    Truth(
-        question="What is Munich the capital of?",
-        contexts=(MUNICH[0],),
-        answer="Munich is the capital of Bavaria.",
-    ),
+@turn(
+    "What is Munich the capital of?",
+    (MUNICH[0],),
+    "Munich is the capital of Bavaria.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 36: fallbacks with conditional routing, answered from the store",
 )
 def fallback_not_needed(config: Config) -> str:
+    """Haystack tutorial 36: fallbacks with conditional routing, answered from the store."""
     with served([("", "Munich is the capital of Bavaria.")]) as models:
         result = _fallback(models).run(_fallback_inputs("What is Munich the capital of?"))
         return result["router"]["answer"]
 
 
-@app(
-    Truth(
-        question="How many people live in Munich?",
-        contexts=WEB,
-        answer="According to a web search, about 1.6 million.",
-    ),
+@turn(
+    "How many people live in Munich?",
+    WEB,
+    "According to a web search, about 1.6 million.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 36: fallbacks with conditional routing, answered from the web",
 )
 def fallback_to_the_web(config: Config) -> str:
+    """Haystack tutorial 36: fallbacks with conditional routing, answered from the web."""
     with served(
         [
             ("Answer from websearch", "According to a web search, about 1.6 million."),
@@ -126,16 +118,14 @@ def fallback_to_the_web(config: Config) -> str:
         return result["llm_for_websearch"]["replies"][0].text
 
 
-@app(
-    Truth(
-        question="Which city has the largest beer festival?",
-        contexts=(MUNICH[1],),
-        answer='{"city": "Munich"}',
-    ),
+@turn(
+    "Which city has the largest beer festival?",
+    (MUNICH[1],),
+    '{"city": "Munich"}',
     not_on_spans=OPENLLMETRY,
-    page="Haystack, JsonSchemaValidator in a loop: the error goes back to the generator",
 )
 def validated_in_a_loop(config: Config) -> str:
+    """Haystack, JsonSchemaValidator in a loop: the error goes back to the generator."""
     template = "{% for d in documents %}{{ d.content }}\n{% endfor %}As JSON: {{ query }}"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     with served([("not a valid JSON", '{"city": "Munich"}'), ("", "Munich, of course.")]) as models:
@@ -155,15 +145,9 @@ def validated_in_a_loop(config: Config) -> str:
         return result["schema_validator"]["validated"][0].text
 
 
-@app(
-    Truth(
-        question="Which river is Munich on the banks of?",
-        contexts=(MUNICH[0],),
-        answer="It is on the Isar.",
-    ),
-    page="Haystack tutorial 35: evaluating RAG, a faithfulness evaluator in the pipeline",
-)
+@turn("Which river is Munich on the banks of?", (MUNICH[0],), "It is on the Isar.")
 def evaluated_in_the_pipeline(config: Config) -> str:
+    """Haystack tutorial 35: evaluating RAG, a faithfulness evaluator in the pipeline."""
     verdict = json.dumps({"statements": ["It is on the Isar."], "statement_scores": [1]})
     with served([("Instructions:", verdict), ("", "It is on the Isar.")]) as models:
         pipe = Pipeline()

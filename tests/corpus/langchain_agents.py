@@ -1,7 +1,5 @@
 """Agents of `create_agent` with tools of many names, results and effects."""
 
-from __future__ import annotations
-
 import ast
 import json
 import operator
@@ -11,32 +9,17 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool, create_retriever_tool, tool
 from pydantic import BaseModel
 
-from .kit import Config, Truth, app
+from .kit import V1, Config, app, turn
 from .langchain_kit import call, calls, model, store
-
-V1 = ("langchain>=1",)
-
-
-# --- a tool whose name says nothing about retrieval --------------------------------------------------
-
-
-# --- what tools return ----------------------------------------------------------------------------------
 
 KAYAK = "Kayaks: 14 euros an hour, deposit 50 euros, children only with an adult."
 SUP = "Stand-up boards: 10 euros an hour, no deposit."
 CANOE = "Canoes: 45 euros a day for three people, life vests included."
 
 
-@app(
-    Truth(
-        question="What's a kayak and what's a board?",
-        contexts=(SUP, KAYAK),
-        answer="14 and 10 euros an hour.",
-    ),
-    page="create_agent with a search tool that returns a JSON text",
-    needs=V1,
-)
+@turn("What's a kayak and what's a board?", (SUP, KAYAK), "14 and 10 euros an hour.", needs=V1)
 def search_tool_returning_json(config: Config) -> None:
+    """create_agent with a search tool that returns a JSON text."""
     from langchain.agents import create_agent
 
     boats = store(
@@ -66,16 +49,9 @@ def search_tool_returning_json(config: Config) -> None:
     )
 
 
-@app(
-    Truth(
-        question="How much is a board?",
-        contexts=(SUP, KAYAK),
-        answer="10 euros an hour, without a deposit.",
-    ),
-    page="create_agent with a search tool that returns documents as they are",
-    needs=V1,
-)
+@turn("How much is a board?", (SUP, KAYAK), "10 euros an hour, without a deposit.", needs=V1)
 def search_tool_returning_documents(config: Config) -> None:
+    """create_agent with a search tool that returns documents as they are."""
     from langchain.agents import create_agent
 
     db = store(KAYAK, SUP, CANOE)
@@ -87,9 +63,6 @@ def search_tool_returning_documents(config: Config) -> None:
     find = StructuredTool.from_function(search)
     llm = model(call("search", query="boards deposit"), "10 euros an hour, without a deposit.")
     create_agent(llm, [find]).invoke({"messages": [("user", "How much is a board?")]}, config)
-
-
-# --- other tools beside retrieval --------------------------------------------------------------------------
 
 
 @tool
@@ -106,8 +79,9 @@ def calculator(expression: str) -> str:
     return str(value(ast.parse(expression, mode="eval").body))
 
 
-@app(page="create_agent with a calculator only", needs=V1)
+@app(needs=V1)
 def calculator_only(config: Config) -> None:
+    """create_agent with a calculator only."""
     from langchain.agents import create_agent
 
     llm = model(call("calculator", expression="17 * 23"), "It is 391.")
@@ -117,17 +91,15 @@ def calculator_only(config: Config) -> None:
 STOCK_NOTE = "Reorder note: when fewer than 20 cartons of paper are left, order 60 from Hellmann."
 
 
-@app(
-    Truth(
-        question="Do we need to order paper?",
-        contexts=(STOCK_NOTE,),
-        answer="Yes: 12 cartons are left, so order 60 from Hellmann.",
-        also=({"contexts": ("[{'item': 'paper', 'cartons': 12}]", STOCK_NOTE)},),
-    ),
-    page="create_agent with an SQL tool and a retriever tool called in parallel",
+@turn(
+    "Do we need to order paper?",
+    (STOCK_NOTE,),
+    "Yes: 12 cartons are left, so order 60 from Hellmann.",
+    also=({"contexts": ("[{'item': 'paper', 'cartons': 12}]", STOCK_NOTE)},),
     needs=V1,
 )
 def sql_and_retriever_in_parallel(config: Config) -> None:
+    """create_agent with an SQL tool and a retriever tool called in parallel."""
     from langchain.agents import create_agent
 
     @tool
@@ -155,8 +127,6 @@ def sql_and_retriever_in_parallel(config: Config) -> None:
         pass
 
 
-# --- several retrieval tools, and structured responses ----------------------------------------------------
-
 TRAIL = "The gorge trail is closed after rain, since stones fall."
 TICKET = "A day ticket for the lift costs 31 euros, 19 with a guest card."
 
@@ -168,17 +138,15 @@ class Advice(BaseModel):
     price: float
 
 
-@app(
-    Truth(
-        question="How much is the lift with a guest card?",
-        contexts=(TICKET,),
-        answer="19 euros with a guest card.",
-        also=({"answer": '{"answer": "19 euros with a guest card.", "price": 19.0}'},),
-    ),
-    page="Structured output: create_agent with `response_format` and a retriever tool",
+@turn(
+    "How much is the lift with a guest card?",
+    (TICKET,),
+    "19 euros with a guest card.",
+    also=({"answer": '{"answer": "19 euros with a guest card.", "price": 19.0}'},),
     needs=V1,
 )
 def agent_with_response_format(config: Config) -> None:
+    """Structured output: create_agent with `response_format` and a retriever tool."""
     from langchain.agents import create_agent
 
     lifts = create_retriever_tool(store(TICKET).as_retriever(), "search_tickets", "On tickets.")
@@ -193,29 +161,22 @@ def agent_with_response_format(config: Config) -> None:
     assert result["structured_response"].price == 19.0
 
 
-# --- middleware -----------------------------------------------------------------------------------------------
-
-
-@app(
-    Truth(
-        question="My mail is ana@example.org. Is the gorge open after rain?",
-        contexts=(TRAIL,),
-        answer="No, it is closed after rain.",
-        also=({"question": "My mail is [REDACTED_EMAIL]. Is the gorge open after rain?"},),
-    ),
-    page="Built-in middleware: PIIMiddleware and ToolCallLimitMiddleware around a retriever tool",
+@turn(
+    "My mail is ana@example.org. Is the gorge open after rain?",
+    (TRAIL,),
+    "No, it is closed after rain.",
+    also=({"question": "My mail is [REDACTED_EMAIL]. Is the gorge open after rain?"},),
     needs=V1,
 )
 def agent_with_builtin_middleware(config: Config) -> None:
+    """Built-in middleware: PIIMiddleware and ToolCallLimitMiddleware around a retriever tool."""
     from langchain.agents import create_agent
     from langchain.agents.middleware import PIIMiddleware, ToolCallLimitMiddleware
 
     trails = create_retriever_tool(store(TRAIL).as_retriever(), "trails", "State of the trails.")
     llm = model(call("trails", query="gorge rain"), "No, it is closed after rain.")
     agent = create_agent(
-        llm,
-        [trails],
-        middleware=[PIIMiddleware("email"), ToolCallLimitMiddleware(run_limit=3)],
+        llm, [trails], middleware=[PIIMiddleware("email"), ToolCallLimitMiddleware(run_limit=3)]
     )
     question = "My mail is ana@example.org. Is the gorge open after rain?"
     agent.invoke({"messages": [("user", question)]}, config)

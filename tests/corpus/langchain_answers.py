@@ -1,24 +1,15 @@
 """Forms of answers: citations, structured answers, sources, and steps after the answer."""
 
-from __future__ import annotations
-
 from operator import itemgetter
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.output_parsers import (
-    CommaSeparatedListOutputParser,
-    StrOutputParser,
-)
+from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import (
-    RunnableLambda,
-    RunnablePassthrough,
-    chain,
-)
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough, chain
 from pydantic import BaseModel, Field
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .langchain_kit import model, store, text_of
 
 CHEETAH = Document(
@@ -54,16 +45,14 @@ class CitedAnswer(BaseModel):
     citations: list[int] = Field(description="The IDs of the sources that justify the answer.")
 
 
-@app(
-    Truth(
-        question=FAST,
-        contexts=(CHEETAH.page_content, SLOTH.page_content),
-        answer=SPEED,
-        also=({"answer": '{"answer": "Cheetahs run at 93 to 104 km/h.", "citations": [0]}'},),
-    ),
-    page="How to get a RAG application to add citations: tool calling",
+@turn(
+    FAST,
+    (CHEETAH.page_content, SLOTH.page_content),
+    SPEED,
+    also=({"answer": '{"answer": "Cheetahs run at 93 to 104 km/h.", "citations": [0]}'},),
 )
 def citations_by_structured_output(config: Config) -> None:
+    """How to get a RAG application to add citations: tool calling."""
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Here are the articles: {context}"), ("human", "{question}")]
     )
@@ -83,16 +72,14 @@ def citations_by_structured_output(config: Config) -> None:
     assert result.citations == [0]
 
 
-@app(
-    Truth(
-        question="Which animals are faster than a car in town?",
-        contexts=(FALCON.page_content, SLOTH.page_content, CHEETAH.page_content),
-        answer="cheetah, falcon",
-        also=({"answer": "['cheetah', 'falcon']"}, {"answer": '["cheetah", "falcon"]'}),
-    ),
-    page="A list as the answer, by CommaSeparatedListOutputParser",
+@turn(
+    "Which animals are faster than a car in town?",
+    (FALCON.page_content, SLOTH.page_content, CHEETAH.page_content),
+    "cheetah, falcon",
+    also=({"answer": "['cheetah', 'falcon']"}, {"answer": '["cheetah", "falcon"]'}),
 )
 def list_as_the_answer(config: Config) -> None:
+    """A list as the answer, by CommaSeparatedListOutputParser."""
     rag = (
         {"articles": animals(3) | titled, "q": RunnablePassthrough()}
         | ChatPromptTemplate.from_template("{articles}\nList, separated by commas: {q}")
@@ -102,18 +89,13 @@ def list_as_the_answer(config: Config) -> None:
     rag.invoke("Which animals are faster than a car in town?", config)
 
 
-# --- steps after the answer ---------------------------------------------------------------------------
-
-
-@app(
-    Truth(
-        question="How do I outrun a cheetah?",
-        contexts=(CHEETAH.page_content, SLOTH.page_content),
-        answer="I would rather not answer that.",
-    ),
-    page="A guardrail after the answer that replaces it",
+@turn(
+    "How do I outrun a cheetah?",
+    (CHEETAH.page_content, SLOTH.page_content),
+    "I would rather not answer that.",
 )
 def guardrail_that_replaces_the_answer(config: Config) -> None:
+    """A guardrail after the answer that replaces it."""
     llm = model("Run at 105 km/h, or hide.", "UNSAFE")
 
     @chain
@@ -126,15 +108,13 @@ def guardrail_that_replaces_the_answer(config: Config) -> None:
     guarded.invoke("How do I outrun a cheetah?", config)
 
 
-@app(
-    Truth(
-        question="What is there on sloths?",
-        contexts=(SLOTH.page_content, CHEETAH.page_content),
-        answer="They are slow and sleepy.",
-    ),
-    page="Documents are shortened by a model before the answer is written",
+@turn(
+    "What is there on sloths?",
+    (SLOTH.page_content, CHEETAH.page_content),
+    "They are slow and sleepy.",
 )
 def documents_rewritten_before_the_answer(config: Config) -> None:
+    """Documents are shortened by a model before the answer is written."""
     short = {"Sloths move": "- 0.24 km/h, 15 h of sleep", "The cheetah": "- quick, 100 km/h"}
     llm = model({**short, "Facts:": "They are slow and sleepy."})
     condense = ChatPromptTemplate.from_template("In five words: {page_content}") | llm
@@ -144,10 +124,7 @@ def documents_rewritten_before_the_answer(config: Config) -> None:
         return "\n".join(text_of(n) for n in notes)
 
     whole = (
-        {
-            "facts": store(SLOTH, CHEETAH).as_retriever() | condensed,
-            "q": RunnablePassthrough(),
-        }
+        {"facts": store(SLOTH, CHEETAH).as_retriever() | condensed, "q": RunnablePassthrough()}
         | ChatPromptTemplate.from_template("Facts:\n{facts}\n\n{q}")
         | llm
         | StrOutputParser()

@@ -1,11 +1,9 @@
 """The chains of langchain-classic, which many applications of 2023 and 2024 still run."""
 
-from __future__ import annotations
-
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 
-from .kit import Config, Truth, app
+from .kit import Config, Truth, app, turn
 from .langchain_kit import call, classic, completion_model, documents, model, store
 
 WARRANTY = "The warranty is two years from the day of delivery, five years on the motor."
@@ -14,11 +12,9 @@ SPARE = "Spare parts are sold for ten years after a mower has been discontinued.
 MOTOR = "How long is the motor under warranty?"
 
 
-@app(
-    Truth(question=MOTOR, contexts=(WARRANTY, SPARE), answer="The motor: five years."),
-    page="RetrievalQA, map_reduce, with a completion model",
-)
+@turn(MOTOR, (WARRANTY, SPARE), "The motor: five years.")
 def retrieval_qa_map_reduce(config: Config) -> None:
+    """RetrievalQA, map_reduce, with a completion model."""
     llm = completion_model(
         {
             "Content:": "The motor: five years.",
@@ -33,11 +29,9 @@ def retrieval_qa_map_reduce(config: Config) -> None:
     qa.invoke(MOTOR, config)
 
 
-@app(
-    Truth(question=MOTOR, contexts=(WARRANTY, SPARE), answer="Five years, all else two."),
-    page="RetrievalQA, refine",
-)
+@turn(MOTOR, (WARRANTY, SPARE), "Five years, all else two.")
 def retrieval_qa_refine(config: Config) -> None:
+    """RetrievalQA, refine."""
     qa = classic("chains").RetrievalQA.from_chain_type(
         llm=model("Five years.", "Five years, all else two."),
         chain_type="refine",
@@ -51,18 +45,14 @@ OPEN_BOX = "I opened the box. Can I still send it back?"
 
 @app(
     Truth(
-        question=OPEN_BOX,
-        contexts=(RETURNS, SPARE, WARRANTY),
-        answer="Yes, for 30 days, as long as the box is undamaged.",
+        OPEN_BOX, (RETURNS, SPARE, WARRANTY), "Yes, for 30 days, as long as the box is undamaged."
     ),
     Truth(
-        question="And after that?",
-        contexts=(WARRANTY, RETURNS, SPARE),
-        answer="Then only the warranty of two years helps.",
+        "And after that?", (WARRANTY, RETURNS, SPARE), "Then only the warranty of two years helps."
     ),
-    page="ConversationalRetrievalChain with a buffer memory",
 )
 def conversational_retrieval_chain(config: Config) -> None:
+    """ConversationalRetrievalChain with a buffer memory."""
     llm = model(
         "Yes, for 30 days, as long as the box is undamaged.",
         "After 30 days, is there a warranty from delivery?",
@@ -83,15 +73,9 @@ LOAN = "Books are lent for four weeks and can be renewed twice unless another re
 FINE = "A late book costs 50 cents a day; after 30 days it counts as lost."
 
 
-@app(
-    Truth(
-        question="May I phone in the reading room?",
-        contexts=(ROOM,),
-        answer="No, phones stay in the lockers.",
-    ),
-    page="AgentExecutor with create_tool_calling_agent and a retriever tool",
-)
+@turn("May I phone in the reading room?", (ROOM,), "No, phones stay in the lockers.")
 def agent_executor(config: Config) -> None:
+    """AgentExecutor with create_tool_calling_agent and a retriever tool."""
     from langchain_core.tools import create_retriever_tool
 
     agents = classic("agents")
@@ -116,15 +100,9 @@ def agent_executor(config: Config) -> None:
     executor.invoke({"input": "May I phone in the reading room?", "chat_history": history}, config)
 
 
-@app(
-    Truth(
-        question="How much is a late book?",
-        contexts=(FINE,),
-        answer="It is 50 cents a day.",
-    ),
-    page="ReAct agent in text with AgentExecutor: Thought, Action, Observation",
-)
+@turn("How much is a late book?", (FINE,), "It is 50 cents a day.")
 def react_agent_in_text(config: Config) -> None:
+    """ReAct agent in text with AgentExecutor: Thought, Action, Observation."""
     from langchain_core.tools import create_retriever_tool
 
     agents = classic("agents")
@@ -145,8 +123,9 @@ def react_agent_in_text(config: Config) -> None:
     executor.invoke({"input": "How much is a late book?"}, config)
 
 
-@app(page="load_summarize_chain over given documents")
+@app()
 def summarize_documents(config: Config) -> None:
+    """load_summarize_chain over given documents."""
     chain = classic("chains.summarize").load_summarize_chain(
         model("Rules on silence, loans and fines."), chain_type="stuff"
     )

@@ -1,7 +1,5 @@
 """Layouts of documents in the prompt."""
 
-from __future__ import annotations
-
 import html
 import json
 import textwrap
@@ -11,16 +9,11 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import (
-    ChatPromptTemplate,
-    PromptTemplate,
-)
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .langchain_kit import completion_model, model, store
-
-# --- a bakery's allergen sheet: short lines, in XML tags ------------------------------------------
 
 RYE = "Rye loaf: rye flour, wheat flour, water, salt. Contains gluten."
 ALMOND = "Almond horn: almonds, egg white, sugar. Contains nuts & egg. No gluten."
@@ -28,15 +21,10 @@ BRIOCHE = 'Brioche ("Zopf"): wheat flour, butter, milk, egg. Contains gluten, mi
 NUTS = "Is there anything without gluten for my aunt?"
 
 
-@app(
-    Truth(
-        question=NUTS,
-        contexts=(RYE, ALMOND, BRIOCHE),
-        answer="The almond horn has no gluten, but nuts and egg.",
-    ),
-    page="LCEL with documents escaped for an HTML-like prompt",
-)
+@turn(NUTS, (RYE, ALMOND, BRIOCHE), "The almond horn has no gluten, but nuts and egg.")
 def documents_html_escaped(config: Config) -> None:
+    """LCEL with documents escaped for an HTML-like prompt."""
+
     def escaped(docs: list[Document]) -> str:
         return "\n".join(f"<item>{html.escape(d.page_content)}</item>" for d in docs)
 
@@ -52,8 +40,6 @@ def documents_html_escaped(config: Config) -> None:
     answer.invoke(NUTS, config)
 
 
-# --- a gym's rules: a raw retriever in the prompt dict ---------------------------------------------
-
 LOCKERS = "Lockers\nBring your own lock. Lockers that are still closed at midnight are opened."
 GUESTS = (
     'Guests\nMembers may bring one guest a month. It\'s free on weekdays; "day passes" are 12 EUR.'
@@ -61,15 +47,9 @@ GUESTS = (
 TOWELS = "Towels\nA towel is compulsory on every machine."
 
 
-@app(
-    Truth(
-        question="What about towels and lockers?",
-        contexts=(TOWELS, LOCKERS),
-        answer="Bring a towel and a lock of your own.",
-    ),
-    page="LCEL with documents dumped as JSON",
-)
+@turn("What about towels and lockers?", (TOWELS, LOCKERS), "Bring a towel and a lock of your own.")
 def documents_as_json(config: Config) -> None:
+    """LCEL with documents dumped as JSON."""
     retriever = store(GUESTS, LOCKERS, TOWELS).as_retriever(search_kwargs={"k": 2})
 
     def dump(docs: list[Document]) -> str:
@@ -83,8 +63,6 @@ def documents_as_json(config: Config) -> None:
     )
     gym.invoke({"q": "What about towels and lockers?"}, config)
 
-
-# --- a university's exam regulations, German, several paragraphs -----------------------------------
 
 RETAKE = """§ 14 Wiederholung von Prüfungen
 
@@ -103,15 +81,9 @@ Die Noten sind 1,0 bis 5,0. Eine Prüfung ist bestanden, wenn sie mindestens mit
 WIE_OFT = "Wie oft kann ich eine nicht bestandene Prüfung wiederholen?"
 
 
-@app(
-    Truth(
-        question=WIE_OFT,
-        contexts=(RETAKE, GRADES),
-        answer="Zweimal, und zwar innerhalb von zwei Semestern (§ 14).",
-    ),
-    page="LCEL in German, documents numbered and indented",
-)
+@turn(WIE_OFT, (RETAKE, GRADES), "Zweimal, und zwar innerhalb von zwei Semestern (§ 14).")
 def documents_numbered_and_indented(config: Config) -> None:
+    """LCEL in German, documents numbered and indented."""
     ordnung = store(RETAKE, SICK, GRADES, quelle="PO 2024").as_retriever(search_kwargs={"k": 2})
 
     def nummeriert(fundstellen: list[Document]) -> str:
@@ -138,14 +110,6 @@ def documents_numbered_and_indented(config: Config) -> None:
     kette.invoke({"frage": WIE_OFT}, config)
 
 
-# --- an allotment club, documents below 40 characters ----------------------------------------------
-
-
-# --- a museum: one message for each document, and documents of several messages ---------------------
-
-
-# --- a long manual, cut to fit ----------------------------------------------------------------------
-
 BOILER = (
     "Venting the boiler. " + "Turn the key a quarter to the left until water comes. " * 9
 ) + "Then close it again and check the pressure, which should read 1.5 bar."
@@ -155,16 +119,14 @@ PUMP = (
 PRESSURE = "How do I vent the boiler?"
 
 
-@app(
-    Truth(
-        question=PRESSURE,
-        contexts=(BOILER[:160], PUMP[:160]),
-        answer="Turn the key a quarter to the left until water comes.",
-        also=({"contexts": (BOILER, PUMP)},),
-    ),
-    page="LCEL with documents cut to a number of characters",
+@turn(
+    PRESSURE,
+    (BOILER[:160], PUMP[:160]),
+    "Turn the key a quarter to the left until water comes.",
+    also=({"contexts": (BOILER, PUMP)},),
 )
 def documents_truncated(config: Config) -> None:
+    """LCEL with documents cut to a number of characters."""
     manual = store(BOILER, PUMP).as_retriever()
 
     def shortened(docs: list[Document]) -> str:
@@ -180,21 +142,12 @@ def documents_truncated(config: Config) -> None:
         pass
 
 
-@app(
-    Truth(
-        question=PRESSURE,
-        contexts=(BOILER,),
-        answer="A quarter turn of the key to the left vents it.",
-    ),
-    page="LCEL that uses only the first of the documents it finds",
-)
+@turn(PRESSURE, (BOILER,), "A quarter turn of the key to the left vents it.")
 def only_the_best_document(config: Config) -> None:
+    """LCEL that uses only the first of the documents it finds."""
     manual = store(BOILER, PUMP).as_retriever()
     helpdesk = (
-        {
-            "page": manual | (lambda docs: docs[0].page_content),
-            "problem": RunnablePassthrough(),
-        }
+        {"page": manual | (lambda docs: docs[0].page_content), "problem": RunnablePassthrough()}
         | ChatPromptTemplate.from_template("{page}\n\n{problem}")
         | model("A quarter turn of the key to the left vents it.")
         | StrOutputParser()
@@ -202,22 +155,14 @@ def only_the_best_document(config: Config) -> None:
     helpdesk.invoke(PRESSURE, config)
 
 
-# --- Hindi and Japanese, blocks of content ------------------------------------------------------------
-
 LEAVE_HI = "कर्मचारियों को हर साल 24 दिन का सवैतनिक अवकाश मिलता है।"
 PAY_HI = "वेतन हर महीने की 28 तारीख को बैंक खाते में जमा होता है।"
 HOW_MUCH_HI = "साल में कितने दिन का अवकाश मिलता है?"
 
 
-@app(
-    Truth(
-        question=HOW_MUCH_HI,
-        contexts=(LEAVE_HI, PAY_HI),
-        answer="साल में 24 दिन का अवकाश मिलता है।",
-    ),
-    page="Multimodal how-to: a human message of several text blocks, in Hindi",
-)
+@turn(HOW_MUCH_HI, (LEAVE_HI, PAY_HI), "साल में 24 दिन का अवकाश मिलता है।")
 def documents_in_content_blocks(config: Config) -> None:
+    """Multimodal how-to: a human message of several text blocks, in Hindi."""
     retriever = store(LEAVE_HI, PAY_HI).as_retriever()
 
     def to_message(inputs: dict[str, Any]) -> list[HumanMessage]:
@@ -238,11 +183,9 @@ REMOTE_JA = "在宅勤務は週に三日までです。\n上司の許可が必�
 HOW_MANY_JA = "有給休暇は入社後に何日付与されますか。"
 
 
-@app(
-    Truth(question=HOW_MANY_JA, contexts=(LEAVE_JA, REMOTE_JA), answer="半年後に十日です。"),
-    page="LCEL in Japanese, documents in square brackets",
-)
+@turn(HOW_MANY_JA, (LEAVE_JA, REMOTE_JA), "半年後に十日です。")
 def japanese_documents_in_brackets(config: Config) -> None:
+    """LCEL in Japanese, documents in square brackets."""
     kensaku = store(LEAVE_JA, REMOTE_JA).as_retriever()
     prompt = ChatPromptTemplate.from_template("資料:{shiryo}\n質問:{shitsumon}")
     kotae = (
@@ -255,6 +198,3 @@ def japanese_documents_in_brackets(config: Config) -> None:
         | StrOutputParser()
     )
     kotae.invoke(HOW_MANY_JA, config)
-
-
-# --- the repr of documents, and a table ---------------------------------------------------------------

@@ -4,8 +4,6 @@ An application names its model's replies; everything else about the model is as 
 tool calls, structured output, streaming by words, usage and response metadata.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import threading
@@ -80,17 +78,14 @@ class Scripted(BaseChatModel):
         return "scripted-chat"
 
     def get_num_tokens(self, text: str) -> int:
-        """Count words."""
         return len(text.split())
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """Offer tools to the model; which of them it calls is up to its script."""
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def with_structured_output(
         self, schema: Any, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[Any, Any]:
-        """Request an object, by a tool call or with ``method="json_schema"`` by a JSON text."""
         if kwargs.pop("method", "function_calling") == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw)
         is_model = isinstance(schema, type) and issubclass(schema, BaseModel)
@@ -126,7 +121,6 @@ class ScriptedLLM(LLM):
         return "scripted-completion"
 
     def get_num_tokens(self, text: str) -> int:
-        """Count words."""
         return len(text.split())
 
     def _call(self, prompt: str, *_args: Any, **_kwargs: Any) -> str:
@@ -137,13 +131,7 @@ class ScriptedLLM(LLM):
 
 
 def model(*script: Any, **fields: Any) -> BaseChatModel:
-    """Return a chat model.
-
-    Args:
-        script: Its replies one after the other; or one function of the messages; or one dict, whose
-            first key that stands in the messages gives the reply (in the last one, else in any).
-        fields: Fields of the model, for example `model_name`.
-    """
+    """Return a chat model."""
     made: Any = _factory(*script, **fields) if _factory else None
     return made or Scripted(script=_script(script), **fields)
 
@@ -163,11 +151,9 @@ class Words(Embeddings):
     """Embeddings by the words of a text; no two texts are equally near to a query."""
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed one text."""
         return [*embed(text), 0.001 + zlib.crc32(text.encode()) * 1e-13]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed several texts."""
         return [self.embed_query(text) for text in texts]
 
 

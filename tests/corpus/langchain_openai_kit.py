@@ -4,8 +4,6 @@ For instrumentations that patch the OpenAI client. Within `openai_models()`, `mo
 `langchain_kit` returns `ChatOpenAI` objects; the server replies by the same scripts.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -34,7 +32,6 @@ class Served:
         self.errors: dict[str, Exception] = {}
 
     def model(self, *script: Any, **fields: Any) -> ChatOpenAI:
-        """Return a client for a script, which replaces `langchain_kit.model`."""
         name = f"{fields.get('model_name', 'scripted-chat-1')}-{next(_NUMBERS)}"
         self.scripts[name] = langchain_kit._script(script)  # noqa: SLF001 - a part of that kit
         return ScriptedOpenAI(model=name, base_url=self.url, served=self)
@@ -49,7 +46,6 @@ class ScriptedOpenAI(ChatOpenAI):
         super().__init__(api_key="of-no-account", max_retries=0, timeout=30, **fields)
 
     def get_num_tokens(self, text: str) -> int:
-        """Count words."""
         return len(text.split())
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:

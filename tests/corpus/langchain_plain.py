@@ -1,20 +1,15 @@
 """Applications without a RAG turn: they must give no sample."""
 
-from __future__ import annotations
-
 from operator import itemgetter
 
 from langchain_core.example_selectors import SemanticSimilarityExampleSelector
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import (
-    ChatPromptTemplate,
-    FewShotChatMessagePromptTemplate,
-)
+from langchain_core.prompts import ChatPromptTemplate, FewShotChatMessagePromptTemplate
 from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import BaseModel
 
-from .kit import Config, app
+from .kit import V1, Config, app
 from .langchain_kit import Words, calls, model, store
 
 REPORT = (
@@ -30,8 +25,9 @@ class Person(BaseModel):
     height_in_metres: float
 
 
-@app(page="LangChain tutorial: extraction with structured output")
+@app()
 def extraction(config: Config) -> None:
+    """LangChain tutorial: extraction with structured output."""
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Extract what is asked for."), ("human", "{text}")]
     )
@@ -39,8 +35,9 @@ def extraction(config: Config) -> None:
     (prompt | llm.with_structured_output(Person)).invoke({"text": "Alan is six feet tall."}, config)
 
 
-@app(page="How to use few-shot examples, chosen from a vector store")
+@app()
 def few_shot_examples_from_a_store(config: Config) -> None:
+    """How to use few-shot examples, chosen from a vector store."""
     examples = [
         {"input": "happy", "output": "sad"},
         {"input": "tall", "output": "short"},
@@ -60,8 +57,9 @@ def few_shot_examples_from_a_store(config: Config) -> None:
     (prompt | model("small") | StrOutputParser()).invoke({"input": "tall"}, config)
 
 
-@app(page="A retriever that feeds a list on a page, and no model")
+@app()
 def related_articles_without_a_model(config: Config) -> None:
+    """A retriever that feeds a list on a page, and no model."""
     chain = (
         itemgetter("article")
         | store(*REPORT).as_retriever(search_kwargs={"k": 1})
@@ -70,8 +68,9 @@ def related_articles_without_a_model(config: Config) -> None:
     chain.invoke({"article": "Sales of lamps"}, config)
 
 
-@app(page="create_agent with tools that act: a calendar and mail", needs=("langchain>=1",))
+@app(needs=V1)
 def personal_assistant(config: Config) -> None:
+    """create_agent with tools that act: a calendar and mail."""
     from langchain.agents import create_agent
 
     @tool

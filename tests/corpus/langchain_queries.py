@@ -1,19 +1,13 @@
 """The how-to pages on query analysis: the retrieval query differs from the user's input."""
 
-from __future__ import annotations
-
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.output_parsers.openai_tools import PydanticToolsParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import (
-    RunnableBranch,
-    RunnablePassthrough,
-    chain,
-)
+from langchain_core.runnables import RunnableBranch, RunnablePassthrough, chain
 from pydantic import BaseModel, Field
 
-from .kit import Config, Truth, app
+from .kit import Config, app, turn
 from .langchain_kit import model, store, text_of
 
 CHECK_IN = "Check-in is from 15:00; late arrivals after 22:00 use the key box, code 4711."
@@ -30,13 +24,9 @@ def lines(docs: list[Document]) -> str:
 LATE = "We'll be there around midnight, ok?"
 
 
-@app(
-    Truth(
-        question=LATE, contexts=(CHECK_IN,), answer="That is fine, use the key box with code 4711."
-    ),
-    page="HyDE: retrieve by a hypothetical document",
-)
+@turn(LATE, (CHECK_IN,), "That is fine, use the key box with code 4711.")
 def hypothetical_document(config: Config) -> None:
+    """HyDE: retrieve by a hypothetical document."""
     hyde = (
         ChatPromptTemplate.from_template("Please write a passage that answers: {question}")
         | model("Guests with late arrivals after ten can check in by a key box.")
@@ -62,15 +52,9 @@ class SubQuery(BaseModel):
     sub_query: str = Field(description="A very specific query.")
 
 
-@app(
-    Truth(
-        question=STAY,
-        contexts=(PARKING, BIKES),
-        answer="Parking is 9 euros a night, a bicycle 15 euros a day.",
-    ),
-    page="How to do query decomposition, with several searches",
-)
+@turn(STAY, (PARKING, BIKES), "Parking is 9 euros a night, a bicycle 15 euros a day.")
 def query_decomposition(config: Config) -> None:
+    """How to do query decomposition, with several searches."""
     from .langchain_kit import calls
 
     llm = model(
@@ -97,8 +81,9 @@ def query_decomposition(config: Config) -> None:
     answer.invoke({"question": STAY}, config)
 
 
-@app(page="RunnableBranch: smalltalk or retrieval, the branch without retrieval")
+@app()
 def routed_to_smalltalk(config: Config) -> None:
+    """RunnableBranch: smalltalk or retrieval, the branch without retrieval."""
     llm = model("smalltalk", "Nice to hear!")
     classify = ChatPromptTemplate.from_template("smalltalk or question? {input}") | llm
     chat = ChatPromptTemplate.from_template("Be friendly: {input}") | llm
@@ -111,15 +96,9 @@ TIER = "Der Hund des Hauses heißt Bruno und liegt gern vor dem Kamin."
 KATZE = "Die Katze darf nicht in die Küche."
 
 
-@app(
-    Truth(
-        question="What is the dog called?",
-        contexts=(TIER,),
-        answer="The dog is called Bruno.",
-    ),
-    page="Cross-lingual RAG: the question is translated, and so is the answer",
-)
+@turn("What is the dog called?", (TIER,), "The dog is called Bruno.")
 def translated_there_and_back(config: Config) -> None:
+    """Cross-lingual RAG: the question is translated, and so is the answer."""
     to_german = (
         ChatPromptTemplate.from_template("Translate to German: {text}")
         | model("Wie heißt der Hund des Hauses?")

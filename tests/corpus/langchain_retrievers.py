@@ -1,7 +1,5 @@
 """The how-to pages on retrievers: each with the retriever of its page, in a chain that answers."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 
@@ -11,7 +9,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .langchain_kit import KeywordRetriever, Words, classic, documents, model, store
 
 COFFEE = "Coffee is grown between the tropics; the bean is the seed of a cherry."
@@ -42,15 +40,9 @@ def barista(retriever: Runnable[Any, Any], llm: Any) -> Runnable[str, str]:
 FINE = "How fine should I grind for espresso?"
 
 
-@app(
-    Truth(
-        question=FINE,
-        contexts=(GRIND, ROAST),
-        answer="Finely.",
-    ),
-    page="How to use the MultiQueryRetriever",
-)
+@turn(FINE, (GRIND, ROAST), "Finely.")
 def multi_query_retriever(config: Config) -> None:
+    """How to use the MultiQueryRetriever."""
     llm = model("Espresso fine grind?\nWhy is dark roast bitter?", "Finely.")
     retriever = classic("retrievers").MultiQueryRetriever.from_llm(
         retriever=store(*PAGES).as_retriever(search_kwargs={"k": 1}), llm=llm
@@ -58,15 +50,13 @@ def multi_query_retriever(config: Config) -> None:
     barista(retriever, llm).invoke(FINE, config)
 
 
-@app(
-    Truth(
-        question="What temperature should water to brew with have?",
-        contexts=(WATER, COFFEE, MILK),
-        answer="Between 92 and 96 degrees.",
-    ),
-    page="How to combine results from several retrievers: EnsembleRetriever",
+@turn(
+    "What temperature should water to brew with have?",
+    (WATER, COFFEE, MILK),
+    "Between 92 and 96 degrees.",
 )
 def ensemble_retriever(config: Config) -> None:
+    """How to combine results from several retrievers: EnsembleRetriever."""
     keywords = KeywordRetriever(documents=documents(*PAGES), k=1)
     vectors = store(*PAGES).as_retriever(search_kwargs={"k": 3})
     hybrid = classic("retrievers").EnsembleRetriever(
@@ -83,16 +73,14 @@ LONG_NOTE = (
 CLEANED = "The espresso grinder is cleaned on Mondays with the brush that hangs beside it."
 
 
-@app(
-    Truth(
-        question="When is the espresso grinder cleaned?",
-        contexts=(CLEANED,),
-        answer="On Mondays.",
-        also=({"contexts": (LONG_NOTE,)},),
-    ),
-    page="How to do retrieval with contextual compression: LLMChainExtractor",
+@turn(
+    "When is the espresso grinder cleaned?",
+    (CLEANED,),
+    "On Mondays.",
+    also=({"contexts": (LONG_NOTE,)},),
 )
 def contextual_compression_extractor(config: Config) -> None:
+    """How to do retrieval with contextual compression: LLMChainExtractor."""
     compressors = classic("retrievers.document_compressors")
     llm = model({"Extracted relevant parts": CLEANED, "Answer from the context": "On Mondays."})
     retriever = classic("retrievers").ContextualCompressionRetriever(
@@ -113,15 +101,9 @@ NOTE_OLD = "The team's room is 204."
 NOTE_NEW = "The team's room is 311, since the move."
 
 
-@app(
-    Truth(
-        question="Which room is the team's?",
-        contexts=(NOTE_NEW, NOTE_OLD),
-        answer="Room 311.",
-    ),
-    page="How to use a time-weighted vector store retriever",
-)
+@turn("Which room is the team's?", (NOTE_NEW, NOTE_OLD), "Room 311.")
 def time_weighted_retriever(config: Config) -> None:
+    """How to use a time-weighted vector store retriever."""
     weighted = classic("retrievers").TimeWeightedVectorStoreRetriever(
         vectorstore=Relevant(Words()), decay_rate=0.5, k=2
     )
@@ -131,14 +113,8 @@ def time_weighted_retriever(config: Config) -> None:
     barista(weighted, model("Room 311.")).invoke("Which room is the team's?", config)
 
 
-@app(
-    Truth(
-        question="Who owns the moon?",
-        contexts=(),
-        answer="I have found nothing on that.",
-    ),
-    page="Similarity score threshold retrieval that finds nothing",
-)
+@turn("Who owns the moon?", (), "I have found nothing on that.")
 def nothing_found(config: Config) -> None:
+    """Similarity score threshold retrieval that finds nothing."""
     retriever = KeywordRetriever(documents=documents(ROAST, MILK))
     barista(retriever, model("I have found nothing on that.")).invoke("Who owns the moon?", config)

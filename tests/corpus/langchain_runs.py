@@ -1,7 +1,5 @@
 """Ways of running: batches, streams, events, threads, errors, abandoned streams."""
 
-from __future__ import annotations
-
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,14 +7,9 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import (
-    Runnable,
-    RunnableLambda,
-    RunnableParallel,
-    RunnablePassthrough,
-)
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 
-from .kit import NOWHERE, Config, Truth, app
+from .kit import NOWHERE, Config, Truth, app, turn
 from .langchain_kit import KeywordRetriever, documents, model, store
 
 MILE = "A nautical mile is 1,852 metres."
@@ -29,10 +22,7 @@ ASKED = {
     "What is a fathom for?": ((FATHOM,), "It measures the depth of water."),
     "Where does the name of the knot come from?": ((KNOT,), "From the knots in the log line."),
 }
-THREE = [
-    Truth(question=question, contexts=contexts, answer=answer)
-    for question, (contexts, answer) in ASKED.items()
-]
+THREE = [Truth(question, contexts, answer) for question, (contexts, answer) in ASKED.items()]
 
 
 def sailor(llm: Any = None, retriever: Any = None) -> Runnable[Any, str]:
@@ -51,48 +41,55 @@ def sailor(llm: Any = None, retriever: Any = None) -> Runnable[Any, str]:
     )
 
 
-@app(*THREE, page="How to run in batches: `batch` with a limit on concurrency")
+@app(*THREE)
 def batch_of_three(config: Config) -> None:
+    """How to run in batches: `batch` with a limit on concurrency."""
     sailor().batch(list(ASKED), {**config, "max_concurrency": 2})
 
 
-@app(*THREE, page="How to run in batches: `abatch_as_completed`")
+@app(*THREE)
 async def async_batch_as_completed(config: Config) -> None:
+    """How to run in batches: `abatch_as_completed`."""
     async for _ in sailor().abatch_as_completed(list(ASKED), config):
         pass
 
 
-@app(*THREE, page="A thread pool of the application's own")
+@app(*THREE)
 def threads_of_its_own(config: Config) -> None:
+    """A thread pool of the application's own."""
     chain = sailor()
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda question: chain.invoke(question, config), ASKED))
 
 
-@app(THREE[1], page="How to stream: `astream_events`")
+@app(THREE[1])
 async def streamed_events(config: Config) -> None:
+    """How to stream: `astream_events`."""
     async for _ in sailor().astream_events("What is a fathom for?", config, version="v2"):
         pass
 
 
-@app(page="A stream that the caller gives up after two words")
+@app()
 def stream_given_up(config: Config) -> None:
+    """A stream that the caller gives up after two words."""
     stream = sailor().stream("How long is a nautical mile?", config)
     for _ in range(2):
         next(stream)
     stream.close()
 
 
-@app(page="An asynchronous stream that the caller gives up")
+@app()
 async def async_stream_given_up(config: Config) -> None:
+    """An asynchronous stream that the caller gives up."""
     stream = sailor().astream("What is a fathom for?", config)
     async for _ in stream:
         break
     await stream.aclose()
 
 
-@app(page="The model fails")
+@app()
 def model_fails(config: Config) -> None:
+    """The model fails."""
     with contextlib.suppress(TimeoutError):
         sailor(model(TimeoutError("no answer in 30 s"))).invoke("What is a fathom for?", config)
 
@@ -105,34 +102,26 @@ class DownRetriever(KeywordRetriever):
         raise ConnectionError(message)
 
 
-@app(page="The retriever fails")
+@app()
 def retriever_fails(config: Config) -> None:
+    """The retriever fails."""
     chain = sailor(retriever=DownRetriever(documents=documents(MILE)))
     with contextlib.suppress(ConnectionError):
         chain.invoke("What is a fathom for?", config)
 
 
-@app(
-    THREE[1],
-    page="How to add fallbacks: to another model, after the first has failed",
-)
+@app(THREE[1])
 def fallback_to_another_model(config: Config) -> None:
+    """How to add fallbacks: to another model, after the first has failed."""
     first = model(ConnectionError("rate limit"), model_name="scripted-large")
     second = model("It measures the depth of water.", model_name="scripted-small")
     sailor(first.with_fallbacks([second])).invoke("What is a fathom for?", config)
 
 
-@app(
-    page="A fallback of the whole chain after its parser failed",
-    optional=[
-        Truth(
-            question="What is a fathom for?",
-            contexts=(FATHOM,),
-            answer="Sorry, the answer is not valid.",
-        )
-    ],
-)
+@app(optional=[Truth("What is a fathom for?", (FATHOM,), "Sorry, the answer is not valid.")])
 def parser_fails_and_chain_falls_back(config: Config) -> None:
+    """A fallback of the whole chain after its parser failed."""
+
     def strict(text: str) -> str:
         if "metre" not in text:
             message = "no metres in it"
@@ -143,12 +132,9 @@ def parser_fails_and_chain_falls_back(config: Config) -> None:
     (sailor() | strict).with_fallbacks([apology]).invoke("What is a fathom for?", config)
 
 
-@app(
-    THREE[0],
-    THREE[1],
-    page="How to invoke runnables in parallel: two chains with retrievers of their own",
-)
+@app(THREE[0], THREE[1])
 def two_chains_in_parallel(config: Config) -> None:
+    """How to invoke runnables in parallel: two chains with retrievers of their own."""
     questions = list(ASKED)
     both = RunnableParallel(
         length=(lambda _: questions[0]) | sailor().with_config(run_name="length"),
@@ -157,16 +143,9 @@ def two_chains_in_parallel(config: Config) -> None:
     both.invoke("Compare a nautical mile and a fathom.", config)
 
 
-@app(
-    Truth(
-        question="fathom",
-        contexts=(FATHOM, MILE),
-        answer="Six feet.",
-    ),
-    page="Plain functions with a retriever and a model, without any chain",
-    not_on_spans=NOWHERE,
-)
+@turn("fathom", (FATHOM, MILE), "Six feet.", not_on_spans=NOWHERE)
 def plain_functions(config: Config) -> None:
+    """Plain functions with a retriever and a model, without any chain."""
     docs = store(FATHOM, MILE).as_retriever().invoke("fathom", config)
     text = "\n".join(d.page_content for d in docs)
     model("Six feet.").invoke([("system", text), ("human", "fathom")], config)

@@ -1,7 +1,5 @@
 """Retrieval tools in the forms that the tool pages show, and vector stores searched directly."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from langchain_core.documents import Document
@@ -14,10 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import create_react_agent
 from langgraph.types import Command
 
-from .kit import SPANS, Config, Truth, app
+from .kit import SPANS, V1, Config, app, turn
 from .langchain_kit import Words, call, calls, model, store, text_of
-
-V1 = ("langchain>=1",)
 
 MILL = """The mill
 
@@ -35,15 +31,9 @@ Soup, bread and cider. The room upstairs can be rented for 40 people."""
 MUSEUM = (MILL, FORGE, INN)
 
 
-@app(
-    Truth(
-        question="Can we rent a room for 30?",
-        contexts=(INN,),
-        answer="Yes, the one upstairs at the inn holds 40.",
-    ),
-    page="How to convert runnables to tools: `retriever.as_tool()`",
-)
+@turn("Can we rent a room for 30?", (INN,), "Yes, the one upstairs at the inn holds 40.")
 def retriever_as_tool(config: Config) -> None:
+    """How to convert runnables to tools: `retriever.as_tool()`."""
     rooms = (
         store(*MUSEUM)
         .as_retriever(search_kwargs={"k": 1})
@@ -57,16 +47,9 @@ def retriever_as_tool(config: Config) -> None:
     agent.invoke({"messages": [("user", "Can we rent a room for 30?")]}, config)
 
 
-@app(
-    Truth(
-        question="What should I wear at the forge?",
-        contexts=(FORGE, MILL),
-        answer="Nothing synthetic.",
-    ),
-    page="Tools of a server by MCP: a result of several text blocks",
-    needs=V1,
-)
+@turn("What should I wear at the forge?", (FORGE, MILL), "Nothing synthetic.", needs=V1)
 def tool_with_text_blocks(config: Config) -> None:
+    """Tools of a server by MCP: a result of several text blocks."""
     from langchain.agents import create_agent
 
     db = store(*MUSEUM)
@@ -83,16 +66,9 @@ def tool_with_text_blocks(config: Config) -> None:
     )
 
 
-@app(
-    Truth(
-        question="What is there to eat?",
-        contexts=(INN,),
-        answer="Soup and bread, and cider with it.",
-    ),
-    page="A tool that returns a ToolMessage of its own, inside a Command that updates the state",
-    needs=V1,
-)
+@turn("What is there to eat?", (INN,), "Soup and bread, and cider with it.", needs=V1)
 def tool_returning_a_command(config: Config) -> None:
+    """A tool that returns a ToolMessage of its own, inside a Command that updates the state."""
     from langchain.agents import create_agent
 
     db = store(*MUSEUM)
@@ -110,16 +86,9 @@ def tool_returning_a_command(config: Config) -> None:
     )
 
 
-@app(
-    Truth(
-        question="When was the mill moved?",
-        contexts=(MILL,),
-        answer="In 1987, stone by stone.",
-    ),
-    page="Human in the loop middleware: the retrieval tool needs an approval",
-    needs=V1,
-)
+@turn("When was the mill moved?", (MILL,), "In 1987, stone by stone.", needs=V1)
 def approval_before_the_search(config: Config) -> None:
+    """Human in the loop middleware: the retrieval tool needs an approval."""
     from langchain.agents import create_agent
     from langchain.agents.middleware import HumanInTheLoopMiddleware
 
@@ -138,16 +107,9 @@ def approval_before_the_search(config: Config) -> None:
     agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), thread)
 
 
-@app(
-    Truth(
-        question="May I help to grind?",
-        contexts=(MILL,),
-        answer="Yes, and bring a bag for the flour.",
-    ),
-    page="A reply of several content blocks: reasoning, then text",
-    needs=V1,
-)
+@turn("May I help to grind?", (MILL,), "Yes, and bring a bag for the flour.", needs=V1)
 def reply_with_reasoning(config: Config) -> None:
+    """A reply of several content blocks: reasoning, then text."""
     from langchain.agents import create_agent
 
     leaflets = create_retriever_tool(
@@ -165,17 +127,15 @@ def reply_with_reasoning(config: Config) -> None:
     )
 
 
-@app(
-    Truth(
-        question="Is there a dragon?",
-        contexts=(),
-        answer="The leaflets say nothing of one.",
-        also=({"contexts": ("No documents found.",)},),
-    ),
-    page="A retrieval tool that says that it has found nothing",
+@turn(
+    "Is there a dragon?",
+    (),
+    "The leaflets say nothing of one.",
+    also=({"contexts": ("No documents found.",)},),
     needs=V1,
 )
 def tool_finds_nothing(config: Config) -> None:
+    """A retrieval tool that says that it has found nothing."""
     from langchain.agents import create_agent
 
     retriever = store(*MUSEUM).as_retriever(
@@ -194,9 +154,6 @@ def tool_finds_nothing(config: Config) -> None:
     )
 
 
-# --- vector stores searched directly -----------------------------------------------------------------
-
-
 def guide(llm: Any) -> Any:
     return (
         ChatPromptTemplate.from_template("Leaflets:\n{leaflets}\n\nGuest: {guest}")
@@ -205,12 +162,9 @@ def guide(llm: Any) -> Any:
     )
 
 
-@app(
-    Truth(question="Does the smith work in May?", contexts=(FORGE,), answer="From May on."),
-    page="Vector stores: `asimilarity_search` in an asynchronous chain",
-    not_on_spans=SPANS,
-)
+@turn("Does the smith work in May?", (FORGE,), "From May on.", not_on_spans=SPANS)
 async def asynchronous_similarity_search(config: Config) -> None:
+    """Vector stores: `asimilarity_search` in an asynchronous chain."""
     db = store(*MUSEUM)
 
     async def look(guest: str) -> dict[str, str]:
@@ -222,16 +176,14 @@ async def asynchronous_similarity_search(config: Config) -> None:
     )
 
 
-@app(
-    Truth(
-        question="Who moved the mill stone by stone?",
-        contexts=(MILL,),
-        answer="That is not said, only when.",
-    ),
-    page="Vector stores: `similarity_search_by_vector` with an embedding of one's own",
+@turn(
+    "Who moved the mill stone by stone?",
+    (MILL,),
+    "That is not said, only when.",
     not_on_spans=SPANS,
 )
 def search_by_vector(config: Config) -> None:
+    """Vector stores: `similarity_search_by_vector` with an embedding of one's own."""
     db, embeddings = store(*MUSEUM), Words()
 
     def look(inputs: dict[str, str]) -> str:
@@ -242,15 +194,9 @@ def search_by_vector(config: Config) -> None:
     whole.invoke({"guest": "Who moved the mill stone by stone?"}, config)
 
 
-@app(
-    Truth(
-        question="Where are sparks?",
-        contexts=(FORGE, INN),
-        answer="At the forge.",
-    ),
-    page="Vector stores: `max_marginal_relevance_search` in a tool with an artifact",
-)
+@turn("Where are sparks?", (FORGE, INN), "At the forge.")
 def marginal_relevance_in_a_tool(config: Config) -> None:
+    """Vector stores: `max_marginal_relevance_search` in a tool with an artifact."""
     db = store(FORGE, INN)
 
     @tool(response_format="content_and_artifact")
@@ -265,11 +211,9 @@ def marginal_relevance_in_a_tool(config: Config) -> None:
     )
 
 
-# --- tools that are no retrieval -----------------------------------------------------------------------
-
-
-@app(page="An agent that runs code and reads a clock", needs=V1)
+@app(needs=V1)
 def code_and_clock_agent(config: Config) -> None:
+    """An agent that runs code and reads a clock."""
     from langchain.agents import create_agent
 
     @tool
@@ -292,17 +236,15 @@ def code_and_clock_agent(config: Config) -> None:
     assert text_of(result["messages"][-1])
 
 
-@app(
-    Truth(
-        question="Is the museum open on Monday, and what does the mill do on Sundays?",
-        contexts=(MILL,),
-        answer="Closed on Mondays; on Sundays the wheel turns at three.",
-        also=({"contexts": ('{"monday": "closed"}', MILL)},),
-    ),
-    page="A retrieval tool beside one that reads opening hours from an API",
+@turn(
+    "Is the museum open on Monday, and what does the mill do on Sundays?",
+    (MILL,),
+    "Closed on Mondays; on Sundays the wheel turns at three.",
+    also=({"contexts": ('{"monday": "closed"}', MILL)},),
     needs=V1,
 )
 def opening_hours_beside_retrieval(config: Config) -> None:
+    """A retrieval tool beside one that reads opening hours from an API."""
     from langchain.agents import create_agent
 
     @tool

@@ -1,7 +1,5 @@
 """LangChain's own RAG tutorials, in the forms they have had: agent, two-step chain, graph, LCEL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langchain_core.documents import Document
@@ -13,7 +11,7 @@ from langchain_core.tools import create_retriever_tool, tool
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from .kit import SPANS, Config, Truth, app
+from .kit import SPANS, V1, Config, Truth, app, turn
 from .langchain_kit import call, classic, model, store
 
 PLANNING = """Component One: Planning
@@ -50,12 +48,9 @@ DECOMPOSITION = (
 )
 
 
-@app(
-    Truth(question=WHAT, contexts=(PLANNING, TREES), answer=DECOMPOSITION),
-    page="LangChain 1.x tutorial: RAG agent with a retrieval tool that returns an artifact, streamed",
-    needs=("langchain>=1",),
-)
+@turn(WHAT, (PLANNING, TREES), DECOMPOSITION, needs=V1)
 def rag_agent_with_artifact(config: Config) -> None:
+    """LangChain 1.x tutorial: RAG agent with a retrieval tool that returns an artifact, streamed."""
     from langchain.agents import create_agent
 
     vector_store = store(*BLOG)
@@ -91,12 +86,9 @@ STANDARD = (
 )
 
 
-@app(
-    Truth(question=TWICE, contexts=(PLANNING, TREES), answer=STANDARD),
-    page="LangChain 1.x tutorial: RAG agent that searches twice",
-    needs=("langchain>=1",),
-)
+@turn(TWICE, (PLANNING, TREES), STANDARD, needs=V1)
 def rag_agent_that_searches_twice(config: Config) -> None:
+    """LangChain 1.x tutorial: RAG agent that searches twice."""
     from langchain.agents import create_agent
 
     vector_store = store(*BLOG)
@@ -116,17 +108,15 @@ def rag_agent_that_searches_twice(config: Config) -> None:
     agent.invoke({"messages": [{"role": "user", "content": TWICE}]}, config)
 
 
-@app(
-    Truth(
-        question="How does an agent remember things for long?",
-        contexts=(TOOLS, MEMORY, PLANNING, TREES),
-        answer="By an external vector store with fast retrieval.",
-    ),
-    page="LangChain 1.x tutorial: two-step RAG chain with `dynamic_prompt`",
+@turn(
+    "How does an agent remember things for long?",
+    (TOOLS, MEMORY, PLANNING, TREES),
+    "By an external vector store with fast retrieval.",
     not_on_spans=SPANS,
-    needs=("langchain>=1",),
+    needs=V1,
 )
 def two_step_chain_by_dynamic_prompt(config: Config) -> None:
+    """LangChain 1.x tutorial: two-step RAG chain with `dynamic_prompt`."""
     from langchain.agents import create_agent
     from langchain.agents.middleware import ModelRequest, dynamic_prompt
 
@@ -159,15 +149,9 @@ PROMPT = PromptTemplate.from_template(
 )
 
 
-@app(
-    Truth(
-        question=WHAT,
-        contexts=(PLANNING, TREES, TOOLS, MEMORY),
-        answer=DECOMPOSITION,
-    ),
-    page="LangChain 0.3 tutorial, part 1: retrieve-generate graph with `similarity_search`",
-)
+@turn(WHAT, (PLANNING, TREES, TOOLS, MEMORY), DECOMPOSITION)
 def retrieve_generate_graph(config: Config) -> None:
+    """LangChain 0.3 tutorial, part 1: retrieve-generate graph with `similarity_search`."""
     vector_store = store(*BLOG)
     llm = model(DECOMPOSITION)
 
@@ -193,11 +177,9 @@ def format_docs(docs: list[Document]) -> str:
     return "\n\n".join(doc.page_content for doc in docs)
 
 
-@app(
-    Truth(question=WHAT, contexts=(PLANNING, TREES), answer=DECOMPOSITION),
-    page="LangChain 0.2 tutorial: LCEL chain with `retriever | format_docs`, streamed",
-)
+@turn(WHAT, (PLANNING, TREES), DECOMPOSITION)
 def lcel_rag_streamed(config: Config) -> None:
+    """LangChain 0.2 tutorial: LCEL chain with `retriever | format_docs`, streamed."""
     retriever = store(*BLOG).as_retriever(search_kwargs={"k": 2})
     prompt = ChatPromptTemplate.from_messages([("human", PROMPT.template)])
     rag_chain = (
@@ -210,15 +192,9 @@ def lcel_rag_streamed(config: Config) -> None:
         pass
 
 
-@app(
-    Truth(
-        question=WHAT,
-        contexts=(PLANNING, TREES, TOOLS),
-        answer=DECOMPOSITION,
-    ),
-    page="LangChain 0.2 tutorial: the built-in `create_retrieval_chain`",
-)
+@turn(WHAT, (PLANNING, TREES, TOOLS), DECOMPOSITION)
 def retrieval_chain_of_the_tutorial(config: Config) -> None:
+    """LangChain 0.2 tutorial: the built-in `create_retrieval_chain`."""
     combine = classic("chains.combine_documents")
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Answer by the retrieved context.\n\n{context}"), ("human", "{input}")]
@@ -234,12 +210,9 @@ WAYS = "What are common ways of doing it?"
 WAYS_ANSWER = "By prompting the model to think step by step, or by a tree of thoughts."
 
 
-@app(
-    Truth(question=WHAT, contexts=(PLANNING, TREES), answer=DECOMPOSITION),
-    Truth(question=WAYS, contexts=(TREES, PLANNING), answer=WAYS_ANSWER),
-    page="LangChain 0.2 tutorial: conversational RAG with a history-aware retriever",
-)
+@app(Truth(WHAT, (PLANNING, TREES), DECOMPOSITION), Truth(WAYS, (TREES, PLANNING), WAYS_ANSWER))
 def conversational_rag_of_the_tutorial(config: Config) -> None:
+    """LangChain 0.2 tutorial: conversational RAG with a history-aware retriever."""
     chains, combine = classic("chains"), classic("chains.combine_documents")
     llm = model(DECOMPOSITION, "Common ways of tree structure thought steps", WAYS_ANSWER)
     contextualize = ChatPromptTemplate.from_messages(
@@ -268,16 +241,14 @@ def conversational_rag_of_the_tutorial(config: Config) -> None:
     rag_chain.invoke({"input": WAYS, "chat_history": chat_history}, config)
 
 
-@app(
-    Truth(
-        question="What do agents use tools for?",
-        contexts=(TOOLS, PLANNING),
-        answer="To get information that is missing from their weights.",
-    ),
-    page="LangChain tutorial: an agent with `create_retriever_tool`",
-    needs=("langchain>=1",),
+@turn(
+    "What do agents use tools for?",
+    (TOOLS, PLANNING),
+    "To get information that is missing from their weights.",
+    needs=V1,
 )
 def agent_with_retriever_tool(config: Config) -> None:
+    """LangChain tutorial: an agent with `create_retriever_tool`."""
     from langchain.agents import create_agent
 
     blog_search = create_retriever_tool(

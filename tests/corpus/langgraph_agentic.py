@@ -1,7 +1,5 @@
 """LangGraph's agentic RAG: the model decides whether to retrieve, a grader how to go on."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from langchain_core.messages import HumanMessage
@@ -10,7 +8,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from pydantic import BaseModel, Field
 
-from .kit import Config, Truth, app
+from .kit import Config, app, turn
 from .langchain_kit import call, model, store, text_of
 
 HACKING = (
@@ -37,9 +35,7 @@ def agentic_graph(llm: Any, retriever_tool: Any, method: str = "function_calling
     def generate_query_or_respond(state: MessagesState) -> dict[str, Any]:
         return {"messages": [llm.bind_tools([retriever_tool]).invoke(state["messages"])]}
 
-    def grade_documents(
-        state: MessagesState,
-    ) -> Literal["generate_answer", "rewrite_question"]:
+    def grade_documents(state: MessagesState) -> Literal["generate_answer", "rewrite_question"]:
         question, context = text_of(state["messages"][0]), text_of(state["messages"][-1])
         prompt = f"Is this document relevant?\n\n{context}\n\nUser question: {question}\nyes or no:"
         grader = llm.with_structured_output(GradeDocuments, method=method)
@@ -84,11 +80,9 @@ ASK_TYPES = "What does the blog say about types of reward hacking?"
 TWO_TYPES = "It names two: misspecification of the environment or goal, and reward tampering."
 
 
-@app(
-    Truth(question=ASK_TYPES, contexts=(TYPES, HACKING), answer=TWO_TYPES),
-    page="LangGraph tutorial: agentic RAG, documents graded as relevant",
-)
+@turn(ASK_TYPES, (TYPES, HACKING), TWO_TYPES)
 def agentic_rag_graph(config: Config) -> None:
+    """LangGraph tutorial: agentic RAG, documents graded as relevant."""
     llm = model(
         call("retrieve_blog_posts", query="types of reward hacking"),
         {"binary_score": "yes"},
@@ -100,16 +94,14 @@ def agentic_rag_graph(config: Config) -> None:
             update["messages"][-1].pretty_repr()
 
 
-@app(
-    Truth(
-        question=ASK_TYPES,
-        contexts=(TYPES, HACKING),
-        answer=TWO_TYPES,
-        also=({"contexts": (VIDEO, HALLUCINATION, TYPES, HACKING)},),
-    ),
-    page="LangGraph tutorial: agentic RAG, the question rewritten and asked again",
+@turn(
+    ASK_TYPES,
+    (TYPES, HACKING),
+    TWO_TYPES,
+    also=({"contexts": (VIDEO, HALLUCINATION, TYPES, HACKING)},),
 )
 def agentic_rag_graph_with_rewrite(config: Config) -> None:
+    """LangGraph tutorial: agentic RAG, the question rewritten and asked again."""
     llm = model(
         call("retrieve_blog_posts", query="models: image, output"),
         {"binary_score": "no"},
@@ -122,7 +114,8 @@ def agentic_rag_graph_with_rewrite(config: Config) -> None:
     graph.invoke({"messages": [("user", ASK_TYPES)]}, config)
 
 
-@app(page="LangGraph tutorial: agentic RAG that answers a greeting without retrieval")
+@app()
 def agentic_rag_graph_greeting(config: Config) -> None:
+    """LangGraph tutorial: agentic RAG that answers a greeting without retrieval."""
     llm = model("Hello! What would you like to know about the blog?")
     agentic_graph(llm, blog_tool()).invoke({"messages": [("user", "hello!")]}, config)

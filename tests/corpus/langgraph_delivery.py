@@ -1,7 +1,5 @@
 """Graphs and agents in which a step within the turn looks like a turn of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langchain_core.messages import HumanMessage
@@ -10,13 +8,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import tool
 
-from .kit import Config, Truth, app
+from .kit import V1, Config, Truth, turn
 from .langchain_kit import call, model, store, text_of
-
-# --- documents as they are in the prompt -------------------------------------------------------------
-
-
-# --- an agent whose tools are RAG chains -------------------------------------------------------------
 
 FERRY = "The ferry to the island leaves at ten and at four from the northern pier."
 HOSTEL = "The hostel on the island has forty beds and is closed in January."
@@ -33,21 +26,19 @@ def engine(text: str, reply: str) -> Any:
     return shown | prompt | model(lambda messages: reply) | StrOutputParser()
 
 
-@app(
-    Truth(
-        question=TRIP,
-        contexts=(FERRY, HOSTEL),
-        answer=TRIP_PLAN,
-        also=({"contexts": (FERRY_REPLY, HOSTEL_REPLY)},),
-    ),
-    page="create_agent with two tools, each a RAG chain with a prompt and a model of its own",
+@turn(
+    TRIP,
+    (FERRY, HOSTEL),
+    TRIP_PLAN,
+    also=({"contexts": (FERRY_REPLY, HOSTEL_REPLY)},),
     optional=(
-        Truth(question=FERRY_QUERY, contexts=(FERRY,), answer=FERRY_REPLY),
-        Truth(question=HOSTEL_QUERY, contexts=(HOSTEL,), answer=HOSTEL_REPLY),
+        Truth(FERRY_QUERY, (FERRY,), FERRY_REPLY),
+        Truth(HOSTEL_QUERY, (HOSTEL,), HOSTEL_REPLY),
     ),
-    needs=("langchain>=1",),
+    needs=V1,
 )
 def agent_with_two_engines(config: Config) -> Any:
+    """create_agent with two tools, each a RAG chain with a prompt and a model of its own."""
     from langchain.agents import create_agent
 
     ferries = engine(FERRY, FERRY_REPLY)

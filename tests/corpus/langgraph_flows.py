@@ -1,7 +1,5 @@
 """Graphs that fan out, nest and stream; and the functional API."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any
 
@@ -13,7 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .langchain_kit import model, store, text_of
 
 TRASH = "Bins are collected on Tuesdays, paper in even weeks."
@@ -21,9 +19,6 @@ NOISE = "Quiet hours are from 22 to 7 and on Sundays all day."
 PETS = "Cats need no permission; dogs do, in writing."
 CELLAR = "Each flat has a cellar of four square metres; bicycles go to the yard."
 HOUSE = (TRASH, NOISE, PETS, CELLAR)
-
-
-# --- fan-out --------------------------------------------------------------------------------------------
 
 
 class Inquiry(TypedDict):
@@ -37,15 +32,13 @@ class Part(TypedDict):
     part: str
 
 
-@app(
-    Truth(
-        question="I want to move in with a dog and a drum kit. What must I know?",
-        contexts=(PETS, NOISE),
-        answer="Ask for the dog in writing, and do not drum after 22 hours or on Sundays.",
-    ),
-    page="LangGraph: map-reduce by Send, one retrieval for each part of the question",
+@turn(
+    "I want to move in with a dog and a drum kit. What must I know?",
+    (PETS, NOISE),
+    "Ask for the dog in writing, and do not drum after 22 hours or on Sundays.",
 )
 def send_one_search_for_each_part(config: Config) -> None:
+    """LangGraph: map-reduce by Send, one retrieval for each part of the question."""
     llm = model(
         {
             "Split": "dogs permission\nquiet hours Sundays",
@@ -85,17 +78,15 @@ class Both(TypedDict):
     reply: str
 
 
-@app(
-    Truth(
-        question="When are the bins collected?",
-        contexts=(TRASH, "Bins: in the holidays on Wednesdays."),
-        answer="On Tuesdays, in the holidays on Wednesdays.",
-        also=({"contexts": ("Bins: in the holidays on Wednesdays.", TRASH)},),
-    ),
-    page="LangGraph: two retriever nodes in parallel branches",
+@turn(
+    "When are the bins collected?",
+    (TRASH, "Bins: in the holidays on Wednesdays."),
+    "On Tuesdays, in the holidays on Wednesdays.",
+    also=({"contexts": ("Bins: in the holidays on Wednesdays.", TRASH)},),
     needs=("python>=3.11",),
 )
 async def two_retriever_nodes_in_parallel(config: Config) -> None:
+    """LangGraph: two retriever nodes in parallel branches."""
     rules = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
     notices = store("Bins: in the holidays on Wednesdays.").as_retriever()
     llm = model("On Tuesdays, in the holidays on Wednesdays.")
@@ -120,21 +111,9 @@ async def two_retriever_nodes_in_parallel(config: Config) -> None:
     await graph.compile().ainvoke({"query": "When are the bins collected?"}, config)
 
 
-# --- subgraphs ------------------------------------------------------------------------------------------
-
-
-# --- functional API ------------------------------------------------------------------------------------------
-
-
-@app(
-    Truth(
-        question="How large is a cellar?",
-        contexts=(CELLAR, PETS),
-        answer="Four square metres.",
-    ),
-    page="LangGraph functional API: tasks and an entrypoint",
-)
+@turn("How large is a cellar?", (CELLAR, PETS), "Four square metres.")
 def functional_api(config: Config) -> None:
+    """LangGraph functional API: tasks and an entrypoint."""
     retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 2})
     llm = model("Four square metres.")
 
@@ -156,25 +135,15 @@ def functional_api(config: Config) -> None:
         pass
 
 
-# --- streaming ------------------------------------------------------------------------------------------------
-
-
 class Live(TypedDict):
     user_msg: str
     kb: list[str]
     bot_msg: str
 
 
-@app(
-    Truth(
-        question="Who needs a permission?",
-        contexts=(PETS,),
-        answer="Owners of dogs.",
-    ),
-    page="LangGraph: `astream_events` over a graph whose node is an LCEL chain",
-    needs=("python>=3.11",),
-)
+@turn("Who needs a permission?", (PETS,), "Owners of dogs.", needs=("python>=3.11",))
 async def chain_inside_a_node(config: Config) -> None:
+    """LangGraph: `astream_events` over a graph whose node is an LCEL chain."""
     from langchain_core.output_parsers import StrOutputParser
     from langchain_core.prompts import ChatPromptTemplate
 

@@ -1,7 +1,5 @@
 """Graphs with human input, memory, and steps after the answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langchain_core.documents import Document
@@ -11,7 +9,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from .kit import Config, Truth, app
+from .kit import Config, Truth, app, turn
 from .langchain_kit import documents, model, store, text_of
 
 TRASH = "Bins are collected on Tuesdays, paper in even weeks."
@@ -19,9 +17,6 @@ NOISE = "Quiet hours are from 22 to 7 and on Sundays all day."
 PETS = "Cats need no permission; dogs do, in writing."
 CELLAR = "Each flat has a cellar of four square metres; bicycles go to the yard."
 HOUSE = (TRASH, NOISE, PETS, CELLAR)
-
-
-# --- people in the loop -------------------------------------------------------------------------------
 
 
 class Review(TypedDict):
@@ -49,31 +44,23 @@ def review_graph(llm: Any) -> Any:
     return graph.add_edge(START, "gather").compile(checkpointer=InMemorySaver())
 
 
-@app(
-    Truth(
-        question="Can I use the drill on Sunday?",
-        contexts=(NOISE,),
-        answer="No, Sundays are quiet all day.",
-    ),
-    page="LangGraph: human in the loop, a draft approved by interrupt and resume",
-)
+@turn("Can I use the drill on Sunday?", (NOISE,), "No, Sundays are quiet all day.")
 def draft_approved(config: Config) -> None:
+    """LangGraph: human in the loop, a draft approved by interrupt and resume."""
     graph = review_graph(model("No, Sundays are quiet all day."))
     thread = {**config, "configurable": {"thread_id": "t-1"}}
     graph.invoke({"customer": "Can I use the drill on Sunday?"}, thread)
     graph.invoke(Command(resume={"edited": ""}), thread)
 
 
-@app(
-    Truth(
-        question="Can I use the drill on Sunday?",
-        contexts=(NOISE,),
-        answer="No, and not after 22 hours either.",
-        also=({"answer": "No, Sundays are for rest."},),
-    ),
-    page="LangGraph: human in the loop, a draft edited by a person",
+@turn(
+    "Can I use the drill on Sunday?",
+    (NOISE,),
+    "No, and not after 22 hours either.",
+    also=({"answer": "No, Sundays are for rest."},),
 )
 def draft_edited_by_a_person(config: Config) -> None:
+    """LangGraph: human in the loop, a draft edited by a person."""
     graph = review_graph(model("No, Sundays are for rest."))
     thread = {**config, "configurable": {"thread_id": "t-2"}}
     graph.invoke({"customer": "Can I use the drill on Sunday?"}, thread)
@@ -86,15 +73,9 @@ class Consent(TypedDict):
     answer: str
 
 
-@app(
-    Truth(
-        question="What about paper bins?",
-        contexts=(TRASH,),
-        answer="In even weeks.",
-    ),
-    page="LangGraph: interrupt between retrieval and generation",
-)
+@turn("What about paper bins?", (TRASH,), "In even weeks.")
 def interrupted_between_retrieval_and_generation(config: Config) -> None:
+    """LangGraph: interrupt between retrieval and generation."""
     retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
     llm = model("In even weeks.")
 
@@ -114,23 +95,12 @@ def interrupted_between_retrieval_and_generation(config: Config) -> None:
     compiled.invoke(Command(resume=True), thread)
 
 
-# --- memory -----------------------------------------------------------------------------------------------
-
-
 @app(
-    Truth(
-        question="May I have a dog?",
-        contexts=(PETS,),
-        answer="With a permission in writing.",
-    ),
-    Truth(
-        question="And a cat?",
-        contexts=(PETS,),
-        answer="Without any.",
-    ),
-    page="LangGraph: conversational RAG with a checkpointer, two turns of one thread",
+    Truth("May I have a dog?", (PETS,), "With a permission in writing."),
+    Truth("And a cat?", (PETS,), "Without any."),
 )
 def two_turns_of_one_thread(config: Config) -> None:
+    """LangGraph: conversational RAG with a checkpointer, two turns of one thread."""
     retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
     llm = model("With a permission in writing.", "Without any.")
 
@@ -147,23 +117,14 @@ def two_turns_of_one_thread(config: Config) -> None:
     compiled.invoke({"messages": [("user", "And a cat?")]}, thread)
 
 
-# --- after the answer ---------------------------------------------------------------------------------------
-
-
 class Answered(MessagesState):
     context: list[Document]
     suggestions: list[str]
 
 
-@app(
-    Truth(
-        question="Do dogs need a lead?",
-        contexts=(PETS,),
-        answer="I am not sure, please ask the caretaker.",
-    ),
-    page="LangGraph: a check of groundedness after the answer, which replaces it",
-)
+@turn("Do dogs need a lead?", (PETS,), "I am not sure, please ask the caretaker.")
 def answer_replaced_by_a_check(config: Config) -> None:
+    """LangGraph: a check of groundedness after the answer, which replaces it."""
     retriever = store(*documents(*HOUSE)).as_retriever(search_kwargs={"k": 1})
     llm = model("Yes, a short one.", "ungrounded")
 

@@ -1,7 +1,5 @@
 """The RAG graphs of LangGraph's examples: corrective, adaptive and self-RAG."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any, Literal
 
@@ -14,7 +12,7 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .langchain_kit import model, store, text_of
 
 
@@ -23,8 +21,6 @@ class GradeDocuments(BaseModel):
 
     binary_score: str = Field(description="'yes' if relevant, or 'no' if not")
 
-
-# --- corrective RAG ------------------------------------------------------------------------------------
 
 SHORT = "Short-term memory of an agent is what stands in the context window of the model."
 LONG = "Long-term memory of an agent is kept in an external store and can be recalled at any time."
@@ -62,10 +58,7 @@ def corrective_graph(llm: Any, web: Any) -> Any:
     question_rewriter = rewrite_prompt | llm | StrOutputParser()
 
     def retrieve(state: CragState) -> dict[str, Any]:
-        return {
-            "documents": retriever.invoke(state["question"]),
-            "question": state["question"],
-        }
+        return {"documents": retriever.invoke(state["question"]), "question": state["question"]}
 
     def grade_documents(state: CragState) -> dict[str, Any]:
         filtered_docs, web_search = [], "No"
@@ -135,30 +128,19 @@ def crag_model(**generations: str) -> Any:
     return model(reply)
 
 
-@app(
-    Truth(question=KINDS, contexts=(SHORT, LONG, NOISE), answer=KINDS_ANSWER),
-    page="LangGraph example: corrective RAG, all documents relevant, documents passed as they are",
-)
+@turn(KINDS, (SHORT, LONG, NOISE), KINDS_ANSWER)
 def corrective_rag(config: Config) -> None:
+    """LangGraph example: corrective RAG, all documents relevant, documents passed as they are."""
     graph = corrective_graph(crag_model(plain=KINDS_ANSWER), web_search_tool)
     for output in graph.stream({"question": KINDS}, config):
         assert output
 
 
-@app(
-    Truth(
-        question=KINDS,
-        contexts=(SHORT, LONG, WEB),
-        answer="Short-term, long-term and, by a survey, episodic memory.",
-    ),
-    page="LangGraph example: corrective RAG with a web search after grading",
-)
+@turn(KINDS, (SHORT, LONG, WEB), "Short-term, long-term and, by a survey, episodic memory.")
 def corrective_rag_with_web_search(config: Config) -> None:
+    """LangGraph example: corrective RAG with a web search after grading."""
     llm = crag_model(web="Short-term, long-term and, by a survey, episodic memory.")
     corrective_graph(llm, web_search_tool).invoke({"question": KINDS}, config)
-
-
-# --- adaptive RAG --------------------------------------------------------------------------------------
 
 
 class RouteQuery(BaseModel):
@@ -227,16 +209,14 @@ def adaptive_graph(llm: Any) -> Any:
 TAP = "The tap in the kitchen drips. What now?"
 
 
-@app(
-    Truth(
-        question=TAP,
-        contexts=(LEAK,),
-        answer="Close the main valve and put in a new washer of size 15.",
-    ),
-    page="LangGraph example: adaptive RAG, routed to the vector store, generation graded",
+@turn(
+    TAP,
+    (LEAK,),
+    "Close the main valve and put in a new washer of size 15.",
     needs=("python>=3.11",),
 )
 async def adaptive_rag(config: Config) -> None:
+    """LangGraph example: adaptive RAG, routed to the vector store, generation graded."""
     llm = model(
         {"datasource": "vectorstore"},
         "Close the main valve and put in a new washer of size 15.",
@@ -245,8 +225,6 @@ async def adaptive_rag(config: Config) -> None:
     )
     await adaptive_graph(llm).ainvoke({"question": TAP}, config)
 
-
-# --- self-RAG ------------------------------------------------------------------------------------------
 
 FASTING = "Do not eat for six hours before the blood is drawn; water is allowed, coffee is not."
 RESULT = "Results are in the portal after two working days; urgent ones are phoned through."
@@ -295,15 +273,9 @@ def self_graph(llm: Any) -> Any:
     return flow.compile()
 
 
-@app(
-    Truth(
-        question="When will I know?",
-        contexts=(RESULT,),
-        answer="After two working days, in the portal.",
-    ),
-    page="LangGraph example: self-RAG, nothing relevant found at first, question rephrased",
-)
+@turn("When will I know?", (RESULT,), "After two working days, in the portal.")
 def self_rag_rephrased(config: Config) -> None:
+    """LangGraph example: self-RAG, nothing relevant found at first, question rephrased."""
     llm = model(
         {
             "Rephrase:": "After how many working days are results in the portal?",

@@ -1,7 +1,5 @@
 """Graphs with states, contexts and policies of every kind; steps around the RAG turn."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, Any
 
@@ -11,7 +9,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from typing_extensions import TypedDict
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .langchain_kit import model, store, text_of
 
 ASPIRIN = "Aspirin: do not take it with anticoagulants; adults take at most 3 g a day."
@@ -31,19 +29,17 @@ class Ticket:
     reply: str = ""
 
 
-@app(
-    Truth(
-        question="Can my four-year-old have the syrup?",
-        contexts=(SYRUP,),
-        answer="No, not before the age of six.",
-        also=(
-            {"question": "Cough syrup: children Can my four-year-old have the syrup?"},
-            {"question": "Cough syrup: children\nCan my four-year-old have the syrup?"},
-        ),
+@turn(
+    "Can my four-year-old have the syrup?",
+    (SYRUP,),
+    "No, not before the age of six.",
+    also=(
+        {"question": "Cough syrup: children Can my four-year-old have the syrup?"},
+        {"question": "Cough syrup: children\nCan my four-year-old have the syrup?"},
     ),
-    page="LangGraph: a dataclass as the state, subject and body of a ticket",
 )
 def dataclass_state(config: Config) -> None:
+    """LangGraph: a dataclass as the state, subject and body of a ticket."""
     shelf = store(*SHELF).as_retriever(search_kwargs={"k": 1})
     llm = model("No, not before the age of six.")
 
@@ -79,16 +75,11 @@ class Titled(TypedDict):
     intent: str
 
 
-@app(
-    Truth(
-        question="Hi, is there alcohol in the syrup?",
-        contexts=(SYRUP, CREAM),
-        answer="Yes, there is.",
-    ),
-    page="LangGraph: intent first, then the answer, then a title for the conversation",
-    needs=("python>=3.11",),
+@turn(
+    "Hi, is there alcohol in the syrup?", (SYRUP, CREAM), "Yes, there is.", needs=("python>=3.11",)
 )
 async def intent_answer_title(config: Config) -> None:
+    """LangGraph: intent first, then the answer, then a title for the conversation."""
     llm = model("product_question", "Yes, there is.", "Alcohol in cough syrup")
     shelf = store(SYRUP, CREAM).as_retriever()
 
@@ -115,16 +106,11 @@ async def intent_answer_title(config: Config) -> None:
         pass
 
 
-@app(
-    Truth(
-        question="Do you sell zinc cream?",
-        contexts=(CREAM,),
-        answer="Yes, for external use.",
-    ),
-    page="Retrieval by the application's own function, told by `record_retrieval()`",
-    not_on_spans=("openinference",),
+@turn(
+    "Do you sell zinc cream?", (CREAM,), "Yes, for external use.", not_on_spans=("openinference",)
 )
 def own_search_recorded_by_hand(config: Config) -> None:
+    """Retrieval by the application's own function, told by `record_retrieval()`."""
     from rag_eval_otel import record_retrieval
 
     llm = model("Yes, for external use.")

@@ -1,7 +1,5 @@
 """Agents made of agents: supervisors, handoffs, routers, planners, agents as tools."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any
 
@@ -14,7 +12,7 @@ from langgraph.types import Command
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from .kit import Config, Truth, app
+from .kit import Config, Truth, turn
 from .langchain_kit import call, model, store, text_of
 
 VISA = "Citizens of the EU need no visa for stays of up to 90 days."
@@ -26,9 +24,6 @@ REFUND = "Refunds of cancelled flights are paid within seven days to the card th
 def guide(*texts: str, name: str = "search_guide") -> Any:
     retriever = store(*texts).as_retriever(search_kwargs={"k": 1})
     return create_retriever_tool(retriever, name, "Search the travel guide.")
-
-
-# --- handoffs ---------------------------------------------------------------------------------------------
 
 
 def handoff(agent: str) -> Any:
@@ -49,19 +44,12 @@ def handoff(agent: str) -> Any:
 BIKE = "I'd like to take my bicycle along. What does it cost?"
 
 
-@app(
-    Truth(
-        question=BIKE,
-        contexts=(BAGGAGE,),
-        answer="60 euros, and please book it two days ahead.",
-    ),
-    page="LangGraph multi-agent: handoff from a front desk to a specialist (swarm)",
-)
+@turn(BIKE, (BAGGAGE,), "60 euros, and please book it two days ahead.")
 def handoff_to_a_specialist(config: Config) -> None:
+    """LangGraph multi-agent: handoff from a front desk to a specialist (swarm)."""
     desk_llm = model(call("transfer_to_baggage"))
     baggage_llm = model(
-        call("search_guide", query="bicycle costs"),
-        "60 euros, and please book it two days ahead.",
+        call("search_guide", query="bicycle costs"), "60 euros, and please book it two days ahead."
     )
     desk = create_react_agent(desk_llm, [handoff("baggage")], prompt="Front desk.", name="desk")
     baggage = create_react_agent(baggage_llm, [guide(BAGGAGE, MEALS)], name="baggage")
@@ -70,15 +58,6 @@ def handoff_to_a_specialist(config: Config) -> None:
     team.add_node("baggage", baggage)
     team.add_edge(START, "desk")
     team.compile().invoke({"messages": [("user", BIKE)]}, config)
-
-
-# --- supervisor -----------------------------------------------------------------------------------------
-
-
-# --- router over several knowledge bases --------------------------------------------------------------------
-
-
-# --- planners -------------------------------------------------------------------------------------------------
 
 
 class Plan(BaseModel):
@@ -104,25 +83,19 @@ class PlanExecute(TypedDict):
 TRIP = "What do I need for two months in Lisbon with a bicycle?"
 
 
-@app(
-    Truth(
-        question=TRIP,
-        contexts=(VISA, BAGGAGE),
-        answer="No visa, and 60 euros for the bicycle.",
-        also=({"contexts": ("None up to 90 days.", "60 euros, booked ahead.")},),
-    ),
+@turn(
+    TRIP,
+    (VISA, BAGGAGE),
+    "No visa, and 60 euros for the bicycle.",
+    also=({"contexts": ("None up to 90 days.", "60 euros, booked ahead.")},),
     optional=[
-        Truth(question="Check the visa rules", contexts=(VISA,), answer="None up to 90 days."),
-        Truth(
-            question="Check the price of a bicycle",
-            contexts=(BAGGAGE,),
-            answer="60 euros, booked ahead.",
-        ),
+        Truth("Check the visa rules", (VISA,), "None up to 90 days."),
+        Truth("Check the price of a bicycle", (BAGGAGE,), "60 euros, booked ahead."),
     ],
-    page="LangGraph: plan-and-execute with a retrieval agent as the executor",
     needs=("python>=3.11",),
 )
 async def plan_and_execute(config: Config) -> None:
+    """LangGraph: plan-and-execute with a retrieval agent as the executor."""
     planner = model(Plan(steps=["Check the visa rules", "Check the price of a bicycle"]))
     replanner = model(
         Act(steps=["Check the price of a bicycle"]),
@@ -166,22 +139,13 @@ async def plan_and_execute(config: Config) -> None:
         pass
 
 
-# --- the loop written by hand -----------------------------------------------------------------------------------
-
-
 class Cart(MessagesState):
     context: list[Document]
 
 
-@app(
-    Truth(
-        question="Is a refund paid in cash?",
-        contexts=(REFUND,),
-        answer="No, to your card.",
-    ),
-    page="LangGraph tutorial: conversational RAG graph, query_or_respond, tools, generate",
-)
+@turn("Is a refund paid in cash?", (REFUND,), "No, to your card.")
 def query_or_respond_tools_generate(config: Config) -> None:
+    """LangGraph tutorial: conversational RAG graph, query_or_respond, tools, generate."""
     vector_store = store(REFUND, MEALS, VISA)
 
     @tool(response_format="content_and_artifact")

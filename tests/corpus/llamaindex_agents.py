@@ -1,7 +1,5 @@
 """Agents that search with tools: query engines, retrievers and functions."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -10,7 +8,7 @@ from llama_index.core.tools import FunctionTool, QueryEngineTool, RetrieverTool,
 from llama_index.core.workflow import Context
 from pydantic import BaseModel
 
-from .kit import Config, Truth, app
+from .kit import Config, Truth, app, turn
 from .llamaindex_kit import ChatModel, CompletionModel, index
 from .scripted import Call
 
@@ -25,25 +23,16 @@ REPORT = (
 REVENUE = "Revenue in 2023 was 212 million crowns."
 
 
-@app(
-    Truth(
-        question="What was the revenue of Halden Paper in 2023?",
-        contexts=(REPORT[0], REPORT[1]),
-        answer="Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
-        also=({"contexts": (REVENUE,)},),
-    ),
-    optional=(
-        Truth(
-            question="revenue of Halden Paper 2023",
-            contexts=(REPORT[0], REPORT[1]),
-            answer=REVENUE,
-        ),
-    ),
+@turn(
+    "What was the revenue of Halden Paper in 2023?",
+    (REPORT[0], REPORT[1]),
+    "Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
+    also=({"contexts": (REVENUE,)},),
+    optional=(Truth("revenue of Halden Paper 2023", (REPORT[0], REPORT[1]), REVENUE),),
     not_on_spans=NATIVE,
-    page="LlamaIndex, agents: FunctionAgent with a QueryEngineTool",
 )
 async def query_engine_as_tool(config: Config) -> str:
-    """Give an agent a query engine, whose answer is the tool's result."""
+    """LlamaIndex, agents: FunctionAgent with a QueryEngineTool."""
     llm = ChatModel(
         [
             ("Context information is below", REVENUE),
@@ -73,16 +62,13 @@ def lookup_faq(topics: list[str]) -> list[str]:
     return [FAQ[topic] for topic in topics]
 
 
-@app(
-    Truth(
-        question="Wann ist das Bad offen, und gibt es Handtücher?",
-        contexts=(FAQ["opening"], FAQ["towels"]),
-        answer="Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken.",
-    ),
-    page="LlamaIndex, agents: a plain Python function as a tool, without any retriever",
+@turn(
+    "Wann ist das Bad offen, und gibt es Handtücher?",
+    (FAQ["opening"], FAQ["towels"]),
+    "Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken.",
 )
 async def plain_function_tool(config: Config) -> str:
-    """Look texts up in a dictionary; the tool returns a list of them."""
+    """LlamaIndex, agents: a plain Python function as a tool, without any retriever."""
     llm = ChatModel(
         [
             ("3 francs", "Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken."),
@@ -93,25 +79,22 @@ async def plain_function_tool(config: Config) -> str:
     return str(await agent.run("Wann ist das Bad offen, und gibt es Handtücher?"))
 
 
-@app(
-    Truth(
-        question="Did Halden Paper close a mill?",
-        contexts=(REPORT[2], REPORT[1]),
-        answer="Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report.",
-        also=({"contexts": ("Yes, the mill in Moss, in 2021.",)},),
-    ),
+@turn(
+    "Did Halden Paper close a mill?",
+    (REPORT[2], REPORT[1]),
+    "Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report.",
+    also=({"contexts": ("Yes, the mill in Moss, in 2021.",)},),
     optional=(
         Truth(
-            question="When did Halden Paper close a mill?",
-            contexts=(REPORT[2], REPORT[1]),
-            answer="Yes, the mill in Moss, in 2021.",
+            "When did Halden Paper close a mill?",
+            (REPORT[2], REPORT[1]),
+            "Yes, the mill in Moss, in 2021.",
         ),
     ),
     not_on_spans=NATIVE,
-    page="LlamaIndex, agents: ReActAgent over query engine tools",
 )
 async def react_agent(config: Config) -> str:
-    """Reason in text: Thought, Action, Observation, Answer."""
+    """LlamaIndex, agents: ReActAgent over query engine tools."""
     action = (
         "Thought: The current language of the user is: English. I need to use a tool.\n"
         "Action: halden_report\n"
@@ -140,17 +123,14 @@ async def react_agent(config: Config) -> str:
     return str(await handler)
 
 
-@app(
-    Truth(
-        question="Tell me about the staff of Halden Paper and its mills.",
-        contexts=(REPORT[1], REPORT[2]),
-        answer="Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
-    ),
+@turn(
+    "Tell me about the staff of Halden Paper and its mills.",
+    (REPORT[1], REPORT[2]),
+    "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
     not_on_spans=NATIVE,
-    page="LlamaIndex, retriever tools: RetrieverTool in a FunctionAgent",
 )
 async def retriever_tools(config: Config) -> str:
-    """Call a retriever tool twice, for two parts of the question."""
+    """LlamaIndex, retriever tools: RetrieverTool in a FunctionAgent."""
     llm = ChatModel(
         [
             (
@@ -183,18 +163,15 @@ def search_news(query: str) -> str:
     return "\n".join(f"- {text}" for text in NEWS)
 
 
-@app(
-    Truth(
-        question="Write a line about the harbour crane of Świnoujście.",
-        contexts=NEWS,
-        answer=SUMMARY,
-        also=({"contexts": (search_news(""),)},),  # the tool gives one text
-    ),
+@turn(
+    "Write a line about the harbour crane of Świnoujście.",
+    NEWS,
+    SUMMARY,
+    also=({"contexts": (search_news(""),)},),
     not_on_spans=NATIVE,
-    page="LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer",
 )
 async def research_and_write(config: Config) -> str:
-    """Search with one agent, hand off, and write with another."""
+    """LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer."""
     llm = ChatModel(
         [
             ("You are the writer & handling the request", SUMMARY),
@@ -231,20 +208,17 @@ class Answer(BaseModel):
 CLOSED = {"text": "The mill in Moss was closed.", "year": 2021}
 
 
-@app(
-    Truth(
-        question="Which mill was closed, and when?",
-        contexts=(REPORT[2],),
-        answer=json.dumps(CLOSED),
-        also=(
-            {"answer": "The mill in Moss was closed in 2021."},
-            {"answer": json.dumps(CLOSED, separators=(",", ":"))},
-        ),
+@turn(
+    "Which mill was closed, and when?",
+    (REPORT[2],),
+    json.dumps(CLOSED),
+    also=(
+        {"answer": "The mill in Moss was closed in 2021."},
+        {"answer": json.dumps(CLOSED, separators=(",", ":"))},
     ),
-    page="LlamaIndex, agents with structured output: output_cls",
 )
 async def structured_agent(config: Config) -> Any:
-    """Retrieve, answer, and bring the answer into a form."""
+    """LlamaIndex, agents with structured output: output_cls."""
     retriever = index(*REPORT).as_retriever(similarity_top_k=1)
 
     def search(query: str) -> str:
@@ -263,17 +237,14 @@ async def structured_agent(config: Config) -> Any:
     return json.dumps(response.structured_response)
 
 
-@app(
-    Truth(
-        question="When is the pool open on Sundays?",
-        contexts=(FAQ["opening"],),
-        answer="On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
-    ),
+@turn(
+    "When is the pool open on Sundays?",
+    (FAQ["opening"],),
+    "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
     not_on_spans=NATIVE,
-    page="LlamaIndex, agents: maintaining state, a Context over several runs",
 )
 async def agent_with_memory(config: Config) -> list[str]:
-    """Search for the first message; answer thanks without a search."""
+    """LlamaIndex, agents: maintaining state, a Context over several runs."""
 
     def search_faq(word: str) -> str:
         """Search the pool's FAQ for a word."""
@@ -300,9 +271,9 @@ def multiply(a: float, b: float) -> float:
     return a * b
 
 
-@app(page="LlamaIndex, starter tutorial: a FunctionAgent with a calculator tool")
+@app()
 async def calculator_agent(config: Config) -> str:
-    """Multiply, without any document."""
+    """LlamaIndex, starter tutorial: a FunctionAgent with a calculator tool."""
     llm = ChatModel(
         [
             ("5635678", "The product of 1234 and 4567 is 5,635,678."),

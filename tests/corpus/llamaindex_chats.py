@@ -1,15 +1,10 @@
 """Chat engines over an index, streamed, awaited and with a history; chats without an index."""
 
-from __future__ import annotations
-
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
-from llama_index.core.chat_engine import (
-    CondenseQuestionChatEngine,
-    ContextChatEngine,
-)
+from llama_index.core.chat_engine import CondenseQuestionChatEngine, ContextChatEngine
 from llama_index.core.memory import ChatMemoryBuffer
 
-from .kit import Config, Truth, app
+from .kit import Config, Truth, app, turn
 from .llamaindex_kit import ChatModel, index
 
 TRAILS = (
@@ -21,19 +16,18 @@ TRAILS = (
 
 @app(
     Truth(
-        question="How long is the Raven trail?",
-        contexts=(TRAILS[1], TRAILS[2]),
-        answer="The Raven trail is 14 km long, and steep.",
+        "How long is the Raven trail?",
+        (TRAILS[1], TRAILS[2]),
+        "The Raven trail is 14 km long, and steep.",
     ),
     Truth(
-        question="Is there anything to eat on it?",
-        contexts=(TRAILS[2], TRAILS[1]),
-        answer="Yes, the hut serves soup from May to October.",
+        "Is there anything to eat on it?",
+        (TRAILS[2], TRAILS[1]),
+        "Yes, the hut serves soup from May to October.",
     ),
-    page="LlamaIndex, chat engine: condense plus context mode",
 )
 def condense_plus_context(config: Config) -> list[str]:
-    """Chat in two turns; the second is condensed to a question of its own."""
+    """LlamaIndex, chat engine: condense plus context mode."""
     llm = ChatModel(
         [
             ("Standalone question", "Does the hut on the Raven trail serve food like soup?"),
@@ -57,21 +51,16 @@ def condense_plus_context(config: Config) -> list[str]:
 
 
 @app(
+    Truth("Where does the Juniper trail start?", (TRAILS[0],), "At the old sawmill."),
     Truth(
-        question="Where does the Juniper trail start?",
-        contexts=(TRAILS[0],),
-        answer="At the old sawmill.",
-    ),
-    Truth(
-        question="And how long is it?",
-        contexts=(TRAILS[0],),
-        answer="It is 8 km long.",
+        "And how long is it?",
+        (TRAILS[0],),
+        "It is 8 km long.",
         also=({"question": "How long is the Juniper trail?"},),
     ),
-    page="LlamaIndex, chat engine: condense question mode",
 )
 def condense_question(config: Config) -> list[str]:
-    """Query an engine with the condensed question."""
+    """LlamaIndex, chat engine: condense question mode."""
     llm = ChatModel(
         [
             ("<Standalone question> & And how long", "How long is the Juniper trail?"),
@@ -88,16 +77,13 @@ def condense_question(config: Config) -> list[str]:
     ]
 
 
-@app(
-    Truth(
-        question="Which trail is steep, and where do ropes help?",
-        contexts=(TRAILS[1], TRAILS[2]),
-        answer="The Raven trail is steep; ropes help on its last kilometre.",
-    ),
-    page="LlamaIndex, chat engine: stream_chat and response_gen, after earlier messages",
+@turn(
+    "Which trail is steep, and where do ropes help?",
+    (TRAILS[1], TRAILS[2]),
+    "The Raven trail is steep; ropes help on its last kilometre.",
 )
 def streamed_context_chat(config: Config) -> str:
-    """Go on with a chat that has a history, and read the reply in pieces."""
+    """LlamaIndex, chat engine: stream_chat and response_gen, after earlier messages."""
     llm = ChatModel([("", "The Raven trail is steep; ropes help on its last kilometre.")])
     history = [
         ChatMessage(role=MessageRole.USER, content="Hello, I want to go for a walk."),
@@ -110,16 +96,9 @@ def streamed_context_chat(config: Config) -> str:
     return "".join(streaming.response_gen)
 
 
-@app(
-    Truth(
-        question="What is served in the hut on the trail?",
-        contexts=(TRAILS[2],),
-        answer="Soup, from May to October.",
-    ),
-    page="LlamaIndex, chat engine: astream_chat with async_response_gen",
-)
+@turn("What is served in the hut on the trail?", (TRAILS[2],), "Soup, from May to October.")
 async def streamed_and_awaited_chat(config: Config) -> str:
-    """Await a stream of a chat engine in its default mode for an index."""
+    """LlamaIndex, chat engine: astream_chat with async_response_gen."""
     llm = ChatModel([("", "Soup, from May to October.")])
     chat_engine = index(*TRAILS).as_chat_engine(
         chat_mode="condense_plus_context", llm=llm, similarity_top_k=1

@@ -1,13 +1,11 @@
 """Applications that call the model with a real client over HTTP."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.tools import FunctionTool
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .llamaindex_kit import index
 from .scripted import Call, openai_server
 
@@ -32,34 +30,28 @@ def _llm(url: str) -> Any:
     )
 
 
-@app(
-    Truth(
-        question="When does line 1 sail from Harstad to Bergen?",
-        contexts=(FERRIES[0], FERRIES[1]),
-        answer="Line 1 sails every second day at eight in the morning.",
-    ),
+@turn(
+    "When does line 1 sail from Harstad to Bergen?",
+    (FERRIES[0], FERRIES[1]),
+    "Line 1 sails every second day at eight in the morning.",
     needs=OPENAI_LIKE,
-    page="LlamaIndex, OpenAI-compatible models: OpenAILike in a query engine",
 )
 def query_over_http(config: Config) -> str:
-    """Query with OpenAI's client."""
+    """LlamaIndex, OpenAI-compatible models: OpenAILike in a query engine."""
     said = "Line 1 sails every second day at eight in the morning."
     with openai_server([("", said)]) as server:
         engine = index(*FERRIES).as_query_engine(llm=_llm(server.base_url), similarity_top_k=2)
         return str(engine.query("When does line 1 sail from Harstad to Bergen?"))
 
 
-@app(
-    Truth(
-        question="When do bookings of cars close?",
-        contexts=(FERRIES[1],),
-        answer="One hour before the ship sails.",
-    ),
+@turn(
+    "When do bookings of cars close?",
+    (FERRIES[1],),
+    "One hour before the ship sails.",
     needs=OPENAI_LIKE,
-    page="LlamaIndex, streaming with OpenAILike: a chat engine, its tokens read one by one",
 )
 def chat_stream_over_http(config: Config) -> str:
-    """Chat with OpenAI's client, streamed."""
+    """LlamaIndex, streaming with OpenAILike: a chat engine, its tokens read one by one."""
     with openai_server([("", "One hour before the ship sails.")]) as server:
         chat_engine = index(*FERRIES).as_chat_engine(
             chat_mode="context", llm=_llm(server.base_url), similarity_top_k=1
@@ -68,18 +60,15 @@ def chat_stream_over_http(config: Config) -> str:
         return "".join(response.response_gen)
 
 
-@app(
-    Truth(
-        question="Reisen Hunde kostenlos, und wann fährt Linie 1?",
-        contexts=(FERRIES[2], FERRIES[0]),
-        answer="Hunde reisen an der Leine kostenlos; Linie 1 fährt jeden zweiten Tag um acht Uhr ab Harstad.",
-    ),
-    not_on_spans=("llamaindex_native",),  # the start of a `repr` of the reply
+@turn(
+    "Reisen Hunde kostenlos, und wann fährt Linie 1?",
+    (FERRIES[2], FERRIES[0]),
+    "Hunde reisen an der Leine kostenlos; Linie 1 fährt jeden zweiten Tag um acht Uhr ab Harstad.",
+    not_on_spans=("llamaindex_native",),
     needs=OPENAI_LIKE,
-    page="LlamaIndex, agents: FunctionAgent with OpenAILike, two tool calls in one reply",
 )
 async def agent_over_http(config: Config) -> str:
-    """Let an agent call its search tool twice at once."""
+    """LlamaIndex, agents: FunctionAgent with OpenAILike, two tool calls in one reply."""
     retriever = index(*FERRIES).as_retriever(similarity_top_k=1)
 
     async def search_timetable(query: str) -> str:

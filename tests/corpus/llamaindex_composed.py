@@ -1,7 +1,5 @@
 """Engines of engines: routers, sub-questions, steps, rewritten and multiplied queries."""
 
-from __future__ import annotations
-
 import json
 
 from llama_index.core import SummaryIndex, VectorStoreIndex, get_response_synthesizer
@@ -19,13 +17,9 @@ from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import TextNode
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
-from llama_index.core.vector_stores import (
-    FilterCondition,
-    MetadataFilter,
-    MetadataFilters,
-)
+from llama_index.core.vector_stores import FilterCondition, MetadataFilter, MetadataFilters
 
-from .kit import Config, Truth, app
+from .kit import Config, Truth, app, turn
 from .llamaindex_kit import ChatModel, CompletionModel, Embedding, index, nodes
 
 NOVEL = (
@@ -37,19 +31,16 @@ NOVEL = (
 
 @app(
     Truth(
-        question="Summarise the novel about Ishbel.",
-        contexts=NOVEL,
-        answer="Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
+        "Summarise the novel about Ishbel.",
+        NOVEL,
+        "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
     ),
     Truth(
-        question="What does Ishbel find in the wall of the lighthouse?",
-        contexts=(NOVEL[0],),
-        answer="She finds a letter.",
+        "What does Ishbel find in the wall of the lighthouse?", (NOVEL[0],), "She finds a letter."
     ),
-    page="LlamaIndex, router query engine: LLMSingleSelector over a summary and a vector index",
 )
 def router(config: Config) -> list[str]:
-    """Let a model choose the engine, for two questions."""
+    """LlamaIndex, router query engine: LLMSingleSelector over a summary and a vector index."""
     llm = ChatModel(
         [
             ("Using only the choices above & Summarise", _choice(1, "asks for a summary")),
@@ -91,29 +82,18 @@ SUB_ANSWERS = (
 )
 
 
-@app(
-    Truth(
-        question="Compare the passengers of the trams of Lisbon and Porto.",
-        contexts=(LISBON[0], PORTO[0]),
-        answer=COMPARED,
-        also=({"contexts": SUB_ANSWERS}, {"contexts": (LISBON[0], PORTO[0], *SUB_ANSWERS)}),
-    ),
+@turn(
+    "Compare the passengers of the trams of Lisbon and Porto.",
+    (LISBON[0], PORTO[0]),
+    COMPARED,
+    also=({"contexts": SUB_ANSWERS}, {"contexts": (LISBON[0], PORTO[0], *SUB_ANSWERS)}),
     optional=(
-        Truth(
-            question="How many passengers did the trams of Lisbon carry?",
-            contexts=(LISBON[0],),
-            answer="19 million.",
-        ),
-        Truth(
-            question="How many passengers did the trams of Porto carry?",
-            contexts=(PORTO[0],),
-            answer="1.1 million.",
-        ),
+        Truth("How many passengers did the trams of Lisbon carry?", (LISBON[0],), "19 million."),
+        Truth("How many passengers did the trams of Porto carry?", (PORTO[0],), "1.1 million."),
     ),
-    page="LlamaIndex, sub question query engine",
 )
 def sub_questions(config: Config) -> str:
-    """Ask two engines a part each, then answer from their answers."""
+    """LlamaIndex, sub question query engine."""
     parts = [
         {"sub_question": "How many passengers did the trams of Lisbon carry?", "tool_name": "lx"},
         {"sub_question": "How many passengers did the trams of Porto carry?", "tool_name": "op"},
@@ -153,32 +133,25 @@ ARCHIVE = (
 BORN = "The founder of the observatory, Teresa Pinho, was born in Braga."
 
 
-@app(
-    Truth(
-        question="Where was the founder of the observatory born?",
-        contexts=(ARCHIVE[0], ARCHIVE[1]),
-        answer=BORN,
-        also=(
-            {
-                "contexts": (
-                    "\nQuestion: Who founded the observatory of Vila Verde?\nAnswer: Teresa Pinho.",
-                    "\nQuestion: Where was Teresa Pinho born?\nAnswer: In Braga.",
-                )
-            },
-        ),
+@turn(
+    "Where was the founder of the observatory born?",
+    (ARCHIVE[0], ARCHIVE[1]),
+    BORN,
+    also=(
+        {
+            "contexts": (
+                "\nQuestion: Who founded the observatory of Vila Verde?\nAnswer: Teresa Pinho.",
+                "\nQuestion: Where was Teresa Pinho born?\nAnswer: In Braga.",
+            )
+        },
     ),
     optional=(
-        Truth(
-            question="Who founded the observatory of Vila Verde?",
-            contexts=(ARCHIVE[0],),
-            answer="Teresa Pinho.",
-        ),
-        Truth(question="Where was Teresa Pinho born?", contexts=(ARCHIVE[1],), answer="In Braga."),
+        Truth("Who founded the observatory of Vila Verde?", (ARCHIVE[0],), "Teresa Pinho."),
+        Truth("Where was Teresa Pinho born?", (ARCHIVE[1],), "In Braga."),
     ),
-    page="LlamaIndex, multi-step query engine",
 )
 def multi_step(config: Config) -> str:
-    """Ask one thing after the other, each from what is known by then."""
+    """LlamaIndex, multi-step query engine."""
     llm = ChatModel(
         [
             ("- Where was Teresa Pinho born?", "None"),
@@ -205,16 +178,9 @@ VOLCANO = (
 )
 
 
-@app(
-    Truth(
-        question="Was zerstörte der Ausbruch am Etna 2001?",
-        contexts=(VOLCANO[0],),
-        answer="Die Station der Seilbahn.",
-    ),
-    page="LlamaIndex, HyDE query transform",
-)
+@turn("Was zerstörte der Ausbruch am Etna 2001?", (VOLCANO[0],), "Die Station der Seilbahn.")
 def hyde(config: Config) -> str:
-    """Search with a made-up passage beside the question."""
+    """LlamaIndex, HyDE query transform."""
     llm = ChatModel(
         [
             ("write a passage", "The eruption of Etna in 2001 destroyed roads and a cable car."),
@@ -236,16 +202,13 @@ MANUAL = (
 )
 
 
-@app(
-    Truth(
-        question="How do I descale the machine?",
-        contexts=(MANUAL[0], MANUAL[1], MANUAL[3]),
-        answer="Fill the tank with vinegar and water, then rinse twice.",
-    ),
-    page="LlamaIndex, query fusion retriever: generated queries and reciprocal rerank",
+@turn(
+    "How do I descale the machine?",
+    (MANUAL[0], MANUAL[1], MANUAL[3]),
+    "Fill the tank with vinegar and water, then rinse twice.",
 )
 def fusion(config: Config) -> str:
-    """Search with three queries and merge what they find."""
+    """LlamaIndex, query fusion retriever: generated queries and reciprocal rerank."""
     llm = ChatModel(
         [
             ("generates multiple search queries", "red lamp blinks\nvinegar smells after rinses"),
@@ -285,16 +248,13 @@ def _clubs() -> VectorStoreIndex:
     )
 
 
-@app(
-    Truth(
-        question="When do novices meet at the club?",
-        contexts=("Rowing club: novices meet on Tuesdays at the boathouse.",),
-        answer="On Tuesdays.",
-    ),
-    page="LlamaIndex, vector stores: metadata filters",
+@turn(
+    "When do novices meet at the club?",
+    ("Rowing club: novices meet on Tuesdays at the boathouse.",),
+    "On Tuesdays.",
 )
 def metadata_filters(config: Config) -> str:
-    """Search among the nodes whose metadata fit."""
+    """LlamaIndex, vector stores: metadata filters."""
     filters = MetadataFilters(
         filters=[
             MetadataFilter(key="kind", value="sport"),

@@ -1,7 +1,5 @@
 """Query engines over one index: response modes, streaming, async, prompts, structure."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -20,16 +18,8 @@ from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
 from pydantic import BaseModel
 
-from .kit import Config, Truth, app
-from .llamaindex_kit import (
-    ChatModel,
-    CompletionModel,
-    Embedding,
-    documents,
-    headed,
-    index,
-    nodes,
-)
+from .kit import Config, Truth, app, turn
+from .llamaindex_kit import ChatModel, CompletionModel, Embedding, documents, headed, index, nodes
 from .scripted import Call
 
 ESSAY = (
@@ -48,27 +38,24 @@ ESSAY = (
 )
 
 
-@app(
-    Truth(
-        question="What did the author do growing up?",
-        contexts=(
-            headed("college", "At college the author did philosophy, and switched to AI."),
-            headed("growing_up", "The author grew up writing short stories and repairing radios."),
-        ),
-        answer="Growing up, the author wrote short stories and repaired radios.",
-        also=(
-            {
-                "contexts": (
-                    "At college the author did philosophy, and switched to AI.",
-                    "The author grew up writing short stories and repairing radios.",
-                )
-            },
-        ),
+@turn(
+    "What did the author do growing up?",
+    (
+        headed("college", "At college the author did philosophy, and switched to AI."),
+        headed("growing_up", "The author grew up writing short stories and repairing radios."),
     ),
-    page="LlamaIndex, starter tutorial: VectorStoreIndex.from_documents and as_query_engine",
+    "Growing up, the author wrote short stories and repaired radios.",
+    also=(
+        {
+            "contexts": (
+                "At college the author did philosophy, and switched to AI.",
+                "The author grew up writing short stories and repairing radios.",
+            )
+        },
+    ),
 )
 def starter(config: Config) -> str:
-    """Index documents that have metadata and ask, with everything as it comes."""
+    """LlamaIndex, starter tutorial: VectorStoreIndex.from_documents and as_query_engine."""
     pages = documents(
         growing_up="The author grew up writing short stories and repairing radios.",
         college="At college the author did philosophy, and switched to AI.",
@@ -83,16 +70,9 @@ def starter(config: Config) -> str:
 REFINED = "He wrote stories and programmed an IBM 1401; later he studied painting in Florence."
 
 
-@app(
-    Truth(
-        question="Which things did he study or work on, and where?",
-        contexts=(ESSAY[1], ESSAY[0]),
-        answer=REFINED,
-    ),
-    page="LlamaIndex, response modes: refine",
-)
+@turn("Which things did he study or work on, and where?", (ESSAY[1], ESSAY[0]), REFINED)
 def refine_mode(config: Config) -> str:
-    """Ask with one node at a time, each reply refining the one before."""
+    """LlamaIndex, response modes: refine."""
     llm = ChatModel(
         [
             ("Original Answer:", REFINED),
@@ -116,16 +96,13 @@ MINUTES = (
 )
 
 
-@app(
-    Truth(
-        question="Summarise what was decided about the canal bridge.",
-        contexts=MINUTES,
-        answer="The bridge is closed to lorries and will get new bearings from June to November.",
-    ),
-    page="LlamaIndex, response modes: tree_summarize over a summary index",
+@turn(
+    "Summarise what was decided about the canal bridge.",
+    MINUTES,
+    "The bridge is closed to lorries and will get new bearings from June to November.",
 )
 def tree_summarize_mode(config: Config) -> str:
-    """Summarise long nodes in groups, then summarise the summaries."""
+    """LlamaIndex, response modes: tree_summarize over a summary index."""
     llm = ChatModel(
         [
             (
@@ -149,16 +126,9 @@ RECIPES = (
 )
 
 
-@app(
-    Truth(
-        question="Wie lange muss der Teig gehen?",
-        contexts=(RECIPES[1], RECIPES[0]),
-        answer="Der Teig geht eine Stunde.",
-    ),
-    page="LlamaIndex, response modes: simple_summarize, with a template of one's own",
-)
+@turn("Wie lange muss der Teig gehen?", (RECIPES[1], RECIPES[0]), "Der Teig geht eine Stunde.")
 def simple_summarize_in_german(config: Config) -> str:
-    """Put all nodes into one prompt, which is German."""
+    """LlamaIndex, response modes: simple_summarize, with a template of one's own."""
     template = PromptTemplate(
         "Beantworte die Frage nur mit diesen Auszügen:\n\n{context_str}\n\nFrage: {query_str}\n"
     )
@@ -175,18 +145,15 @@ REVIEWS = (
 )
 
 
-@app(
-    Truth(
-        question="What do buyers say about the vacuum cleaner?",
-        contexts=(REVIEWS[1], REVIEWS[0]),
-        answer="Response 1: It is loud at full power.\n---------------------\n"
-        "Response 2: It runs for 40 minutes.",
-        also=({"contexts": REVIEWS},),
-    ),
-    page="LlamaIndex, response modes: accumulate",
+@turn(
+    "What do buyers say about the vacuum cleaner?",
+    (REVIEWS[1], REVIEWS[0]),
+    "Response 1: It is loud at full power.\n---------------------\n"
+    "Response 2: It runs for 40 minutes.",
+    also=({"contexts": REVIEWS},),
 )
 def accumulate_mode(config: Config) -> str:
-    """Ask the same of every node and join the replies."""
+    """LlamaIndex, response modes: accumulate."""
     llm = ChatModel(
         [("Noise:", "It is loud at full power."), ("Battery:", "It runs for 40 minutes.")]
     )
@@ -201,17 +168,14 @@ HARBOUR = (
 )
 
 
-@app(
-    Truth(
-        question="Who was the last keeper of the lighthouse?",
-        contexts=(HARBOUR[2], HARBOUR[0]),
-        answer="The last keeper was Ingrid Moe, who left in 1984.",
-    ),
-    not_on_spans=("llamaindex_native",),  # the model is called in a trace of its own
-    page="LlamaIndex, streaming: as_query_engine(streaming=True), response_gen",
+@turn(
+    "Who was the last keeper of the lighthouse?",
+    (HARBOUR[2], HARBOUR[0]),
+    "The last keeper was Ingrid Moe, who left in 1984.",
+    not_on_spans=("llamaindex_native",),
 )
 def streamed_tokens(config: Config) -> str:
-    """Read the answer token by token."""
+    """LlamaIndex, streaming: as_query_engine(streaming=True), response_gen."""
     llm = ChatModel([("", "The last keeper was Ingrid Moe, who left in 1984.")])
     query_engine = index(*HARBOUR).as_query_engine(llm=llm, streaming=True, similarity_top_k=2)
     streaming_response = query_engine.query("Who was the last keeper of the lighthouse?")
@@ -220,19 +184,14 @@ def streamed_tokens(config: Config) -> str:
 
 @app(
     Truth(
-        question="When was the lighthouse lit, and what did its lamp burn?",
-        contexts=(HARBOUR[0], HARBOUR[2]),
-        answer="It was lit in 1857 and burned rapeseed oil.",
+        "When was the lighthouse lit, and what did its lamp burn?",
+        (HARBOUR[0], HARBOUR[2]),
+        "It was lit in 1857 and burned rapeseed oil.",
     ),
-    Truth(
-        question="How many boats fit into the harbour?",
-        contexts=(HARBOUR[1],),
-        answer="Forty boats.",
-    ),
-    page="LlamaIndex, async queries: several aquery calls gathered",
+    Truth("How many boats fit into the harbour?", (HARBOUR[1],), "Forty boats."),
 )
 async def two_awaited_at_once(config: Config) -> list[str]:
-    """Ask two questions at once in one event loop."""
+    """LlamaIndex, async queries: several aquery calls gathered."""
     llm = ChatModel(
         [("How many boats", "Forty boats."), ("", "It was lit in 1857 and burned rapeseed oil.")]
     )
@@ -252,24 +211,14 @@ CITED = (
 )
 
 
-@app(
-    Truth(
-        question="What does a ticket for the ferry with a bicycle cost, and how often does it leave?",
-        contexts=(CITED[1], CITED[0]),
-        answer="A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].",
-        also=(
-            {
-                "contexts": (
-                    f"Source 1:\n{CITED[1]}\n",
-                    f"Source 2:\n{CITED[0]}\n",
-                )
-            },
-        ),
-    ),
-    page="LlamaIndex, CitationQueryEngine",
+@turn(
+    "What does a ticket for the ferry with a bicycle cost, and how often does it leave?",
+    (CITED[1], CITED[0]),
+    "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].",
+    also=({"contexts": (f"Source 1:\n{CITED[1]}\n", f"Source 2:\n{CITED[0]}\n")},),
 )
 def citations(config: Config) -> str:
-    """Number the sources in the prompt and cite them in the answer."""
+    """LlamaIndex, CitationQueryEngine."""
     llm = ChatModel(
         [("", "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].")]
     )
@@ -288,7 +237,6 @@ class RAGStringQueryEngine(CustomQueryEngine):
     qa_prompt: PromptTemplate
 
     def custom_query(self, query_str: str) -> str:
-        """Retrieve, then complete a prompt."""
         found = self.retriever.retrieve(query_str)
         context_str = "\n\n".join(node.node.get_content() for node in found)
         response = self.llm.complete(
@@ -304,16 +252,9 @@ CHEESE = (
 )
 
 
-@app(
-    Truth(
-        question="How long does Comté ripen in the cellars?",
-        contexts=(CHEESE[0], CHEESE[1]),
-        answer="At least four months.",
-    ),
-    page="LlamaIndex, defining a custom query engine, option 2",
-)
+@turn("How long does Comté ripen in the cellars?", (CHEESE[0], CHEESE[1]), "At least four months.")
 def custom_engine_with_a_string(config: Config) -> str:
-    """Write an engine that fills a prompt itself."""
+    """LlamaIndex, defining a custom query engine, option 2."""
     prompt = PromptTemplate(
         "Context information is below.\n---\n{context_str}\n---\nGiven the context information"
         " and not prior knowledge, answer the query.\nQuery: {query_str}\nAnswer: "
@@ -345,17 +286,14 @@ MERIAN = {
 }
 
 
-@app(
-    Truth(
-        question="Who is known for drawings of insects and plants?",
-        contexts=(LIVES[0], LIVES[1]),
-        answer=json.dumps(MERIAN, separators=(",", ":")),
-        also=({"answer": json.dumps(MERIAN)},),
-    ),
-    page="LlamaIndex, query engine with Pydantic outputs: as_query_engine(output_cls=...)",
+@turn(
+    "Who is known for drawings of insects and plants?",
+    (LIVES[0], LIVES[1]),
+    json.dumps(MERIAN, separators=(",", ":")),
+    also=({"answer": json.dumps(MERIAN)},),
 )
 def pydantic_output(config: Config) -> str:
-    """Get a Pydantic object for an answer, by a tool call."""
+    """LlamaIndex, query engine with Pydantic outputs: as_query_engine(output_cls=...)."""
     llm = ChatModel([("", Call("Biography", MERIAN))])
     engine = index(*LIVES).as_query_engine(
         output_cls=Biography, response_mode="compact", llm=llm, similarity_top_k=2
@@ -363,16 +301,16 @@ def pydantic_output(config: Config) -> str:
     return str(engine.query("Who is known for drawings of insects and plants?"))
 
 
-@app(page="LlamaIndex, retriever modules: as_retriever().retrieve, nothing generated")
+@app()
 def retrieves_only(config: Config) -> list[str]:
-    """Retrieve and print, without a model."""
+    """LlamaIndex, retriever modules: as_retriever().retrieve, nothing generated."""
     found = index(*CHEESE).as_retriever(similarity_top_k=3).retrieve("ewes' milk")
     return [node.get_content() for node in found]
 
 
-@app(page="LlamaIndex, using LLMs: complete and chat without an index")
+@app()
 def completes_and_chats(config: Config) -> str:
-    """Complete a sentence and write a poem, without any document."""
+    """LlamaIndex, using LLMs: complete and chat without an index."""
     llm = ChatModel([("limerick", "There once was a lock on the Spree."), ("", "a painter.")])
     ended = llm.complete("Paul Graham is ")
     return f"{ended} {llm.complete('Write a limerick about a lock.')}"

@@ -1,7 +1,5 @@
 """Steps between retrieval and generation: filters, rerankers, windows, merged chunks."""
 
-from __future__ import annotations
-
 import itertools
 import re
 
@@ -23,7 +21,7 @@ from llama_index.core.schema import (
 )
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .llamaindex_kit import ChatModel, CompletionModel, Embedding, index, nodes
 
 BAKERY = (
@@ -45,16 +43,13 @@ class WithoutWord(BaseNodePostprocessor):
         return [node for node in nodes if self.word not in node.node.get_content()]
 
 
-@app(
-    Truth(
-        question="Is there bread or water for dogs at the bakery?",
-        contexts=(BAKERY[0], BAKERY[1]),
-        answer="There is bread at five and at noon.",
-    ),
-    page="LlamaIndex, node postprocessors: a custom postprocessor",
+@turn(
+    "Is there bread or water for dogs at the bakery?",
+    (BAKERY[0], BAKERY[1]),
+    "There is bread at five and at noon.",
 )
 def custom_postprocessor(config: Config) -> str:
-    """Retrieve four, drop by a word, cut by a score."""
+    """LlamaIndex, node postprocessors: a custom postprocessor."""
     llm = CompletionModel([("Sourdough", "There is bread at five and at noon.")])
     filters = [WithoutWord(word="bowl"), WithoutWord(word="Lagos")]
     engine = index(*BAKERY).as_query_engine(
@@ -74,16 +69,13 @@ CLAUSES = (
 )
 
 
-@app(
-    Truth(
-        question="When is the deposit paid back at the end of the tenancy?",
-        contexts=(CLAUSES[2], CLAUSES[0]),
-        answer="Within six months of the end of the tenancy.",
-    ),
-    page="LlamaIndex, node postprocessors: LLMRerank",
+@turn(
+    "When is the deposit paid back at the end of the tenancy?",
+    (CLAUSES[2], CLAUSES[0]),
+    "Within six months of the end of the tenancy.",
 )
 def llm_rerank(config: Config) -> str:
-    """Let a model choose and order the nodes."""
+    """LlamaIndex, node postprocessors: LLMRerank."""
     llm = ChatModel(
         [
             (
@@ -112,17 +104,14 @@ WINDOW = (
 )
 
 
-@app(
-    Truth(
-        question="Where did the fin whales surface?",
-        contexts=(WINDOW,),
-        answer="Near Rebbenesøya, beside the boat.",
-        also=({"contexts": (f"window: {WINDOW}",)},),
-    ),
-    page="LlamaIndex, metadata replacement and node sentence window",
+@turn(
+    "Where did the fin whales surface?",
+    (WINDOW,),
+    "Near Rebbenesøya, beside the boat.",
+    also=({"contexts": (f"window: {WINDOW}",)},),
 )
 def sentence_window(config: Config) -> str:
-    """Retrieve a sentence and generate from the sentences around it."""
+    """LlamaIndex, metadata replacement and node sentence window."""
     parser = SentenceWindowNodeParser.from_defaults(
         window_size=2,
         window_metadata_key="window",
@@ -154,16 +143,13 @@ def _in_a_row(*texts: str) -> list[TextNode]:
     return steps
 
 
-@app(
-    Truth(
-        question="How far do I open the bleed valve until water comes, and then?",
-        contexts=(STEPS[1], STEPS[2]),
-        answer="A quarter turn; then top up to 1.5 bar and switch on.",
-    ),
-    page="LlamaIndex, PrevNextNodePostprocessor",
+@turn(
+    "How far do I open the bleed valve until water comes, and then?",
+    (STEPS[1], STEPS[2]),
+    "A quarter turn; then top up to 1.5 bar and switch on.",
 )
 def next_node(config: Config) -> str:
-    """Add the node that follows the one that was found."""
+    """LlamaIndex, PrevNextNodePostprocessor."""
     steps = _in_a_row(*STEPS)
     docstore = SimpleDocumentStore()
     docstore.add_documents(steps)
@@ -186,16 +172,9 @@ MUSEUM = (
 )
 
 
-@app(
-    Truth(
-        question="What does the museum shop sell?",
-        contexts=(MUSEUM[2], MUSEUM[1]),
-        answer="Postcards and a brass sundial.",
-    ),
-    page="LlamaIndex, evaluation: FaithfulnessEvaluator.evaluate_response after a query",
-)
+@turn("What does the museum shop sell?", (MUSEUM[2], MUSEUM[1]), "Postcards and a brass sundial.")
 def evaluated_afterwards(config: Config) -> str:
-    """Ask, then let a model say YES or NO to the answer."""
+    """LlamaIndex, evaluation: FaithfulnessEvaluator.evaluate_response after a query."""
     llm = ChatModel([("Information:", "YES"), ("", "Postcards and a brass sundial.")])
     engine = index(*MUSEUM).as_query_engine(llm=llm, similarity_top_k=2)
     response = engine.query("What does the museum shop sell?")

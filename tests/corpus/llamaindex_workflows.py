@@ -1,7 +1,5 @@
 """Hand-written workflows and functions: retrieve, rerank, grade, generate."""
 
-from __future__ import annotations
-
 from llama_index.core import PromptTemplate, SummaryIndex
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.instrumentation import get_dispatcher
@@ -10,7 +8,7 @@ from llama_index.core.response_synthesizers import CompactAndRefine
 from llama_index.core.schema import Document, NodeWithScore
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 
-from .kit import NOWHERE, Config, Truth, app
+from .kit import NOWHERE, Config, turn
 from .llamaindex_kit import ChatModel, CompletionModel, index
 
 dispatcher = get_dispatcher(__name__)
@@ -68,16 +66,13 @@ class RAGWorkflow(Workflow):
         return StopEvent(result=response)
 
 
-@app(
-    Truth(
-        question="With how many annotations was the chat model trained?",
-        contexts=(PAPERS[1], PAPERS[3]),
-        answer="With 27,540 annotations.",
-    ),
-    page="LlamaIndex, RAG workflow with reranking",
+@turn(
+    "With how many annotations was the chat model trained?",
+    (PAPERS[1], PAPERS[3]),
+    "With 27,540 annotations.",
 )
 async def rag_workflow(config: Config) -> str:
-    """Run the workflow of three steps."""
+    """LlamaIndex, RAG workflow with reranking."""
     llm = ChatModel(
         [
             ("Respond with the numbers", "Doc: 1, Relevance: 9\nDoc: 2, Relevance: 5"),
@@ -123,16 +118,9 @@ class GardenFlow(Workflow):
         return StopEvent(result=str(await self.llm.acomplete(prompt)))
 
 
-@app(
-    Truth(
-        question="When are cherry trees pruned?",
-        contexts=(GARDEN[1], GARDEN[0]),
-        answer="In summer, after the harvest [1].",
-    ),
-    page="LlamaIndex, workflows: an f-string prompt over retrieved texts",
-)
+@turn("When are cherry trees pruned?", (GARDEN[1], GARDEN[0]), "In summer, after the harvest [1].")
 async def workflow_with_own_prompt(config: Config) -> str:
-    """Number the passages in the prompt."""
+    """LlamaIndex, workflows: an f-string prompt over retrieved texts."""
     flow = GardenFlow(CompletionModel([("[1] Cherry", "In summer, after the harvest [1].")]))
     return str(await flow.run(question="When are cherry trees pruned?"))
 
@@ -200,16 +188,13 @@ class CorrectiveRAG(Workflow):
         return StopEvent(result=await found.as_query_engine(llm=self.llm).aquery(query))
 
 
-@app(
-    Truth(
-        question="When do I water young trees, and what kills ash trees?",
-        contexts=(GARDEN[2], search_web("")),
-        answer="Once a week in the first summer; ash trees die of ash dieback.",
-    ),
-    page="LlamaIndex, corrective RAG workflow",
+@turn(
+    "When do I water young trees, and what kills ash trees?",
+    (GARDEN[2], search_web("")),
+    "Once a week in the first summer; ash trees die of ash dieback.",
 )
 async def corrective_rag(config: Config) -> str:
-    """Grade two nodes, drop one, search, and answer from both."""
+    """LlamaIndex, corrective RAG workflow."""
     llm = ChatModel(
         [
             ("As a grader & Water young", "yes"),
@@ -222,17 +207,14 @@ async def corrective_rag(config: Config) -> str:
     return str(await flow.run(query_str="When do I water young trees, and what kills ash trees?"))
 
 
-@app(
-    Truth(
-        question="Wann schneide ich apple trees in winter?",
-        contexts=(GARDEN[0], GARDEN[2]),
-        answer="Im späten Winter, bevor die Knospen schwellen.",
-    ),
-    not_on_spans=("traceloop",),  # it ignores the span: two traces
-    page="LlamaIndex, instrumentation: a function with @dispatcher.span",
+@turn(
+    "Wann schneide ich apple trees in winter?",
+    (GARDEN[0], GARDEN[2]),
+    "Im späten Winter, bevor die Knospen schwellen.",
+    not_on_spans=("traceloop",),
 )
 def function_with_a_span(config: Config) -> str:
-    """Retrieve and chat in a function that LlamaIndex traces."""
+    """LlamaIndex, instrumentation: a function with @dispatcher.span."""
 
     @dispatcher.span
     def ask(question: str) -> str:
@@ -248,17 +230,14 @@ def function_with_a_span(config: Config) -> str:
     return ask("Wann schneide ich apple trees in winter?")
 
 
-@app(
-    Truth(
-        question="How much water do young trees need in their first summer?",
-        contexts=(GARDEN[2],),
-        answer="Ten litres, once a week.",
-    ),
-    not_on_spans=NOWHERE,  # two traces that nothing links
-    page="LlamaIndex, building RAG from scratch: retriever and model in plain code",
+@turn(
+    "How much water do young trees need in their first summer?",
+    (GARDEN[2],),
+    "Ten litres, once a week.",
+    not_on_spans=NOWHERE,
 )
 def plain_code(config: Config) -> str:
-    """Retrieve and complete in a function that nothing traces."""
+    """LlamaIndex, building RAG from scratch: retriever and model in plain code."""
     question = "How much water do young trees need in their first summer?"
     found = index(*GARDEN).as_retriever(similarity_top_k=1).retrieve(question)
     prompt = f"Context:\n{found[0].get_content()}\n\nQuestion: {question}\nAnswer:"

@@ -1,7 +1,5 @@
 """Scripts for models, and an OpenAI-compatible server that replies by script."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The model calls the search tool, then answers from its result. It supports chat 
 streamed or not, and the responses API.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -3,8 +3,6 @@
 The app and our judge call different scripted OpenAI servers, so ports distinguish their calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,17 +52,14 @@ class Seen:
 
     @property
     def turns(self) -> list[ReceivedSpan]:
-        """The spans that stand for a turn; a second record of a turn is marked as skipped."""
         status = "rag.evaluation.status"
         spans = self.receiver.spans()
         return [s for s in spans if s.attributes.get(status) not in {None, "skipped"}]
 
     def of_scope(self, part: str) -> list[ReceivedSpan]:
-        """Return the spans of the instrumentation whose scope name contains ``part``."""
         return [span for span in self.receiver.spans() if part in span.scope]
 
     def calls_to(self, server: ScriptedOpenAI) -> list[ReceivedSpan]:
-        """Return the HTTP client's spans of calls to ``server``."""
         spans = self.of_scope("instrumentation.httpx")
         return [span for span in spans if server.base_url in _texts(span)]
 

@@ -3,8 +3,6 @@
 For pages whose content arrives late: a test asks the page until it shows what is expected.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess
@@ -33,12 +31,10 @@ class Page:
         return told["result"]
 
     def value(self, script: str) -> Any:
-        """Return the value of a JavaScript expression; None if it throws."""
         told = self.send("Runtime.evaluate", expression=script, returnByValue=True)
         return None if "exceptionDetails" in told else told["result"].get("value")
 
     def picture(self, path: Path) -> None:
-        """Write what the tab shows as PNG."""
         told = self.send("Page.captureScreenshot", format="png")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(told["data"]))

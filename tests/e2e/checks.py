@@ -1,7 +1,5 @@
 """Assertions on an instrumented app, for any framework and any instrumentation."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable

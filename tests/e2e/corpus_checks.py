@@ -1,7 +1,5 @@
 """Check the corpus of live applications with one source against bounds."""
 
-from __future__ import annotations
-
 import json
 import os
 import warnings

@@ -4,8 +4,6 @@ Chromium takes screenshots of a trace that the demo prints, of a page that the r
 a page that compares two runs.
 """
 
-from __future__ import annotations
-
 import html
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """LangChain: the handbook's chain, and an assertion on every app."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,24 +30,19 @@ class HandbookChain:
     callbacks: list[BaseCallbackHandler] = field(default_factory=list)
 
     def ask(self, question: str) -> str:
-        """Answer."""
         return rag(llm=self.llm).invoke(question, self._config)
 
     async def aask(self, question: str) -> str:
-        """Answer asynchronously."""
         return await rag(llm=self.llm).ainvoke(question, self._config)
 
     def stream(self, question: str) -> str:
-        """Return the joined pieces of a streamed answer."""
         return "".join(rag(llm=self.llm).stream(question, self._config))
 
     def fail(self, question: str) -> None:
-        """Retrieve, then raise the model's error."""
         with pytest.raises(self.error):
             rag(llm=self.dead_llm).invoke(question, self._config)
 
     def chat(self, greeting: str) -> str:
-        """Answer without retrieval."""
         return (PLAIN | self.llm | StrOutputParser()).invoke({"greeting": greeting}, self._config)
 
     @property

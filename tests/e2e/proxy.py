@@ -3,8 +3,6 @@
 It can also add a script to pages.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time
@@ -29,15 +27,7 @@ _ERRORS, _FORWARDED = 0.1, 0.5  # shares of all requests, and of those that are 
 
 @dataclass
 class Proxy:
-    """A proxy at ``url``. ``fault`` is what it does with requests from now on.
-
-    - ``down``: it closes the connection, for 20 seconds from the first request.
-    - ``slow``: it waits for some ``seconds`` before it forwards a request.
-    - ``errors``: it answers a tenth of the requests with 500, by chance. It forwards half of these
-      requests before, so that the sender cannot know whether the server has done the work.
-
-    ``script`` is run by each page before its own scripts.
-    """
+    """A proxy at ``url``. ``fault`` is what it does with requests from now on."""
 
     target: str
     url: str = ""
@@ -50,7 +40,6 @@ class Proxy:
     draw: random.Random = field(default_factory=lambda: random.Random(3))
 
     def is_down(self) -> bool:
-        """Return True in the first 20 seconds from the first call."""
         now = time.monotonic()
         self.down_since = self.down_since or now
         return now - self.down_since < _OUTAGE

@@ -1,7 +1,5 @@
 """An agent of Google's ADK with its own tracing and content on spans."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """An agent of AG2 with its own telemetry."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

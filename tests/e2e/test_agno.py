@@ -1,7 +1,5 @@
 """An agent of Agno that OpenInference traces, with a tool or with its own knowledge base."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the real clients of LangSmith, Langfuse and Opik send for the scores of live turns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

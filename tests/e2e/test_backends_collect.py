@@ -1,7 +1,5 @@
 """What the real client of Langfuse returns becomes samples."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

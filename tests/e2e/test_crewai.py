@@ -1,7 +1,5 @@
 """A crew of CrewAI and its model's client, traced by OpenInference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

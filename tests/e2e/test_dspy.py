@@ -1,7 +1,5 @@
 """Modules of DSPy that OpenInference traces: retrieval by a function, and an agent."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 It traces only models of OpenAI and Bedrock, so the app calls a scripted server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

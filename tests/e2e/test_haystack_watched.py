@@ -1,7 +1,5 @@
 """Haystack's own tracing, read by our processor alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

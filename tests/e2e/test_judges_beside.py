@@ -4,8 +4,6 @@ The packages share one HTTP client between all models of a process. A judge that
 asynchronous client in its own event loop made the application's calls fail.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

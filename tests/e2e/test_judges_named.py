@@ -1,7 +1,5 @@
 """Judges with LangChain's provider packages, each with a server of its protocol."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

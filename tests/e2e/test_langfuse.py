@@ -1,7 +1,5 @@
 """Langfuse's spans of LangChain and of decorated functions, read by our processor alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An application that calls LiteLLM, traced by OpenInference, with its own search."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """LlamaIndex's own tracing, read by our processor alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The LlamaIndex applications of the corpus, traced by OpenInference."""
 
-from __future__ import annotations
-
 from e2e.corpus_checks import check_corpus
 
 

@@ -1,7 +1,5 @@
 """`LocalJudge` with small models of random weights in the real libraries."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Sequence

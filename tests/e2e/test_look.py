@@ -3,8 +3,6 @@
 Two minutes by default. `make look` runs ten: it sets the variable ``LOOK_MINUTES``.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess
@@ -43,7 +41,6 @@ class Stack:
     since: float
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of ours that exports to the collector."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
         return subprocess.run(
             [sys.executable, "-m", "rag_eval_otel", *command],
@@ -60,7 +57,6 @@ class Stack:
         )
 
     def empty(self) -> list[str]:
-        """Return the queries of the dashboards that show no data since the start."""
         return [
             query
             for query in dict.fromkeys(QUERIES)

@@ -1,7 +1,5 @@
 """MLflow's page, opened in Chromium: its list of traces shows the turns and their scores."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

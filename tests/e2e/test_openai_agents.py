@@ -1,7 +1,5 @@
 """An agent of the OpenAI Agents SDK that OpenInference traces: chat completions and responses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scores beside OpenTelemetry's own OpenAI instrumentation, which ignores suppression."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Scores beside OpenInference's spans of LangChain, OpenAI and HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The LangChain and LangGraph applications of the corpus, traced by openinference."""
 
-from __future__ import annotations
-
 from e2e.corpus_checks import check_corpus
 
 

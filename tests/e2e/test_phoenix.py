@@ -1,7 +1,5 @@
 """Phoenix as the tracing backend: scores can be read back, filtered and seen."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

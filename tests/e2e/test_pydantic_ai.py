@@ -1,7 +1,5 @@
 """An agent of Pydantic AI with each version of its own instrumentation and both APIs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Agents of smolagents that OpenInference traces: answers by tool call or by code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """An agent of Strands with its own tracing: span events or attributes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

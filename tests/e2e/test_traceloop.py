@@ -1,7 +1,5 @@
 """Scores beside OpenLLMetry's spans of LangChain and HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@ pytest tests/faults --faults-json build/faults.json
 python tests/faults/reliability.py build/faults.json ... > docs/dev/reliability.md
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Collection, Iterable, Mapping

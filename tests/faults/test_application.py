@@ -1,7 +1,5 @@
 """Faults of the application and of its surroundings: callbacks, exporters, clocks, disks, names."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

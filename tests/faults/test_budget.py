@@ -1,7 +1,5 @@
 """Budgets: what judge and embedder may take, in requests and money, on a clock of the test."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

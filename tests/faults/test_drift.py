@@ -1,7 +1,5 @@
 """Faults of what drift detection is given, and of its state."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Faults of processes that end, fork, or export through an exporter that hangs."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

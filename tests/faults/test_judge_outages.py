@@ -1,7 +1,5 @@
 """Faults of the judge and of the embedder: the real client in front of a server that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random
@@ -97,9 +95,6 @@ def counted_attempts(judge: LiveJudge) -> tuple[list[str], list[str]]:
 
 def always(reply: object) -> Answer:
     return lambda _: reply
-
-
-# --- outages --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -231,9 +226,6 @@ def test_fault_03_a_judge_that_drips(measured: Measured) -> None:
     assert 0 < sent[0] < 100_000
 
 
-# --- refusals -------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.fault(4, expected="no request before the time; turns that cannot wait fail at once")
 @pytest.mark.parametrize("told", ["20", "date", "3600"])
@@ -350,9 +342,6 @@ def test_fault_07_a_wrong_key_or_model(
     assert len(re.findall(fails, caplog.text)) == 1
 
 
-# --- useless replies ------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.fault(9, expected="no score; five requests, then the breaker opens; a log line")
 @pytest.mark.parametrize(
@@ -426,9 +415,6 @@ def test_fault_12_a_server_without_probabilities(check_invariants: Invariants) -
         assert span.attributes["rag.evaluation.context_relevance.score"] == 0.5
         assert span.attributes["rag.evaluation.context_relevance.reason"] == "no_logprobs"
         check_invariants(app, turns=1, spans=3)
-
-
-# --- the embedder, large replies, limits ----------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Faults of the parts around an evaluation: metrics, sinks, callbacks, exporters, parents, logs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -103,9 +101,6 @@ def test_fault_28_nested_chains_in_64_threads(
         evaluated = sum(app.scored_spans().values())
     measured("evaluations of 64 turns", evaluated)
     assert evaluated == 64
-
-
-# --- parents and sampling -------------------------------------------------------------------------
 
 
 def turn_below(app: App, context: Context) -> None:

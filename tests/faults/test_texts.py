@@ -1,7 +1,5 @@
 """Texts that are slow to read stop neither the application nor later scores."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The page on metrics: each metric by its description, and counts of requests."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
