@@ -15,11 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
+from typing_extensions import Self
 
 _BASE = "/v1"
 _SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key"})

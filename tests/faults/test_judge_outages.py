@@ -40,7 +40,7 @@ class LiveJudge(OpenAIJudge):
 
     live: Endpoint
 
-    def with_endpoint(self, endpoint: Endpoint) -> LiveJudge:
+    def with_endpoint(self, endpoint: Endpoint) -> "LiveJudge":
         self.live = endpoint
         return super().with_endpoint(endpoint)
 

@@ -56,6 +56,8 @@ def main(instrumentation: str, folder: Path, names: list[str]) -> None:
         for name in names or sorted(SHAPES):
             calls.notes.clear()
             call(SHAPES[name], config)
+            if via == "langsmith":
+                import_module("langsmith.run_trees").get_cached_client().flush()
             recording = as_recording(SHAPES[name], calls.notes, instrumentation)
             text = json.dumps(recording, ensure_ascii=False, separators=(",", ":"))
             path = folder / f"{instrumentation}__{name}.json"
