@@ -15,11 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from typing_extensions import Self
 
 _BASE = "/v1"
+_NUMBERS = count(1)
 _SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key"})
 _FORMATS = {  # by the richest response format of a server: all formats that the server accepts
     "none": ("text",),
@@ -272,6 +274,44 @@ class ScriptedOpenAI:
 
     def _model(self, body: dict[str, Any]) -> str:
         return self._answered_model or f"{body['model']}-2026-01-01"
+
+
+def chat_reply(
+    body: Mapping[str, Any],
+    text: str,
+    calls: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    usage: tuple[int, int] = (50, 10),
+) -> HttpReply:
+    """Return a chat completion with a text, tool calls or both; in pieces if ``body`` says so."""
+    head = {"id": f"chatcmpl-{next(_NUMBERS)}", "created": 1, "model": body["model"]}
+    made = [
+        {
+            "id": f"call_{next(_NUMBERS)}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for name, arguments in calls
+    ]
+    finish = "tool_calls" if calls else "stop"
+    if not body.get("stream"):
+        message = {"role": "assistant", "content": text or None, "refusal": None}
+        message |= {"tool_calls": made} if calls else {}
+        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+        head |= {"object": "chat.completion", "choices": [choice], "usage": _usage(*usage)}
+        return HttpReply(body=head)
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": piece} for piece in re.findall(r"\S+\s*|^\s+", text)]
+    deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(made)]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": finish})
+    chunks: list[dict[str, Any]] = [{"choices": [choice]} for choice in choices]
+    if (body.get("stream_options") or {}).get("include_usage"):
+        chunks.append({"choices": [], "usage": _usage(*usage)})
+    head |= {"object": "chat.completion.chunk"}
+    lines = [f"data: {json.dumps({**head, **chunk})}\n\n" for chunk in chunks]
+    return HttpReply(
+        body="".join([*lines, "data: [DONE]\n\n"]), headers={"Content-Type": "text/event-stream"}
+    )
 
 
 def _usage(asked: int, said: int) -> dict[str, int]:

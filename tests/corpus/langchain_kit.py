@@ -94,7 +94,7 @@ class Scripted(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *_args: Any, **kwargs: Any) -> ChatResult:
         message = self._reply(messages, kwargs)
-        message = message.model_copy(update={"usage_metadata": _usage(messages, message)})
+        message = message.model_copy(update={"usage_metadata": usage_of(messages, message)})
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _stream(
@@ -103,10 +103,10 @@ class Scripted(BaseChatModel):
         message = self._reply(messages, kwargs)
         for piece in pieces(text_of(message)):
             yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
-        yield _last_chunk(message, _usage(messages, message))
+        yield _last_chunk(message, usage_of(messages, message))
 
     def _reply(self, messages: list[BaseMessage], kwargs: Mapping[str, Any]) -> AIMessage:
-        message = _as_message(self.script(messages), kwargs)
+        message = as_message(self.script(messages), kwargs)
         message.response_metadata = {"model_name": self.model_name, "finish_reason": "stop"}
         return message
 
@@ -133,7 +133,7 @@ class ScriptedLLM(LLM):
 def model(*script: Any, **fields: Any) -> BaseChatModel:
     """Return a chat model."""
     made: Any = _factory(*script, **fields) if _factory else None
-    return made or Scripted(script=_script(script), **fields)
+    return made or Scripted(script=as_script(script), **fields)
 
 
 def use_models(factory: Callable[..., BaseChatModel] | None) -> None:
@@ -144,7 +144,7 @@ def use_models(factory: Callable[..., BaseChatModel] | None) -> None:
 
 def completion_model(*script: Any) -> ScriptedLLM:
     """Return a completion model with such a script."""
-    return ScriptedLLM(script=_script(script))
+    return ScriptedLLM(script=as_script(script))
 
 
 class Words(Embeddings):
@@ -189,7 +189,7 @@ def store(*texts: str | Document, **metadata: Any) -> InMemoryVectorStore:
     return made
 
 
-def _script(script: Sequence[Any]) -> Script:
+def as_script(script: Sequence[Any]) -> Script:
     if len(script) == 1 and callable(script[0]):
         return script[0]
     if len(script) == 1 and isinstance(script[0], Mapping):
@@ -223,7 +223,7 @@ def _by_cue(replies: Mapping[str, Reply]) -> Script:
     return reply
 
 
-def _as_message(reply: Reply, kwargs: Mapping[str, Any]) -> AIMessage:
+def as_message(reply: Reply, kwargs: Mapping[str, Any]) -> AIMessage:
     if isinstance(reply, Exception):
         raise reply
     if isinstance(reply, AIMessage):
@@ -236,7 +236,7 @@ def _as_message(reply: Reply, kwargs: Mapping[str, Any]) -> AIMessage:
     return AIMessage(content=json.dumps(fields, ensure_ascii=False))
 
 
-def _usage(messages: Sequence[BaseMessage], reply: AIMessage) -> UsageMetadata:
+def usage_of(messages: Sequence[BaseMessage], reply: AIMessage) -> UsageMetadata:
     asked = sum(len(text_of(message).split()) for message in messages)
     said = len(text_of(reply).split()) + 7 * len(reply.tool_calls)
     return UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)

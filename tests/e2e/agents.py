@@ -7,7 +7,7 @@ streamed or not, and the responses API.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from apps import company
 from e2e.checks import QUESTIONS, TRUTHS
 from e2e.watched import Watched
-from openai_server import HttpReply, LoopbackServer
+from openai_server import HttpReply, LoopbackServer, chat_reply
 
 SEARCH, FINAL = "search_docs", "final_answer"
 MODEL = "gpt-4o-mini"
@@ -138,45 +138,7 @@ def _answer(path: str, body: Mapping[str, Any], reply: Callable[[Mapping[str, An
     what = reply(body)
     if path.endswith("/responses"):
         return HttpReply(body=_response(body, what))
-    if body.get("stream"):
-        return HttpReply(body=_chunks(body, what), headers={"Content-Type": "text/event-stream"})
-    message = {"role": "assistant", "content": None, "refusal": None, **_spoken(what)}
-    return HttpReply(body=_chat(body, "chat.completion", message=message, finish=_finish(what)))
-
-
-def _spoken(what: Any) -> dict[str, Any]:
-    if isinstance(what, str):
-        return {"content": what}
-    name, arguments = what
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    return {"tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
-
-
-def _finish(what: Any) -> str:
-    return "stop" if isinstance(what, str) else "tool_calls"
-
-
-def _chat(body: Mapping[str, Any], kind: str, *, finish: str | None, **said: Any) -> dict[str, Any]:
-    choice = {"index": 0, "finish_reason": finish, "logprobs": None, **said}
-    head = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": body["model"]}
-    usage = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
-    return {**head, "choices": [choice], "usage": usage}
-
-
-def _chunks(body: Mapping[str, Any], what: Any) -> str:
-    spoken = _spoken(what)
-    calls = [{"index": 0, **call} for call in spoken.get("tool_calls", ())]
-    words: Sequence[str] = str(spoken.get("content", "")).split(" ")
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"tool_calls": calls}] if calls else [{"content": word} for word in _pieces(words)]
-    kind = "chat.completion.chunk"
-    chunks = [_chat(body, kind, delta=delta, finish=None) for delta in deltas]
-    chunks.append(_chat(body, kind, delta={}, finish=_finish(what)))
-    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-
-
-def _pieces(words: Sequence[str]) -> list[str]:
-    return [word if n == 0 else f" {word}" for n, word in enumerate(words)]
+    return chat_reply(body, what) if isinstance(what, str) else chat_reply(body, "", [what])
 
 
 def _response(body: Mapping[str, Any], what: Any) -> dict[str, Any]:
