@@ -9,7 +9,7 @@ from haystack.components.retrievers import InMemoryBM25Retriever
 from haystack.dataclasses import ChatMessage
 from haystack.tools import ComponentTool, PipelineTool, Tool, create_tool_from_function, tool
 
-from .haystack_kit import OPENLLMETRY, Models, served, store
+from .haystack_kit import OPENLLMETRY, Models, served, store, wired
 from .kit import Config, Truth, app, turn
 from .scripted import Call
 
@@ -31,7 +31,7 @@ def ask(agent: Agent, question: str) -> str:
     "Four weeks, and you can renew it twice.",
     not_on_spans=OPENLLMETRY,
 )
-def function_tool(config: Config) -> str:
+def function_tool(config: Config, question: str, answer: str) -> str:
     """Haystack, agents: a function with the tool decorator that searches."""
     retriever = InMemoryBM25Retriever(store(*LIBRARY), top_k=2)
 
@@ -42,17 +42,15 @@ def function_tool(config: Config) -> str:
         return "\n\n".join(document.content or "" for document in found)
 
     with served(
-        [
-            ("kept for four weeks", "Four weeks, and you can renew it twice."),
-            ("", Call("search_handbook", {"query": "books kept weeks renewed, reading room"})),
-        ]
+        ("kept for four weeks", answer),
+        ("", Call("search_handbook", {"query": "books kept weeks renewed, reading room"})),
     ) as models:
         agent = Agent(
             chat_generator=models.chat(),
             tools=[search_handbook],
             system_prompt="You help readers. Use the tools.",
         )
-        return ask(agent, "How long may I keep a book?")
+        return ask(agent, question)
 
 
 def _listed(documents: list[Document]) -> str:
@@ -65,7 +63,7 @@ def _listed(documents: list[Document]) -> str:
     "12 Euro im Jahr; er schließt um 22 Uhr.",
     not_on_spans=OPENLLMETRY,
 )
-def component_tool(config: Config) -> str:
+def component_tool(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 45: a retriever as ComponentTool, documents made a string."""
     handbook = ComponentTool(
         component=InMemoryBM25Retriever(store(*LIBRARY), top_k=2),
@@ -74,13 +72,11 @@ def component_tool(config: Config) -> str:
         outputs_to_string={"source": "documents", "handler": _listed},
     )
     with served(
-        [
-            ("12 euros", "12 Euro im Jahr; er schließt um 22 Uhr."),
-            ("", Call("handbook", {"query": "library card costs euros reading room closes"})),
-        ]
+        ("12 euros", answer),
+        ("", Call("handbook", {"query": "library card costs euros reading room closes"})),
     ) as models:
         agent = Agent(chat_generator=models.chat(), tools=[handbook])
-        return ask(agent, "Was kostet die library card, und wann closes the reading room?")
+        return ask(agent, question)
 
 
 def _retrieval_tool() -> PipelineTool:
@@ -88,10 +84,13 @@ def _retrieval_tool() -> PipelineTool:
         "Supporting documents:\n{%- for doc in documents %}\n"
         "Document [{{ loop.index }}] :\n{{ doc.content }}\n{% endfor -%}"
     )
-    pipeline = Pipeline()
-    pipeline.add_component("doc_retriever", InMemoryBM25Retriever(store(*LIBRARY), top_k=2))
-    pipeline.add_component("builder", PromptBuilder(template, required_variables="*"))
-    pipeline.connect("doc_retriever.documents", "builder.documents")
+    pipeline = wired(
+        {
+            "doc_retriever": InMemoryBM25Retriever(store(*LIBRARY), top_k=2),
+            "builder": PromptBuilder(template, required_variables="*"),
+        },
+        "doc_retriever.documents > builder.documents",
+    )
     return PipelineTool(
         pipeline=pipeline,
         name="retrieval_tool",
@@ -104,13 +103,11 @@ def _retrieval_tool() -> PipelineTool:
 @turn(
     "When does the reading room close on Sundays?", (LIBRARY[1], LIBRARY[0]), "At 18:00 on Sundays."
 )
-def pipeline_tool(config: Config) -> str:
+def pipeline_tool(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool."""
     with served(
-        [
-            ("Document [1]", "At 18:00 on Sundays."),
-            ("", Call("retrieval_tool", {"query": "reading room closes Sundays, books"})),
-        ]
+        ("Document [1]", answer),
+        ("", Call("retrieval_tool", {"query": "reading room closes Sundays, books"})),
     ) as models:
         agent = Agent(
             chat_generator=models.chat(),
@@ -119,7 +116,6 @@ def pipeline_tool(config: Config) -> str:
         )
         pipe = Pipeline()
         pipe.add_component("agent", agent)
-        question = "When does the reading room close on Sundays?"
         result = pipe.run({"agent": {"messages": [ChatMessage.from_user(question)]}})
         return result["agent"]["messages"][-1].text
 
@@ -137,13 +133,15 @@ RAG_TEMPLATE = (
 
 
 def _rag_tool(models: Models) -> Tool:
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*PEOPLE), top_k=1))
     messages = [ChatMessage.from_system(RAG_TEMPLATE)]
-    pipe.add_component("prompt_builder", ChatPromptBuilder(messages, required_variables="*"))
-    pipe.add_component("llm", models.chat())
-    pipe.connect("retriever", "prompt_builder.documents")
-    pipe.connect("prompt_builder.prompt", "llm.messages")
+    pipe = wired(
+        {
+            "retriever": InMemoryBM25Retriever(store(*PEOPLE), top_k=1),
+            "prompt_builder": ChatPromptBuilder(messages, required_variables="*"),
+            "llm": models.chat(),
+        },
+        "retriever > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+    )
 
     def rag_pipeline_func(query: str) -> dict[str, Any]:
         result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"question": query}})
@@ -180,28 +178,24 @@ def get_weather(city: Annotated[str, "the city"] = "Berlin") -> dict[str, Any]:
     optional=(Truth("Where does Mark live?", (PEOPLE[1],), "Mark lives in Berlin, it says."),),
     not_on_spans=OPENLLMETRY,
 )
-def rag_as_a_tool(config: Config) -> str:
+def rag_as_a_tool(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 40: a chat application with function calling, RAG as a tool."""
     with served(
-        [
-            ("based on the given context", "Mark lives in Berlin, it says."),
-            ("it says", "Yes: Mark lives in Berlin."),
-            ("", Call("rag_pipeline_tool", {"query": "Where does Mark live?"})),
-        ]
+        ("based on the given context", "Mark lives in Berlin, it says."),
+        ("it says", answer),
+        ("", Call("rag_pipeline_tool", {"query": "Where does Mark live?"})),
     ) as models:
         tools = [_rag_tool(models), create_tool_from_function(get_weather)]
         agent = Agent(chat_generator=models.chat(), tools=tools, system_prompt="Use the tools.")
-        return ask(agent, "Can you tell me where Mark lives?")
+        return ask(agent, question)
 
 
 @app()
 def weather_tool(config: Config) -> str:
     """Haystack tutorial 40: a weather function as a tool."""
     with served(
-        [
-            ("mostly sunny", "It is mostly sunny in Berlin, at 7 degrees."),
-            ("", Call("get_weather", {"city": "Berlin"})),
-        ]
+        ("mostly sunny", "It is mostly sunny in Berlin, at 7 degrees."),
+        ("", Call("get_weather", {"city": "Berlin"})),
     ) as models:
         agent = Agent(chat_generator=models.chat(), tools=[create_tool_from_function(get_weather)])
         return ask(agent, "What is the weather in Berlin?")
@@ -243,18 +237,13 @@ class SerperSearch:
     ),
     not_on_spans=OPENLLMETRY,
 )
-def multi_agent(config: Config) -> str:
+def multi_agent(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 45: a multi-agent system, an agent as the tool of another."""
     with served(
-        [
-            (
-                "You research & secular nursing",
-                "Nightingale opened a secular nursing school in 1860.",
-            ),
-            ("You research", Call("web_search", {"query": "Nightingale school"})),
-            ("school in 1860", "In 1860 Nightingale opened the first secular nursing school."),
-            ("", Call("research", {"messages": [_said("Nightingale's nursing school")]})),
-        ]
+        ("You research & secular nursing", "Nightingale opened a secular nursing school in 1860."),
+        ("You research", Call("web_search", {"query": "Nightingale school"})),
+        ("school in 1860", answer),
+        ("", Call("research", {"messages": [_said("Nightingale's nursing school")]})),
     ) as models:
         researcher = Agent(
             chat_generator=models.chat(),
@@ -268,7 +257,7 @@ def multi_agent(config: Config) -> str:
             outputs_to_string={"source": "last_message", "handler": lambda message: message.text},
         )
         writer = Agent(chat_generator=models.chat(), system_prompt="You write.", tools=[research])
-        return ask(writer, "Write one sentence on Nightingale's school.")
+        return ask(writer, question)
 
 
 def _said(text: str) -> dict[str, Any]:
@@ -281,7 +270,7 @@ def _said(text: str) -> dict[str, Any]:
     "Да, для школьников она бесплатна.",
     not_on_spans=OPENLLMETRY,
 )
-async def awaited_agent(config: Config) -> str:
+async def awaited_agent(config: Config, question: str, answer: str) -> str:
     """Haystack, agents: run_async with a function tool that returns a list."""
 
     def find_rules(words: list[str]) -> list[str]:
@@ -289,12 +278,8 @@ async def awaited_agent(config: Config) -> str:
         return [text for text in LIBRARY if any(word in text for word in words)]
 
     with served(
-        [
-            ("nothing for pupils", "Да, для школьников она бесплатна."),
-            ("", Call("find_rules", {"words": ["card"]})),
-        ]
+        ("nothing for pupils", answer), ("", Call("find_rules", {"words": ["card"]}))
     ) as models:
         agent = Agent(chat_generator=models.chat(), tools=[create_tool_from_function(find_rules)])
-        question = "Может ли школьник получить card, и сколько она costs?"
         result = await agent.run_async(messages=[ChatMessage.from_user(question)])
         return result["last_message"].text

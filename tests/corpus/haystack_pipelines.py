@@ -1,6 +1,6 @@
 """Pipelines that retrieve, fill a prompt and generate; pipelines and components that do not."""
 
-from haystack import Document, Pipeline
+from haystack import Document
 from haystack.components.builders import ChatPromptBuilder, PromptBuilder
 from haystack.components.preprocessors import DocumentSplitter
 from haystack.components.rankers import LostInTheMiddleRanker
@@ -9,7 +9,7 @@ from haystack.components.writers import DocumentWriter
 from haystack.dataclasses import ChatMessage
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
-from .haystack_kit import OPENLLMETRY, LocalGenerator, filled, served, store
+from .haystack_kit import OPENLLMETRY, LocalGenerator, filled, prompted, served, store, wired
 from .kit import NOWHERE, Config, app, turn
 
 CAR = (
@@ -60,23 +60,20 @@ Answer:
     "It was a 33 metres high statue of the sun god Helios.",
     not_on_spans=OPENLLMETRY,
 )
-def first_pipeline(config: Config) -> str:
+def first_pipeline(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation."""
-    with served([("", "It was a 33 metres high statue of the sun god Helios.")]) as models:
-        basic_rag_pipeline = Pipeline()
-        basic_rag_pipeline.add_component("text_embedder", models.text_embedder())
-        basic_rag_pipeline.add_component(
-            "retriever", InMemoryEmbeddingRetriever(store(*WONDERS), top_k=2)
-        )
+    with served(("", answer)) as models:
         template = [ChatMessage.from_user(TEMPLATE)]
-        basic_rag_pipeline.add_component(
-            "prompt_builder", ChatPromptBuilder(template=template, required_variables="*")
+        basic_rag_pipeline = wired(
+            {
+                "text_embedder": models.text_embedder(),
+                "retriever": InMemoryEmbeddingRetriever(store(*WONDERS), top_k=2),
+                "prompt_builder": ChatPromptBuilder(template=template, required_variables="*"),
+                "llm": models.chat(),
+            },
+            "text_embedder.embedding > retriever.query_embedding, retriever > prompt_builder",
+            "prompt_builder.prompt > llm.messages",
         )
-        basic_rag_pipeline.add_component("llm", models.chat())
-        basic_rag_pipeline.connect("text_embedder.embedding", "retriever.query_embedding")
-        basic_rag_pipeline.connect("retriever", "prompt_builder")
-        basic_rag_pipeline.connect("prompt_builder.prompt", "llm.messages")
-        question = "What does Rhodes Statue look like?"
         response = basic_rag_pipeline.run(
             {"text_embedder": {"text": question}, "prompt_builder": {"question": question}}
         )
@@ -105,19 +102,21 @@ def _publications() -> InMemoryDocumentStore:
 
 
 @turn("What was published in 1950?", (), "I found nothing about that.", not_on_spans=OPENLLMETRY)
-def nothing_found(config: Config) -> str:
+def nothing_found(config: Config, question: str, answer: str) -> str:
     """Haystack, a filter that nothing fits: the prompt has no documents."""
     prompt = (
         "{% if documents %}{% for doc in documents %}{{ doc.content }}{% endfor %}"
         "{% else %}No relevant documents found.{% endif %}\n{{ query }}"
     )
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(_publications()))
-    pipe.add_component("prompt_builder", PromptBuilder(prompt))
-    pipe.add_component("llm", LocalGenerator([("No relevant", "I found nothing about that.")]))
-    pipe.connect("retriever.documents", "prompt_builder.documents")
-    pipe.connect("prompt_builder", "llm")
-    query = "What was published in 1950?"
+    pipe = wired(
+        {
+            "retriever": InMemoryBM25Retriever(_publications()),
+            "prompt_builder": PromptBuilder(prompt),
+            "llm": LocalGenerator(("No relevant", answer)),
+        },
+        "retriever.documents > prompt_builder.documents, prompt_builder > llm",
+    )
+    query = question
     old = {"field": "meta.year", "operator": "==", "value": 1950}
     result = pipe.run(
         {"retriever": {"query": query, "filters": old}, "prompt_builder": {"query": query}}
@@ -126,12 +125,11 @@ def nothing_found(config: Config) -> str:
 
 
 @turn("Where does Marta live?", (PEOPLE[3],), "Marta lives in Madrid.", not_on_spans=NOWHERE)
-def without_a_pipeline(config: Config) -> str:
+def without_a_pipeline(config: Config, question: str, answer: str) -> str:
     """Haystack, components run one by one, without a pipeline."""
-    question = "Where does Marta live?"
-    with served([("", "Marta lives in Madrid.")]) as models:
+    with served(("", answer)) as models:
         found = InMemoryBM25Retriever(store(*PEOPLE), top_k=1).run(query=question)
-        builder = ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*")
+        builder = prompted(TEMPLATE)
         prompt = builder.run(documents=found["documents"], question=question)["prompt"]
         return models.chat().run(prompt)["replies"][0].text
 
@@ -139,20 +137,23 @@ def without_a_pipeline(config: Config) -> str:
 @app()
 def retrieves_only(config: Config) -> int:
     """Haystack tutorial 33: a hybrid retrieval pipeline, nothing generated."""
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*CAR)))
-    pipe.add_component("ranker", LostInTheMiddleRanker())
-    pipe.connect("retriever.documents", "ranker.documents")
+    pipe = wired(
+        {"retriever": InMemoryBM25Retriever(store(*CAR)), "ranker": LostInTheMiddleRanker()},
+        "retriever.documents > ranker.documents",
+    )
     return len(pipe.run({"retriever": {"query": "spare wheel"}})["ranker"]["documents"])
 
 
 @app()
 def indexes_only(config: Config) -> int:
     """Haystack, indexing pipeline: split, then write."""
-    pipe = Pipeline()
-    pipe.add_component("split", DocumentSplitter(split_by="word", split_length=10))
-    pipe.add_component("write", DocumentWriter(InMemoryDocumentStore()))
-    pipe.connect("split", "write")
+    pipe = wired(
+        {
+            "split": DocumentSplitter(split_by="word", split_length=10),
+            "write": DocumentWriter(InMemoryDocumentStore()),
+        },
+        "split > write",
+    )
     found = pipe.run({"split": {"documents": [Document(content=DUNE)]}})
     return found["write"]["documents_written"]
 
@@ -161,9 +162,12 @@ def indexes_only(config: Config) -> int:
 def summarises_given_documents(config: Config) -> str:
     """Haystack, summarising documents that the user hands in."""
     prompt = "Summarise:\n{% for d in documents %}{{ d.content }}\n{% endfor %}"
-    pipe = Pipeline()
-    pipe.add_component("prompt_builder", PromptBuilder(prompt))
-    pipe.add_component("llm", LocalGenerator([("", "Four people and their cities.")]))
-    pipe.connect("prompt_builder", "llm")
+    pipe = wired(
+        {
+            "prompt_builder": PromptBuilder(prompt),
+            "llm": LocalGenerator(("", "Four people and their cities.")),
+        },
+        "prompt_builder > llm",
+    )
     documents = [Document(content=text) for text in PEOPLE]
     return pipe.run({"prompt_builder": {"documents": documents}})["llm"]["replies"][0]

@@ -10,7 +10,7 @@ from haystack.components.query import QueryExpander
 from haystack.components.retrievers import InMemoryBM25Retriever, InMemoryEmbeddingRetriever
 from haystack.dataclasses import ChatMessage
 
-from .haystack_kit import OPENLLMETRY, served, store
+from .haystack_kit import OPENLLMETRY, prompted, served, store, wired
 from .kit import Config, Truth, app, embed, turn
 
 CLIMATE = (
@@ -43,28 +43,27 @@ class MultiQueryInMemoryBM25Retriever:
     "Solar panels, wind farms and hydropower.",
     not_on_spans=OPENLLMETRY,
 )
-def query_expansion(config: Config) -> str:
+def query_expansion(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, query expansion: documents put into the prompt as they are."""
     prompt = (
         "You answer a query using the textual content from the documents.\n###\n"
         'Original Query: "{{query}}"\nRetrieved Documents: {{documents}}\nSummary Answer:\n'
     )
     expanded = json.dumps({"queries": ["wind farms on land", "hydropower lakes"]})
-    with served(
-        [("expand a given query", expanded), ("", "Solar panels, wind farms and hydropower.")]
-    ) as models:
-        pipe = Pipeline()
-        pipe.add_component("expander", QueryExpander(chat_generator=models.chat(), n_expansions=2))
+    with served(("expand a given query", expanded), ("", answer)) as models:
         retriever = InMemoryBM25Retriever(store(*CLIMATE))
-        pipe.add_component("keyword_retriever", MultiQueryInMemoryBM25Retriever(retriever))
-        pipe.add_component(
-            "chat_prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)])
+        pipe = wired(
+            {
+                "expander": QueryExpander(chat_generator=models.chat(), n_expansions=2),
+                "keyword_retriever": MultiQueryInMemoryBM25Retriever(retriever),
+                "chat_prompt_builder": prompted(prompt),
+                "llm": models.chat(),
+            },
+            "expander.queries > keyword_retriever.queries",
+            "keyword_retriever.documents > chat_prompt_builder.documents",
+            "chat_prompt_builder.prompt > llm.messages",
         )
-        pipe.add_component("llm", models.chat())
-        pipe.connect("expander.queries", "keyword_retriever.queries")
-        pipe.connect("keyword_retriever.documents", "chat_prompt_builder.documents")
-        pipe.connect("chat_prompt_builder.prompt", "llm.messages")
-        result = pipe.run({"query": "green energy sources"}, include_outputs_from={"expander"})
+        result = pipe.run({"query": question}, include_outputs_from={"expander"})
         return result["llm"]["replies"][0].text
 
 
@@ -73,11 +72,11 @@ class HypotheticalDocumentEmbedder:
     """Embeds a made-up answer."""
 
     def __init__(self, generator: Any) -> None:
-        self.pipeline = Pipeline()
         template = "Given a question, generate a paragraph that answers it.\nQuestion: {{question}}"
-        self.pipeline.add_component("builder", ChatPromptBuilder([ChatMessage.from_user(template)]))
-        self.pipeline.add_component("generator", generator)
-        self.pipeline.connect("builder.prompt", "generator.messages")
+        self.pipeline = wired(
+            {"builder": prompted(template), "generator": generator},
+            "builder.prompt > generator.messages",
+        )
 
     @component.output_types(hypothetical_embedding=list[float])
     def run(self, query: str) -> dict[str, Any]:
@@ -98,22 +97,23 @@ FEVER = (
     "Se reposer, boire, et prendre du paracétamol.",
     not_on_spans=OPENLLMETRY,
 )
-def hyde(config: Config) -> str:
+def hyde(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, using hypothetical document embeddings (HyDE)."""
     made_up = "Paracetamol lowers the temperature of adults above 38.5 degrees."
-    with served(
-        [("generate a paragraph", made_up), ("", "Se reposer, boire, et prendre du paracétamol.")]
-    ) as models:
-        pipe = Pipeline()
-        pipe.add_component("hyde", HypotheticalDocumentEmbedder(models.chat()))
-        pipe.add_component("retriever", InMemoryEmbeddingRetriever(store(*FEVER), top_k=2))
+    with served(("generate a paragraph", made_up), ("", answer)) as models:
         prompt = "Réponds en français.\n{% for d in documents %}« {{ d.content }} »\n{% endfor %}\n{{ q }}"
-        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
-        pipe.add_component("llm", models.chat())
-        pipe.connect("hyde.hypothetical_embedding", "retriever.query_embedding")
-        pipe.connect("retriever.documents", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "llm.messages")
-        query = "Que faire en cas de fièvre ?"
+        pipe = wired(
+            {
+                "hyde": HypotheticalDocumentEmbedder(models.chat()),
+                "retriever": InMemoryEmbeddingRetriever(store(*FEVER), top_k=2),
+                "prompt_builder": prompted(prompt),
+                "llm": models.chat(),
+            },
+            "hyde.hypothetical_embedding > retriever.query_embedding",
+            "retriever.documents > prompt_builder.documents",
+            "prompt_builder.prompt > llm.messages",
+        )
+        query = question
         result = pipe.run({"hyde": {"query": query}, "prompt_builder": {"q": query}})
         return result["llm"]["replies"][0].text
 
@@ -137,22 +137,21 @@ def _conversation(models: Any) -> Pipeline:
             "{% for d in documents %}{{ d.content }}\n{% endfor %}\nQuestion: {{query}}\nAnswer:"
         ),
     ]
-    pipe = Pipeline()
-    pipe.add_component(
-        "rephrase_prompt",
-        ChatPromptBuilder([ChatMessage.from_user(rephrase)], required_variables=["query"]),
+    return wired(
+        {
+            "rephrase_prompt": ChatPromptBuilder(
+                [ChatMessage.from_user(rephrase)], required_variables=["query"]
+            ),
+            "rephrase_llm": models.chat(),
+            "to_query": OutputAdapter(template="{{ replies[0].text }}", output_type=str),
+            "retriever": InMemoryBM25Retriever(store(*TOWER), top_k=1),
+            "prompt_builder": ChatPromptBuilder(final, required_variables=["query"]),
+            "llm": models.chat(),
+        },
+        "rephrase_prompt.prompt > rephrase_llm.messages",
+        "rephrase_llm.replies > to_query.replies, to_query.output > retriever.query",
+        "retriever.documents > prompt_builder.documents, prompt_builder.prompt > llm.messages",
     )
-    pipe.add_component("rephrase_llm", models.chat())
-    pipe.add_component("to_query", OutputAdapter(template="{{ replies[0].text }}", output_type=str))
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*TOWER), top_k=1))
-    pipe.add_component("prompt_builder", ChatPromptBuilder(final, required_variables=["query"]))
-    pipe.add_component("llm", models.chat())
-    pipe.connect("rephrase_prompt.prompt", "rephrase_llm.messages")
-    pipe.connect("rephrase_llm.replies", "to_query.replies")
-    pipe.connect("to_query.output", "retriever.query")
-    pipe.connect("retriever.documents", "prompt_builder.documents")
-    pipe.connect("prompt_builder.prompt", "llm.messages")
-    return pipe
 
 
 @app(
@@ -165,12 +164,10 @@ def conversation(config: Config) -> list[str]:
     said: list[str] = []
     memories: list[ChatMessage] = []
     with served(
-        [
-            ("Rewritten Query: & what destroyed", "What destroyed the Pharos tower, earthquakes?"),
-            ("Rewritten Query:", "How high was the Pharos tower in metres?"),
-            ("what destroyed", "Earthquakes destroyed it."),
-            ("", "It was over 100 metres high."),
-        ]
+        ("Rewritten Query: & what destroyed", "What destroyed the Pharos tower, earthquakes?"),
+        ("Rewritten Query:", "How high was the Pharos tower in metres?"),
+        ("what destroyed", "Earthquakes destroyed it."),
+        ("", "It was over 100 metres high."),
     ) as models:
         pipe = _conversation(models)
         for query in ("How high was the Pharos tower?", "And what destroyed it?"):

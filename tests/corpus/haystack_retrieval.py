@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from haystack import Document, Pipeline, component, super_component
+from haystack import Document, component, super_component
 from haystack.components.builders import ChatPromptBuilder
 from haystack.components.joiners import DocumentJoiner
 from haystack.components.preprocessors import DocumentSplitter, HierarchicalDocumentSplitter
@@ -24,8 +24,10 @@ from .haystack_kit import (
     LocalChatGenerator,
     LocalTextEmbedder,
     filled,
+    prompted,
     served,
     store,
+    wired,
 )
 from .kit import Config, Truth, app, turn
 
@@ -97,7 +99,7 @@ WATCHED = Truth(
 @app(APNEA, WATCHED, not_on_spans=OPENLLMETRY)
 async def two_hybrids_at_once(config: Config) -> list[str]:
     """Haystack cookbook, async pipeline: concurrent executions gathered."""
-    llm = LocalChatGenerator([("user: How is", "With caffeine citrate."), ("", "For five days.")])
+    llm = LocalChatGenerator(("user: How is", "With caffeine citrate."), ("", "For five days."))
     pipeline = _hybrid(llm)
     asked = (
         "How is apnea treated in preterm infants?",
@@ -112,34 +114,31 @@ class HybridRetriever:
     """Both retrievers in one component."""
 
     def __init__(self, document_store: InMemoryDocumentStore) -> None:
-        self.pipeline = Pipeline()
-        self.pipeline.add_component("text_embedder", LocalTextEmbedder())
-        self.pipeline.add_component(
-            "embedding_retriever", InMemoryEmbeddingRetriever(document_store, top_k=1)
+        self.pipeline = wired(
+            {
+                "text_embedder": LocalTextEmbedder(),
+                "embedding_retriever": InMemoryEmbeddingRetriever(document_store, top_k=1),
+                "bm25_retriever": InMemoryBM25Retriever(document_store, top_k=2),
+                "document_joiner": DocumentJoiner(),
+            },
+            "text_embedder > embedding_retriever, bm25_retriever > document_joiner",
+            "embedding_retriever > document_joiner",
         )
-        self.pipeline.add_component(
-            "bm25_retriever", InMemoryBM25Retriever(document_store, top_k=2)
-        )
-        self.pipeline.add_component("document_joiner", DocumentJoiner())
-        self.pipeline.connect("text_embedder", "embedding_retriever")
-        self.pipeline.connect("bm25_retriever", "document_joiner")
-        self.pipeline.connect("embedding_retriever", "document_joiner")
         self.input_mapping = {"query": ["text_embedder.text", "bm25_retriever.query"]}
 
 
 @turn("What steadies the heart rate of infants?", (MEDICINE[3], MEDICINE[0]), "Kangaroo care does.")
-def super_component_retriever(config: Config) -> str:
+def super_component_retriever(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 44: creating custom SuperComponents, a hybrid retriever in RAG."""
-    with served([("", "Kangaroo care does.")]) as models:
-        pipe = Pipeline()
-        pipe.add_component("hybrid", HybridRetriever(store(*MEDICINE)))
-        pipe.add_component(
-            "builder", ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*")
+    with served(("", answer)) as models:
+        pipe = wired(
+            {
+                "hybrid": HybridRetriever(store(*MEDICINE)),
+                "builder": prompted(TEMPLATE),
+                "llm": models.chat(),
+            },
+            "hybrid.documents > builder.documents, builder.prompt > llm.messages",
         )
-        pipe.add_component("llm", models.chat())
-        pipe.connect("hybrid.documents", "builder.documents")
-        pipe.connect("builder.prompt", "llm.messages")
-        question = "What steadies the heart rate of infants?"
         result = pipe.run({"hybrid": {"query": question}, "builder": {"question": question}})
         return result["llm"]["replies"][0].text
 
@@ -157,24 +156,20 @@ CAR = (
     "2.3 bar in front and 2.5 bar at the rear.",
     not_on_spans=OPENLLMETRY,
 )
-def llm_ranker(config: Config) -> str:
+def llm_ranker(config: Config, question: str, answer: str) -> str:
     """Haystack, LLMRanker: a chat generator ranks what BM25 has found."""
     chosen = json.dumps({"documents": [{"index": 1}]})
-    with served(
-        [("You are ranking", chosen), ("", "2.3 bar in front and 2.5 bar at the rear.")]
-    ) as models:
-        pipe = Pipeline()
-        pipe.add_component("retriever", InMemoryBM25Retriever(store(*CAR), top_k=3))
-        pipe.add_component("ranker", LLMRanker(chat_generator=models.chat(), top_k=2))
-        pipe.add_component(
-            "prompt_builder",
-            ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*"),
+    with served(("You are ranking", chosen), ("", answer)) as models:
+        pipe = wired(
+            {
+                "retriever": InMemoryBM25Retriever(store(*CAR), top_k=3),
+                "ranker": LLMRanker(chat_generator=models.chat(), top_k=2),
+                "prompt_builder": prompted(TEMPLATE),
+                "llm": models.chat(),
+            },
+            "retriever.documents > ranker.documents",
+            "ranker.documents > prompt_builder.documents, prompt_builder.prompt > llm.messages",
         )
-        pipe.add_component("llm", models.chat())
-        pipe.connect("retriever.documents", "ranker.documents")
-        pipe.connect("ranker.documents", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "llm.messages")
-        question = "What pressure do the tyres need?"
         asked = {name: {"query": question} for name in ("retriever", "ranker")}
         result = pipe.run({**asked, "prompt_builder": {"question": question}})
         return result["llm"]["replies"][0].text
@@ -197,23 +192,26 @@ DUNE = (
     "The cavern of Paul's dream.",
     not_on_spans=OPENLLMETRY,
 )
-def sentence_window(config: Config) -> str:
+def sentence_window(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 42: sentence window retriever, its windows in the prompt."""
     splitter = DocumentSplitter(split_length=1, split_overlap=0, split_by="period")
     documents = filled(*splitter.run([Document(content=DUNE)])["documents"])
     prompt = (
         "Text:\n{% for window in windows %}{{ window }}\n---\n{% endfor %}\nQuestion: {{ query }}"
     )
-    with served([("", "The cavern of Paul's dream.")]) as models:
-        pipe = Pipeline()
-        pipe.add_component("bm25_retriever", InMemoryBM25Retriever(documents, top_k=1))
-        pipe.add_component("window_retriever", SentenceWindowRetriever(documents, window_size=1))
-        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
-        pipe.add_component("llm", models.chat())
-        pipe.connect("bm25_retriever.documents", "window_retriever.retrieved_documents")
-        pipe.connect("window_retriever.context_windows", "prompt_builder.windows")
-        pipe.connect("prompt_builder.prompt", "llm.messages")
-        query = "What was like a cathedral?"
+    with served(("", answer)) as models:
+        pipe = wired(
+            {
+                "bm25_retriever": InMemoryBM25Retriever(documents, top_k=1),
+                "window_retriever": SentenceWindowRetriever(documents, window_size=1),
+                "prompt_builder": prompted(prompt),
+                "llm": models.chat(),
+            },
+            "bm25_retriever.documents > window_retriever.retrieved_documents",
+            "window_retriever.context_windows > prompt_builder.windows",
+            "prompt_builder.prompt > llm.messages",
+        )
+        query = question
         result = pipe.run({"bm25_retriever": {"query": query}, "prompt_builder": {"query": query}})
         return result["llm"]["replies"][0].text
 
@@ -230,28 +228,24 @@ ARTICLE = (
     "Mails and websites that look like a bank's and ask for passwords.",
     not_on_spans=OPENLLMETRY,
 )
-def auto_merging(config: Config) -> str:
+def auto_merging(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, auto-merging retriever in a RAG pipeline."""
     splitter = HierarchicalDocumentSplitter(block_sizes={60, 8}, split_overlap=0, split_by="word")
     pieces = splitter.run([Document(content=ARTICLE)])["documents"]
     leaves = filled(*(d for d in pieces if d.meta["__level"] == 1))
     parents = InMemoryDocumentStore()
     parents.write_documents([d for d in pieces if d.meta["__level"] == 0])
-    with served(
-        [("", "Mails and websites that look like a bank's and ask for passwords.")]
-    ) as models:
-        pipe = Pipeline()
-        pipe.add_component("bm25", InMemoryBM25Retriever(leaves, top_k=3))
-        pipe.add_component("merge", AutoMergingRetriever(parents, threshold=0.5))
-        pipe.add_component(
-            "prompt_builder",
-            ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*"),
+    with served(("", answer)) as models:
+        pipe = wired(
+            {
+                "bm25": InMemoryBM25Retriever(leaves, top_k=3),
+                "merge": AutoMergingRetriever(parents, threshold=0.5),
+                "prompt_builder": prompted(TEMPLATE),
+                "llm": models.chat(),
+            },
+            "bm25.documents > merge.documents, merge.documents > prompt_builder.documents",
+            "prompt_builder.prompt > llm.messages",
         )
-        pipe.add_component("llm", models.chat())
-        pipe.connect("bm25.documents", "merge.documents")
-        pipe.connect("merge.documents", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "llm.messages")
-        question = "What are phishing attacks with spoof websites and mails?"
         result = pipe.run({"bm25": {"query": question}, "prompt_builder": {"question": question}})
         return result["llm"]["replies"][0].text
 
@@ -271,21 +265,20 @@ class WordLimit:
     "Press the button; the jack is in the boot.",
     not_on_spans=OPENLLMETRY,
 )
-def custom_component_streamed(config: Config) -> str:
+def custom_component_streamed(config: Config, question: str, answer: str) -> str:
     """Haystack, custom components; streaming_callback given at run time."""
     chunks: list[str] = []
-    with served([("", "Press the button; the jack is in the boot.")]) as models:
-        pipe = Pipeline()
-        pipe.add_component("find", InMemoryBM25Retriever(store(*CAR), top_k=3))
-        pipe.add_component("limit", WordLimit())
-        pipe.add_component(
-            "ask", ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*")
+    with served(("", answer)) as models:
+        pipe = wired(
+            {
+                "find": InMemoryBM25Retriever(store(*CAR), top_k=3),
+                "limit": WordLimit(),
+                "ask": prompted(TEMPLATE),
+                "say": models.chat(),
+            },
+            "find.documents > limit.documents, limit.documents > ask.documents",
+            "ask.prompt > say.messages",
         )
-        pipe.add_component("say", models.chat())
-        pipe.connect("find.documents", "limit.documents")
-        pipe.connect("limit.documents", "ask.documents")
-        pipe.connect("ask.prompt", "say.messages")
-        question = "How do I open the flap, and where is the jack?"
         pipe.run(
             {
                 "find": {"query": question},

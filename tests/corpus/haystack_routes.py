@@ -12,7 +12,7 @@ from haystack.components.routers import ConditionalRouter
 from haystack.components.validators import JsonSchemaValidator
 from haystack.dataclasses import ChatMessage, GeneratedAnswer
 
-from .haystack_kit import OPENLLMETRY, served, store
+from .haystack_kit import OPENLLMETRY, prompted, served, store, wired
 from .kit import Config, turn
 
 MUNICH = (
@@ -93,10 +93,10 @@ def _fallback_inputs(query: str) -> dict[str, Any]:
     "Munich is the capital of Bavaria.",
     not_on_spans=OPENLLMETRY,
 )
-def fallback_not_needed(config: Config) -> str:
+def fallback_not_needed(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 36: fallbacks with conditional routing, answered from the store."""
-    with served([("", "Munich is the capital of Bavaria.")]) as models:
-        result = _fallback(models).run(_fallback_inputs("What is Munich the capital of?"))
+    with served(("", answer)) as models:
+        result = _fallback(models).run(_fallback_inputs(question))
         return result["router"]["answer"]
 
 
@@ -106,15 +106,10 @@ def fallback_not_needed(config: Config) -> str:
     "According to a web search, about 1.6 million.",
     not_on_spans=OPENLLMETRY,
 )
-def fallback_to_the_web(config: Config) -> str:
+def fallback_to_the_web(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 36: fallbacks with conditional routing, answered from the web."""
-    with served(
-        [
-            ("Answer from websearch", "According to a web search, about 1.6 million."),
-            ("", "no_answer"),
-        ]
-    ) as models:
-        result = _fallback(models).run(_fallback_inputs("How many people live in Munich?"))
+    with served(("Answer from websearch", answer), ("", "no_answer")) as models:
+        result = _fallback(models).run(_fallback_inputs(question))
         return result["llm_for_websearch"]["replies"][0].text
 
 
@@ -124,50 +119,50 @@ def fallback_to_the_web(config: Config) -> str:
     '{"city": "Munich"}',
     not_on_spans=OPENLLMETRY,
 )
-def validated_in_a_loop(config: Config) -> str:
+def validated_in_a_loop(config: Config, question: str, answer: str) -> str:
     """Haystack, JsonSchemaValidator in a loop: the error goes back to the generator."""
     template = "{% for d in documents %}{{ d.content }}\n{% endfor %}As JSON: {{ query }}"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    with served([("not a valid JSON", '{"city": "Munich"}'), ("", "Munich, of course.")]) as models:
-        pipe = Pipeline(max_runs_per_component=3)
-        pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
-        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(template)]))
-        pipe.add_component("joiner", BranchJoiner(list[ChatMessage]))
-        pipe.add_component("llm", models.chat())
-        pipe.add_component("schema_validator", JsonSchemaValidator(json_schema=schema))
-        pipe.connect("retriever.documents", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "joiner")
-        pipe.connect("joiner", "llm.messages")
-        pipe.connect("llm.replies", "schema_validator.messages")
-        pipe.connect("schema_validator.validation_error", "joiner")
-        query = "Which city has the largest beer festival?"
+    with served(("not a valid JSON", answer), ("", "Munich, of course.")) as models:
+        pipe = wired(
+            {
+                "retriever": InMemoryBM25Retriever(store(*MUNICH), top_k=1),
+                "prompt_builder": prompted(template),
+                "joiner": BranchJoiner(list[ChatMessage]),
+                "llm": models.chat(),
+                "schema_validator": JsonSchemaValidator(json_schema=schema),
+            },
+            "retriever.documents > prompt_builder.documents, prompt_builder.prompt > joiner",
+            "joiner > llm.messages, llm.replies > schema_validator.messages",
+            "schema_validator.validation_error > joiner",
+            max_runs_per_component=3,
+        )
+        query = question
         result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"query": query}})
         return result["schema_validator"]["validated"][0].text
 
 
 @turn("Which river is Munich on the banks of?", (MUNICH[0],), "It is on the Isar.")
-def evaluated_in_the_pipeline(config: Config) -> str:
+def evaluated_in_the_pipeline(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 35: evaluating RAG, a faithfulness evaluator in the pipeline."""
-    verdict = json.dumps({"statements": ["It is on the Isar."], "statement_scores": [1]})
-    with served([("Instructions:", verdict), ("", "It is on the Isar.")]) as models:
-        pipe = Pipeline()
-        pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
+    verdict = json.dumps({"statements": [answer], "statement_scores": [1]})
+    with served(("Instructions:", verdict), ("", answer)) as models:
         prompt = "{% for d in documents %}{{ d.content }}\n{% endfor %}\nQ: {{ question }}"
-        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
-        pipe.add_component("llm", models.chat())
-        pipe.add_component("answer_builder", AnswerBuilder())
-        pipe.add_component("collect", EvaluationInputs())
-        pipe.add_component(
-            "evaluate", FaithfulnessEvaluator(chat_generator=models.chat(), progress_bar=False)
+        pipe = wired(
+            {
+                "retriever": InMemoryBM25Retriever(store(*MUNICH), top_k=1),
+                "prompt_builder": prompted(prompt),
+                "llm": models.chat(),
+                "answer_builder": AnswerBuilder(),
+                "collect": EvaluationInputs(),
+                "evaluate": FaithfulnessEvaluator(chat_generator=models.chat(), progress_bar=False),
+            },
+            "retriever > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+            "llm.replies > answer_builder.replies, retriever > answer_builder.documents",
+            "answer_builder.answers > collect.answers",
         )
-        pipe.connect("retriever", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "llm.messages")
-        pipe.connect("llm.replies", "answer_builder.replies")
-        pipe.connect("retriever", "answer_builder.documents")
-        pipe.connect("answer_builder.answers", "collect.answers")
         for name in ("questions", "contexts", "predicted_answers"):
             pipe.connect(f"collect.{name}", f"evaluate.{name}")
-        question = "Which river is Munich on the banks of?"
         result = pipe.run(
             {
                 "retriever": {"query": question},

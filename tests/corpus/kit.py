@@ -13,7 +13,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial, update_wrapper
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from pathlib import Path
 from platform import python_version
 from typing import Any, TypeAlias
@@ -128,8 +130,18 @@ def turn(
     also: tuple[Mapping[str, Any], ...] = (),
     **options: Any,
 ) -> Callable[[Run], Run]:
-    """Register the function below as an application of one turn."""
-    return app(Truth(question, contexts, answer, also), **options)
+    """Register the function below as an application of one turn.
+
+    It is called with the question, or with the answer for its model, if it has such parameters.
+    """
+    texts = {"question": question, "answer": answer}
+
+    def register(run: Run) -> Run:
+        given = {name: texts[name] for name in texts if name in signature(run).parameters}
+        with_texts = update_wrapper(partial(run, **given), run)
+        return app(Truth(question, contexts, answer, also), **options)(with_texts)
+
+    return register
 
 
 def all_apps(*frameworks: str) -> tuple[App, ...]:

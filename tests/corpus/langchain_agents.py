@@ -10,7 +10,7 @@ from langchain_core.tools import StructuredTool, create_retriever_tool, tool
 from pydantic import BaseModel
 
 from .kit import V1, Config, app, turn
-from .langchain_kit import call, calls, model, store
+from .langchain_kit import call, calls, create_agent, model, store
 
 KAYAK = "Kayaks: 14 euros an hour, deposit 50 euros, children only with an adult."
 SUP = "Stand-up boards: 10 euros an hour, no deposit."
@@ -18,10 +18,8 @@ CANOE = "Canoes: 45 euros a day for three people, life vests included."
 
 
 @turn("What's a kayak and what's a board?", (SUP, KAYAK), "14 and 10 euros an hour.", needs=V1)
-def search_tool_returning_json(config: Config) -> None:
+def search_tool_returning_json(config: Config, question: str, answer: str) -> None:
     """create_agent with a search tool that returns a JSON text."""
-    from langchain.agents import create_agent
-
     boats = store(
         *[
             Document(t, metadata={"title": t.partition(":")[0], "page": i})
@@ -43,17 +41,15 @@ def search_tool_returning_json(config: Config) -> None:
             }
         )
 
-    llm = model(call("search_price_list", query="kayaks boards"), "14 and 10 euros an hour.")
+    llm = model(call("search_price_list", query="kayaks boards"), answer)
     create_agent(llm, [search_price_list]).invoke(
-        {"messages": [{"role": "user", "content": "What's a kayak and what's a board?"}]}, config
+        {"messages": [{"role": "user", "content": question}]}, config
     )
 
 
 @turn("How much is a board?", (SUP, KAYAK), "10 euros an hour, without a deposit.", needs=V1)
-def search_tool_returning_documents(config: Config) -> None:
+def search_tool_returning_documents(config: Config, question: str, answer: str) -> None:
     """create_agent with a search tool that returns documents as they are."""
-    from langchain.agents import create_agent
-
     db = store(KAYAK, SUP, CANOE)
 
     def search(query: str) -> list[Document]:
@@ -61,8 +57,8 @@ def search_tool_returning_documents(config: Config) -> None:
         return db.similarity_search(query, k=2)
 
     find = StructuredTool.from_function(search)
-    llm = model(call("search", query="boards deposit"), "10 euros an hour, without a deposit.")
-    create_agent(llm, [find]).invoke({"messages": [("user", "How much is a board?")]}, config)
+    llm = model(call("search", query="boards deposit"), answer)
+    create_agent(llm, [find]).invoke({"messages": [("user", question)]}, config)
 
 
 @tool
@@ -82,8 +78,6 @@ def calculator(expression: str) -> str:
 @app(needs=V1)
 def calculator_only(config: Config) -> None:
     """create_agent with a calculator only."""
-    from langchain.agents import create_agent
-
     llm = model(call("calculator", expression="17 * 23"), "It is 391.")
     create_agent(llm, [calculator]).invoke({"messages": [("user", "17 times 23?")]}, config)
 
@@ -98,9 +92,8 @@ STOCK_NOTE = "Reorder note: when fewer than 20 cartons of paper are left, order 
     also=({"contexts": ("[{'item': 'paper', 'cartons': 12}]", STOCK_NOTE)},),
     needs=V1,
 )
-def sql_and_retriever_in_parallel(config: Config) -> None:
+def sql_and_retriever_in_parallel(config: Config, question: str, answer: str) -> None:
     """create_agent with an SQL tool and a retriever tool called in parallel."""
-    from langchain.agents import create_agent
 
     @tool
     def run_sql(statement: str) -> str:
@@ -116,13 +109,11 @@ def sql_and_retriever_in_parallel(config: Config) -> None:
             ("search_notes", {"query": "reorder paper cartons"}),
             text="I'll look at the stock and at the notes.",
         ),
-        "Yes: 12 cartons are left, so order 60 from Hellmann.",
+        answer,
     )
     agent = create_agent(llm, tools=[run_sql, notes])
     for _ in agent.stream(
-        {"messages": [("user", "Do we need to order paper?")]},
-        config,
-        stream_mode=["updates", "messages"],
+        {"messages": [("user", question)]}, config, stream_mode=["updates", "messages"]
     ):
         pass
 
@@ -145,19 +136,15 @@ class Advice(BaseModel):
     also=({"answer": '{"answer": "19 euros with a guest card.", "price": 19.0}'},),
     needs=V1,
 )
-def agent_with_response_format(config: Config) -> None:
+def agent_with_response_format(config: Config, question: str, answer: str) -> None:
     """Structured output: create_agent with `response_format` and a retriever tool."""
-    from langchain.agents import create_agent
-
     lifts = create_retriever_tool(store(TICKET).as_retriever(), "search_tickets", "On tickets.")
     llm = model(
         call("search_tickets", query="day ticket lift guest card"),
-        call("Advice", answer="19 euros with a guest card.", price=19.0),
+        call("Advice", answer=answer, price=19.0),
     )
     agent = create_agent(llm, [lifts], response_format=Advice)
-    result = agent.invoke(
-        {"messages": [HumanMessage("How much is the lift with a guest card?")]}, config
-    )
+    result = agent.invoke({"messages": [HumanMessage(question)]}, config)
     assert result["structured_response"].price == 19.0
 
 
@@ -168,15 +155,13 @@ def agent_with_response_format(config: Config) -> None:
     also=({"question": "My mail is [REDACTED_EMAIL]. Is the gorge open after rain?"},),
     needs=V1,
 )
-def agent_with_builtin_middleware(config: Config) -> None:
+def agent_with_builtin_middleware(config: Config, question: str, answer: str) -> None:
     """Built-in middleware: PIIMiddleware and ToolCallLimitMiddleware around a retriever tool."""
-    from langchain.agents import create_agent
     from langchain.agents.middleware import PIIMiddleware, ToolCallLimitMiddleware
 
     trails = create_retriever_tool(store(TRAIL).as_retriever(), "trails", "State of the trails.")
-    llm = model(call("trails", query="gorge rain"), "No, it is closed after rain.")
+    llm = model(call("trails", query="gorge rain"), answer)
     agent = create_agent(
         llm, [trails], middleware=[PIIMiddleware("email"), ToolCallLimitMiddleware(run_limit=3)]
     )
-    question = "My mail is ana@example.org. Is the gorge open after rain?"
     agent.invoke({"messages": [("user", question)]}, config)

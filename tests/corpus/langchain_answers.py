@@ -51,7 +51,7 @@ class CitedAnswer(BaseModel):
     SPEED,
     also=({"answer": '{"answer": "Cheetahs run at 93 to 104 km/h.", "citations": [0]}'},),
 )
-def citations_by_structured_output(config: Config) -> None:
+def citations_by_structured_output(config: Config, question: str, answer: str) -> None:
     """How to get a RAG application to add citations: tool calling."""
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Here are the articles: {context}"), ("human", "{question}")]
@@ -63,12 +63,12 @@ def citations_by_structured_output(config: Config) -> None:
             for i, d in enumerate(docs)
         )
 
-    llm = model(CitedAnswer(answer=SPEED, citations=[0]))
+    llm = model(CitedAnswer(answer=answer, citations=[0]))
     rag = RunnablePassthrough.assign(context=itemgetter("docs") | RunnableLambda(numbered)) | (
         prompt | llm.with_structured_output(CitedAnswer)
     )
     whole = {"docs": itemgetter("question") | animals(), "question": itemgetter("question")} | rag
-    result = whole.invoke({"question": FAST}, config)
+    result = whole.invoke({"question": question}, config)
     assert result.citations == [0]
 
 
@@ -78,15 +78,15 @@ def citations_by_structured_output(config: Config) -> None:
     "cheetah, falcon",
     also=({"answer": "['cheetah', 'falcon']"}, {"answer": '["cheetah", "falcon"]'}),
 )
-def list_as_the_answer(config: Config) -> None:
+def list_as_the_answer(config: Config, question: str, answer: str) -> None:
     """A list as the answer, by CommaSeparatedListOutputParser."""
     rag = (
         {"articles": animals(3) | titled, "q": RunnablePassthrough()}
         | ChatPromptTemplate.from_template("{articles}\nList, separated by commas: {q}")
-        | model("cheetah, falcon")
+        | model(answer)
         | CommaSeparatedListOutputParser()
     )
-    rag.invoke("Which animals are faster than a car in town?", config)
+    rag.invoke(question, config)
 
 
 @turn(
@@ -94,7 +94,7 @@ def list_as_the_answer(config: Config) -> None:
     (CHEETAH.page_content, SLOTH.page_content),
     "I would rather not answer that.",
 )
-def guardrail_that_replaces_the_answer(config: Config) -> None:
+def guardrail_that_replaces_the_answer(config: Config, answer: str) -> None:
     """A guardrail after the answer that replaces it."""
     llm = model("Run at 105 km/h, or hide.", "UNSAFE")
 
@@ -103,7 +103,7 @@ def guardrail_that_replaces_the_answer(config: Config) -> None:
         context = titled(animals().invoke(question))
         draft = llm.invoke([("system", context), ("human", question)])
         verdict = llm.invoke([("system", "SAFE or UNSAFE?"), ("human", text_of(draft))])
-        return text_of(draft) if verdict.content == "SAFE" else "I would rather not answer that."
+        return text_of(draft) if verdict.content == "SAFE" else answer
 
     guarded.invoke("How do I outrun a cheetah?", config)
 
@@ -113,10 +113,10 @@ def guardrail_that_replaces_the_answer(config: Config) -> None:
     (SLOTH.page_content, CHEETAH.page_content),
     "They are slow and sleepy.",
 )
-def documents_rewritten_before_the_answer(config: Config) -> None:
+def documents_rewritten_before_the_answer(config: Config, question: str, answer: str) -> None:
     """Documents are shortened by a model before the answer is written."""
     short = {"Sloths move": "- 0.24 km/h, 15 h of sleep", "The cheetah": "- quick, 100 km/h"}
-    llm = model({**short, "Facts:": "They are slow and sleepy."})
+    llm = model({**short, "Facts:": answer})
     condense = ChatPromptTemplate.from_template("In five words: {page_content}") | llm
 
     def condensed(docs: list[Document]) -> str:
@@ -129,4 +129,4 @@ def documents_rewritten_before_the_answer(config: Config) -> None:
         | llm
         | StrOutputParser()
     )
-    whole.invoke("What is there on sloths?", config)
+    whole.invoke(question, config)

@@ -13,31 +13,28 @@ MOTOR = "How long is the motor under warranty?"
 
 
 @turn(MOTOR, (WARRANTY, SPARE), "The motor: five years.")
-def retrieval_qa_map_reduce(config: Config) -> None:
+def retrieval_qa_map_reduce(config: Config, question: str, answer: str) -> None:
     """RetrievalQA, map_reduce, with a completion model."""
     llm = completion_model(
-        {
-            "Content:": "The motor: five years.",
-            "Use the following portion": "It says something about years.",
-        }
+        {"Content:": answer, "Use the following portion": "It says something about years."}
     )
     qa = classic("chains").RetrievalQA.from_chain_type(
         llm=llm,
         chain_type="map_reduce",
         retriever=store(WARRANTY, RETURNS, SPARE).as_retriever(search_kwargs={"k": 2}),
     )
-    qa.invoke(MOTOR, config)
+    qa.invoke(question, config)
 
 
 @turn(MOTOR, (WARRANTY, SPARE), "Five years, all else two.")
-def retrieval_qa_refine(config: Config) -> None:
+def retrieval_qa_refine(config: Config, question: str, answer: str) -> None:
     """RetrievalQA, refine."""
     qa = classic("chains").RetrievalQA.from_chain_type(
-        llm=model("Five years.", "Five years, all else two."),
+        llm=model("Five years.", answer),
         chain_type="refine",
         retriever=store(WARRANTY, RETURNS, SPARE).as_retriever(search_kwargs={"k": 2}),
     )
-    qa.invoke({"query": MOTOR}, config)
+    qa.invoke({"query": question}, config)
 
 
 OPEN_BOX = "I opened the box. Can I still send it back?"
@@ -74,7 +71,7 @@ FINE = "A late book costs 50 cents a day; after 30 days it counts as lost."
 
 
 @turn("May I phone in the reading room?", (ROOM,), "No, phones stay in the lockers.")
-def agent_executor(config: Config) -> None:
+def agent_executor(config: Config, question: str, answer: str) -> None:
     """AgentExecutor with create_tool_calling_agent and a retriever tool."""
     from langchain_core.tools import create_retriever_tool
 
@@ -90,18 +87,16 @@ def agent_executor(config: Config) -> None:
             MessagesPlaceholder("agent_scratchpad"),
         ]
     )
-    llm = model(
-        call("library_rules", query="phones reading room"), "No, phones stay in the lockers."
-    )
+    llm = model(call("library_rules", query="phones reading room"), answer)
     executor = agents.AgentExecutor(
         agent=agents.create_tool_calling_agent(llm, [rules], prompt), tools=[rules]
     )
     history = [HumanMessage("Hello"), AIMessage("Hello, what can I do for you?")]
-    executor.invoke({"input": "May I phone in the reading room?", "chat_history": history}, config)
+    executor.invoke({"input": question, "chat_history": history}, config)
 
 
 @turn("How much is a late book?", (FINE,), "It is 50 cents a day.")
-def react_agent_in_text(config: Config) -> None:
+def react_agent_in_text(config: Config, question: str) -> None:
     """ReAct agent in text with AgentExecutor: Thought, Action, Observation."""
     from langchain_core.tools import create_retriever_tool
 
@@ -120,7 +115,7 @@ def react_agent_in_text(config: Config) -> None:
     executor = agents.AgentExecutor(
         agent=agents.create_react_agent(llm, [search], prompt), tools=[search]
     )
-    executor.invoke({"input": "How much is a late book?"}, config)
+    executor.invoke({"input": question}, config)
 
 
 @app()

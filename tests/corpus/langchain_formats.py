@@ -22,7 +22,7 @@ NUTS = "Is there anything without gluten for my aunt?"
 
 
 @turn(NUTS, (RYE, ALMOND, BRIOCHE), "The almond horn has no gluten, but nuts and egg.")
-def documents_html_escaped(config: Config) -> None:
+def documents_html_escaped(config: Config, question: str) -> None:
     """LCEL with documents escaped for an HTML-like prompt."""
 
     def escaped(docs: list[Document]) -> str:
@@ -37,7 +37,7 @@ def documents_html_escaped(config: Config) -> None:
         | model("The almond horn has no gluten, but nuts and egg.")
         | StrOutputParser()
     )
-    answer.invoke(NUTS, config)
+    answer.invoke(question, config)
 
 
 LOCKERS = "Lockers\nBring your own lock. Lockers that are still closed at midnight are opened."
@@ -48,7 +48,7 @@ TOWELS = "Towels\nA towel is compulsory on every machine."
 
 
 @turn("What about towels and lockers?", (TOWELS, LOCKERS), "Bring a towel and a lock of your own.")
-def documents_as_json(config: Config) -> None:
+def documents_as_json(config: Config, question: str, answer: str) -> None:
     """LCEL with documents dumped as JSON."""
     retriever = store(GUESTS, LOCKERS, TOWELS).as_retriever(search_kwargs={"k": 2})
 
@@ -59,9 +59,9 @@ def documents_as_json(config: Config) -> None:
     gym = (
         {"data": itemgetter("q") | retriever | dump, "q": itemgetter("q")}
         | prompt
-        | completion_model("Bring a towel and a lock of your own.")
+        | completion_model(answer)
     )
-    gym.invoke({"q": "What about towels and lockers?"}, config)
+    gym.invoke({"q": question}, config)
 
 
 RETAKE = """§ 14 Wiederholung von Prüfungen
@@ -82,7 +82,7 @@ WIE_OFT = "Wie oft kann ich eine nicht bestandene Prüfung wiederholen?"
 
 
 @turn(WIE_OFT, (RETAKE, GRADES), "Zweimal, und zwar innerhalb von zwei Semestern (§ 14).")
-def documents_numbered_and_indented(config: Config) -> None:
+def documents_numbered_and_indented(config: Config, question: str, answer: str) -> None:
     """LCEL in German, documents numbered and indented."""
     ordnung = store(RETAKE, SICK, GRADES, quelle="PO 2024").as_retriever(search_kwargs={"k": 2})
 
@@ -104,10 +104,10 @@ def documents_numbered_and_indented(config: Config) -> None:
     kette = (
         RunnablePassthrough.assign(fundstellen=itemgetter("frage") | ordnung | nummeriert)
         | vorlage
-        | model("Zweimal, und zwar innerhalb von zwei Semestern (§ 14).")
+        | model(answer)
         | StrOutputParser()
     )
-    kette.invoke({"frage": WIE_OFT}, config)
+    kette.invoke({"frage": question}, config)
 
 
 BOILER = (
@@ -125,7 +125,7 @@ PRESSURE = "How do I vent the boiler?"
     "Turn the key a quarter to the left until water comes.",
     also=({"contexts": (BOILER, PUMP)},),
 )
-def documents_truncated(config: Config) -> None:
+def documents_truncated(config: Config, question: str, answer: str) -> None:
     """LCEL with documents cut to a number of characters."""
     manual = store(BOILER, PUMP).as_retriever()
 
@@ -135,24 +135,24 @@ def documents_truncated(config: Config) -> None:
     helpdesk = (
         {"manual": manual | shortened, "problem": RunnablePassthrough()}
         | ChatPromptTemplate.from_template("Manual:\n{manual}\n\nProblem: {problem}\nHelp:")
-        | model("Turn the key a quarter to the left until water comes.")
+        | model(answer)
         | StrOutputParser()
     )
-    for _ in helpdesk.stream(PRESSURE, config):
+    for _ in helpdesk.stream(question, config):
         pass
 
 
 @turn(PRESSURE, (BOILER,), "A quarter turn of the key to the left vents it.")
-def only_the_best_document(config: Config) -> None:
+def only_the_best_document(config: Config, question: str, answer: str) -> None:
     """LCEL that uses only the first of the documents it finds."""
     manual = store(BOILER, PUMP).as_retriever()
     helpdesk = (
         {"page": manual | (lambda docs: docs[0].page_content), "problem": RunnablePassthrough()}
         | ChatPromptTemplate.from_template("{page}\n\n{problem}")
-        | model("A quarter turn of the key to the left vents it.")
+        | model(answer)
         | StrOutputParser()
     )
-    helpdesk.invoke(PRESSURE, config)
+    helpdesk.invoke(question, config)
 
 
 LEAVE_HI = "कर्मचारियों को हर साल 24 दिन का सवैतनिक अवकाश मिलता है।"
@@ -161,7 +161,7 @@ HOW_MUCH_HI = "साल में कितने दिन का अवका
 
 
 @turn(HOW_MUCH_HI, (LEAVE_HI, PAY_HI), "साल में 24 दिन का अवकाश मिलता है।")
-def documents_in_content_blocks(config: Config) -> None:
+def documents_in_content_blocks(config: Config, question: str, answer: str) -> None:
     """Multimodal how-to: a human message of several text blocks, in Hindi."""
     retriever = store(LEAVE_HI, PAY_HI).as_retriever()
 
@@ -172,10 +172,10 @@ def documents_in_content_blocks(config: Config) -> None:
     uttar = (
         {"docs": retriever, "sawal": RunnablePassthrough()}
         | RunnableLambda(to_message)
-        | model("साल में 24 दिन का अवकाश मिलता है।")
+        | model(answer)
         | StrOutputParser()
     )
-    uttar.invoke(HOW_MUCH_HI, config)
+    uttar.invoke(question, config)
 
 
 LEAVE_JA = "有給休暇は入社半年後に十日付与されます。\n翌年からは毎年十二日です。"
@@ -184,7 +184,7 @@ HOW_MANY_JA = "有給休暇は入社後に何日付与されますか。"
 
 
 @turn(HOW_MANY_JA, (LEAVE_JA, REMOTE_JA), "半年後に十日です。")
-def japanese_documents_in_brackets(config: Config) -> None:
+def japanese_documents_in_brackets(config: Config, question: str, answer: str) -> None:
     """LCEL in Japanese, documents in square brackets."""
     kensaku = store(LEAVE_JA, REMOTE_JA).as_retriever()
     prompt = ChatPromptTemplate.from_template("資料:{shiryo}\n質問:{shitsumon}")
@@ -194,7 +194,7 @@ def japanese_documents_in_brackets(config: Config) -> None:
             "shitsumon": RunnablePassthrough(),
         }
         | prompt
-        | model("半年後に十日です。")
+        | model(answer)
         | StrOutputParser()
     )
-    kotae.invoke(HOW_MANY_JA, config)
+    kotae.invoke(question, config)

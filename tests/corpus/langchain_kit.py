@@ -45,6 +45,11 @@ def classic(name: str) -> Any:
         return importlib.import_module(f"langchain.{name}")
 
 
+def create_agent(*args: Any, **options: Any) -> Any:
+    """Make an agent by `create_agent` of LangChain 1, which 0.3 does not have."""
+    return importlib.import_module("langchain.agents").create_agent(*args, **options)
+
+
 def call(name: str, /, **args: Any) -> AIMessage:
     """Return a reply that calls one tool."""
     return calls((name, args))

@@ -10,7 +10,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import BaseModel
 
 from .kit import V1, Config, app
-from .langchain_kit import Words, calls, model, store
+from .langchain_kit import Words, calls, create_agent, model, store
 
 REPORT = (
     "The first quarter was quiet. Sales of lamps rose by a tenth, those of shades fell.",
@@ -71,7 +71,6 @@ def related_articles_without_a_model(config: Config) -> None:
 @app(needs=V1)
 def personal_assistant(config: Config) -> None:
     """create_agent with tools that act: a calendar and mail."""
-    from langchain.agents import create_agent
 
     @tool
     def get_available_time_slots(attendees: list[str], date: str) -> list[str]:

@@ -25,7 +25,7 @@ LATE = "We'll be there around midnight, ok?"
 
 
 @turn(LATE, (CHECK_IN,), "That is fine, use the key box with code 4711.")
-def hypothetical_document(config: Config) -> None:
+def hypothetical_document(config: Config, answer: str) -> None:
     """HyDE: retrieve by a hypothetical document."""
     hyde = (
         ChatPromptTemplate.from_template("Please write a passage that answers: {question}")
@@ -38,7 +38,7 @@ def hypothetical_document(config: Config) -> None:
     def desk(question: str) -> str:
         docs = retrieval.invoke({"question": question})
         prompt = f"Answer the following question based on this context:\n\n{docs[0].page_content}\n\nQuestion: {question}"
-        return str(model("That is fine, use the key box with code 4711.").invoke(prompt).content)
+        return str(model(answer).invoke(prompt).content)
 
     desk.invoke(LATE, config)
 
@@ -53,7 +53,7 @@ class SubQuery(BaseModel):
 
 
 @turn(STAY, (PARKING, BIKES), "Parking is 9 euros a night, a bicycle 15 euros a day.")
-def query_decomposition(config: Config) -> None:
+def query_decomposition(config: Config, question: str) -> None:
     """How to do query decomposition, with several searches."""
     from .langchain_kit import calls
 
@@ -78,7 +78,7 @@ def query_decomposition(config: Config) -> None:
         | ChatPromptTemplate.from_template("{context}\n---\n{question}")
         | model("Parking is 9 euros a night, a bicycle 15 euros a day.")
     )
-    answer.invoke({"question": STAY}, config)
+    answer.invoke({"question": question}, config)
 
 
 @app()
@@ -97,7 +97,7 @@ KATZE = "Die Katze darf nicht in die Küche."
 
 
 @turn("What is the dog called?", (TIER,), "The dog is called Bruno.")
-def translated_there_and_back(config: Config) -> None:
+def translated_there_and_back(config: Config, question: str, answer: str) -> None:
     """Cross-lingual RAG: the question is translated, and so is the answer."""
     to_german = (
         ChatPromptTemplate.from_template("Translate to German: {text}")
@@ -106,7 +106,7 @@ def translated_there_and_back(config: Config) -> None:
     )
     to_english = (
         ChatPromptTemplate.from_template("Translate to English: {text}")
-        | model("The dog is called Bruno.")
+        | model(answer)
         | StrOutputParser()
     )
     haus = store(TIER, KATZE).as_retriever(search_kwargs={"k": 1})
@@ -123,4 +123,4 @@ def translated_there_and_back(config: Config) -> None:
         | {"text": RunnablePassthrough()}
         | to_english
     )
-    whole.invoke("What is the dog called?", config)
+    whole.invoke(question, config)

@@ -41,13 +41,13 @@ FINE = "How fine should I grind for espresso?"
 
 
 @turn(FINE, (GRIND, ROAST), "Finely.")
-def multi_query_retriever(config: Config) -> None:
+def multi_query_retriever(config: Config, question: str, answer: str) -> None:
     """How to use the MultiQueryRetriever."""
-    llm = model("Espresso fine grind?\nWhy is dark roast bitter?", "Finely.")
+    llm = model("Espresso fine grind?\nWhy is dark roast bitter?", answer)
     retriever = classic("retrievers").MultiQueryRetriever.from_llm(
         retriever=store(*PAGES).as_retriever(search_kwargs={"k": 1}), llm=llm
     )
-    barista(retriever, llm).invoke(FINE, config)
+    barista(retriever, llm).invoke(question, config)
 
 
 @turn(
@@ -55,15 +55,14 @@ def multi_query_retriever(config: Config) -> None:
     (WATER, COFFEE, MILK),
     "Between 92 and 96 degrees.",
 )
-def ensemble_retriever(config: Config) -> None:
+def ensemble_retriever(config: Config, question: str, answer: str) -> None:
     """How to combine results from several retrievers: EnsembleRetriever."""
     keywords = KeywordRetriever(documents=documents(*PAGES), k=1)
     vectors = store(*PAGES).as_retriever(search_kwargs={"k": 3})
     hybrid = classic("retrievers").EnsembleRetriever(
         retrievers=[keywords, vectors], weights=[0.5, 0.5]
     )
-    question = "What temperature should water to brew with have?"
-    barista(hybrid, model("Between 92 and 96 degrees.")).invoke(question, config)
+    barista(hybrid, model(answer)).invoke(question, config)
 
 
 LONG_NOTE = (
@@ -79,15 +78,15 @@ CLEANED = "The espresso grinder is cleaned on Mondays with the brush that hangs 
     "On Mondays.",
     also=({"contexts": (LONG_NOTE,)},),
 )
-def contextual_compression_extractor(config: Config) -> None:
+def contextual_compression_extractor(config: Config, question: str, answer: str) -> None:
     """How to do retrieval with contextual compression: LLMChainExtractor."""
     compressors = classic("retrievers.document_compressors")
-    llm = model({"Extracted relevant parts": CLEANED, "Answer from the context": "On Mondays."})
+    llm = model({"Extracted relevant parts": CLEANED, "Answer from the context": answer})
     retriever = classic("retrievers").ContextualCompressionRetriever(
         base_compressor=compressors.LLMChainExtractor.from_llm(llm),
         base_retriever=store(LONG_NOTE).as_retriever(),
     )
-    barista(retriever, llm).invoke("When is the espresso grinder cleaned?", config)
+    barista(retriever, llm).invoke(question, config)
 
 
 class Relevant(InMemoryVectorStore):
@@ -102,7 +101,7 @@ NOTE_NEW = "The team's room is 311, since the move."
 
 
 @turn("Which room is the team's?", (NOTE_NEW, NOTE_OLD), "Room 311.")
-def time_weighted_retriever(config: Config) -> None:
+def time_weighted_retriever(config: Config, question: str, answer: str) -> None:
     """How to use a time-weighted vector store retriever."""
     weighted = classic("retrievers").TimeWeightedVectorStoreRetriever(
         vectorstore=Relevant(Words()), decay_rate=0.5, k=2
@@ -110,11 +109,11 @@ def time_weighted_retriever(config: Config) -> None:
     long_ago = dt.datetime.now() - dt.timedelta(days=30)  # noqa: DTZ005 - as it does
     weighted.add_documents([Document(NOTE_OLD, metadata={"last_accessed_at": long_ago})])
     weighted.add_documents([Document(NOTE_NEW)])
-    barista(weighted, model("Room 311.")).invoke("Which room is the team's?", config)
+    barista(weighted, model(answer)).invoke(question, config)
 
 
 @turn("Who owns the moon?", (), "I have found nothing on that.")
-def nothing_found(config: Config) -> None:
+def nothing_found(config: Config, question: str, answer: str) -> None:
     """Similarity score threshold retrieval that finds nothing."""
     retriever = KeywordRetriever(documents=documents(ROAST, MILK))
-    barista(retriever, model("I have found nothing on that.")).invoke("Who owns the moon?", config)
+    barista(retriever, model(answer)).invoke(question, config)

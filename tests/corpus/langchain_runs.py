@@ -144,8 +144,8 @@ def two_chains_in_parallel(config: Config) -> None:
 
 
 @turn("fathom", (FATHOM, MILE), "Six feet.", not_on_spans=NOWHERE)
-def plain_functions(config: Config) -> None:
+def plain_functions(config: Config, question: str, answer: str) -> None:
     """Plain functions with a retriever and a model, without any chain."""
-    docs = store(FATHOM, MILE).as_retriever().invoke("fathom", config)
+    docs = store(FATHOM, MILE).as_retriever().invoke(question, config)
     text = "\n".join(d.page_content for d in docs)
-    model("Six feet.").invoke([("system", text), ("human", "fathom")], config)
+    model(answer).invoke([("system", text), ("human", question)], config)

@@ -13,7 +13,7 @@ from langgraph.prebuilt import create_react_agent
 from langgraph.types import Command
 
 from .kit import SPANS, V1, Config, app, turn
-from .langchain_kit import Words, call, calls, model, store, text_of
+from .langchain_kit import Words, call, calls, create_agent, model, store, text_of
 
 MILL = """The mill
 
@@ -32,26 +32,21 @@ MUSEUM = (MILL, FORGE, INN)
 
 
 @turn("Can we rent a room for 30?", (INN,), "Yes, the one upstairs at the inn holds 40.")
-def retriever_as_tool(config: Config) -> None:
+def retriever_as_tool(config: Config, question: str, answer: str) -> None:
     """How to convert runnables to tools: `retriever.as_tool()`."""
     rooms = (
         store(*MUSEUM)
         .as_retriever(search_kwargs={"k": 1})
         .as_tool(name="rooms", description="On rooms and buildings.")
     )
-    llm = model(
-        calls(("rooms", {"__arg1": "room rented people"})),
-        "Yes, the one upstairs at the inn holds 40.",
-    )
+    llm = model(calls(("rooms", {"__arg1": "room rented people"})), answer)
     agent = create_react_agent(llm, [rooms])
-    agent.invoke({"messages": [("user", "Can we rent a room for 30?")]}, config)
+    agent.invoke({"messages": [("user", question)]}, config)
 
 
 @turn("What should I wear at the forge?", (FORGE, MILL), "Nothing synthetic.", needs=V1)
-def tool_with_text_blocks(config: Config) -> None:
+def tool_with_text_blocks(config: Config, question: str, answer: str) -> None:
     """Tools of a server by MCP: a result of several text blocks."""
-    from langchain.agents import create_agent
-
     db = store(*MUSEUM)
 
     def search_docs(query: str) -> tuple[list[dict[str, str]], None]:
@@ -60,17 +55,13 @@ def tool_with_text_blocks(config: Config) -> None:
         return [{"type": "text", "text": d.page_content} for d in found], None
 
     remote = StructuredTool.from_function(search_docs, response_format="content_and_artifact")
-    llm = model(call("search_docs", query="forge clothes sparks"), "Nothing synthetic.")
-    create_agent(llm, [remote]).invoke(
-        {"messages": [("user", "What should I wear at the forge?")]}, config
-    )
+    llm = model(call("search_docs", query="forge clothes sparks"), answer)
+    create_agent(llm, [remote]).invoke({"messages": [("user", question)]}, config)
 
 
 @turn("What is there to eat?", (INN,), "Soup and bread, and cider with it.", needs=V1)
-def tool_returning_a_command(config: Config) -> None:
+def tool_returning_a_command(config: Config, question: str, answer: str) -> None:
     """A tool that returns a ToolMessage of its own, inside a Command that updates the state."""
-    from langchain.agents import create_agent
-
     db = store(*MUSEUM)
 
     @tool
@@ -80,22 +71,19 @@ def tool_returning_a_command(config: Config) -> None:
         message = ToolMessage(docs[0].page_content, artifact=docs, tool_call_id=tool_call_id)
         return Command(update={"messages": [message]})
 
-    llm = model(call("look_around", wish="soup, bread"), "Soup and bread, and cider with it.")
-    create_agent(llm, [look_around]).invoke(
-        {"messages": [("user", "What is there to eat?")]}, config
-    )
+    llm = model(call("look_around", wish="soup, bread"), answer)
+    create_agent(llm, [look_around]).invoke({"messages": [("user", question)]}, config)
 
 
 @turn("When was the mill moved?", (MILL,), "In 1987, stone by stone.", needs=V1)
-def approval_before_the_search(config: Config) -> None:
+def approval_before_the_search(config: Config, question: str, answer: str) -> None:
     """Human in the loop middleware: the retrieval tool needs an approval."""
-    from langchain.agents import create_agent
     from langchain.agents.middleware import HumanInTheLoopMiddleware
 
     archive = create_retriever_tool(
         store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "search_archive", "The archive."
     )
-    llm = model(call("search_archive", query="mill moved 1987"), "In 1987, stone by stone.")
+    llm = model(call("search_archive", query="mill moved 1987"), answer)
     agent = create_agent(
         llm,
         [archive],
@@ -103,28 +91,24 @@ def approval_before_the_search(config: Config) -> None:
         checkpointer=InMemorySaver(),
     )
     thread = {**config, "configurable": {"thread_id": "m-1"}}
-    agent.invoke({"messages": [HumanMessage("When was the mill moved?")]}, thread)
+    agent.invoke({"messages": [HumanMessage(question)]}, thread)
     agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), thread)
 
 
 @turn("May I help to grind?", (MILL,), "Yes, and bring a bag for the flour.", needs=V1)
-def reply_with_reasoning(config: Config) -> None:
+def reply_with_reasoning(config: Config, question: str, answer: str) -> None:
     """A reply of several content blocks: reasoning, then text."""
-    from langchain.agents import create_agent
-
     leaflets = create_retriever_tool(
         store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "find_leaflet", "Leaflets."
     )
     thoughtful = AIMessage(
         content=[
             {"type": "reasoning", "reasoning": "The leaflet on the mill says so."},
-            {"type": "text", "text": "Yes, and bring a bag for the flour."},
+            {"type": "text", "text": answer},
         ]
     )
     llm = model(call("find_leaflet", query="help grind flour"), thoughtful)
-    create_agent(llm, [leaflets]).invoke(
-        {"messages": [HumanMessage("May I help to grind?")]}, config
-    )
+    create_agent(llm, [leaflets]).invoke({"messages": [HumanMessage(question)]}, config)
 
 
 @turn(
@@ -134,10 +118,8 @@ def reply_with_reasoning(config: Config) -> None:
     also=({"contexts": ("No documents found.",)},),
     needs=V1,
 )
-def tool_finds_nothing(config: Config) -> None:
+def tool_finds_nothing(config: Config, question: str, answer: str) -> None:
     """A retrieval tool that says that it has found nothing."""
-    from langchain.agents import create_agent
-
     retriever = store(*MUSEUM).as_retriever(
         search_kwargs={"filter": lambda d: "dragon" in d.page_content}
     )
@@ -148,10 +130,8 @@ def tool_finds_nothing(config: Config) -> None:
         found = retriever.invoke(query)
         return "\n\n".join(d.page_content for d in found) or "No documents found."
 
-    llm = model(call("search_leaflets", query="dragon"), "The leaflets say nothing of one.")
-    create_agent(llm, [search_leaflets]).invoke(
-        {"messages": [HumanMessage("Is there a dragon?")]}, config
-    )
+    llm = model(call("search_leaflets", query="dragon"), answer)
+    create_agent(llm, [search_leaflets]).invoke({"messages": [HumanMessage(question)]}, config)
 
 
 def guide(llm: Any) -> Any:
@@ -163,7 +143,7 @@ def guide(llm: Any) -> Any:
 
 
 @turn("Does the smith work in May?", (FORGE,), "From May on.", not_on_spans=SPANS)
-async def asynchronous_similarity_search(config: Config) -> None:
+async def asynchronous_similarity_search(config: Config, question: str, answer: str) -> None:
     """Vector stores: `asimilarity_search` in an asynchronous chain."""
     db = store(*MUSEUM)
 
@@ -171,9 +151,7 @@ async def asynchronous_similarity_search(config: Config) -> None:
         found = await db.asimilarity_search(guest, k=1)
         return {"leaflets": found[0].page_content, "guest": guest}
 
-    await (RunnableLambda(look) | guide(model("From May on."))).ainvoke(
-        "Does the smith work in May?", config
-    )
+    await (RunnableLambda(look) | guide(model(answer))).ainvoke(question, config)
 
 
 @turn(
@@ -182,7 +160,7 @@ async def asynchronous_similarity_search(config: Config) -> None:
     "That is not said, only when.",
     not_on_spans=SPANS,
 )
-def search_by_vector(config: Config) -> None:
+def search_by_vector(config: Config, question: str, answer: str) -> None:
     """Vector stores: `similarity_search_by_vector` with an embedding of one's own."""
     db, embeddings = store(*MUSEUM), Words()
 
@@ -190,12 +168,12 @@ def search_by_vector(config: Config) -> None:
         vector = embeddings.embed_query(inputs["guest"])
         return "\n".join(d.page_content for d in db.similarity_search_by_vector(vector, k=1))
 
-    whole = RunnablePassthrough.assign(leaflets=look) | guide(model("That is not said, only when."))
-    whole.invoke({"guest": "Who moved the mill stone by stone?"}, config)
+    whole = RunnablePassthrough.assign(leaflets=look) | guide(model(answer))
+    whole.invoke({"guest": question}, config)
 
 
 @turn("Where are sparks?", (FORGE, INN), "At the forge.")
-def marginal_relevance_in_a_tool(config: Config) -> None:
+def marginal_relevance_in_a_tool(config: Config, question: str, answer: str) -> None:
     """Vector stores: `max_marginal_relevance_search` in a tool with an artifact."""
     db = store(FORGE, INN)
 
@@ -205,16 +183,13 @@ def marginal_relevance_in_a_tool(config: Config) -> None:
         docs = db.max_marginal_relevance_search(text, k=2, fetch_k=2)
         return "\n".join(f"{i}) {d.page_content}" for i, d in enumerate(docs, 1)), docs
 
-    llm = model(call("find_places", text="sparks forge"), "At the forge.")
-    create_react_agent(llm, [find_places]).invoke(
-        {"messages": [HumanMessage("Where are sparks?")]}, config
-    )
+    llm = model(call("find_places", text="sparks forge"), answer)
+    create_react_agent(llm, [find_places]).invoke({"messages": [HumanMessage(question)]}, config)
 
 
 @app(needs=V1)
 def code_and_clock_agent(config: Config) -> None:
     """An agent that runs code and reads a clock."""
-    from langchain.agents import create_agent
 
     @tool
     def python_repl(code: str) -> str:
@@ -243,9 +218,8 @@ def code_and_clock_agent(config: Config) -> None:
     also=({"contexts": ('{"monday": "closed"}', MILL)},),
     needs=V1,
 )
-def opening_hours_beside_retrieval(config: Config) -> None:
+def opening_hours_beside_retrieval(config: Config, question: str, answer: str) -> None:
     """A retrieval tool beside one that reads opening hours from an API."""
-    from langchain.agents import create_agent
 
     @tool
     def get_opening_hours(day: str) -> str:
@@ -258,9 +232,8 @@ def opening_hours_beside_retrieval(config: Config) -> None:
     llm = model(
         call("get_opening_hours", day="monday"),
         call("search_leaflets", query="mill wheel Sundays"),
-        "Closed on Mondays; on Sundays the wheel turns at three.",
+        answer,
     )
-    question = "Is the museum open on Monday, and what does the mill do on Sundays?"
     create_agent(llm, [get_opening_hours, leaflets]).invoke(
         {"messages": [HumanMessage(question)]}, config
     )

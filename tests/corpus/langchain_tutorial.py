@@ -12,7 +12,7 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from .kit import SPANS, V1, Config, Truth, app, turn
-from .langchain_kit import call, classic, model, store
+from .langchain_kit import call, classic, create_agent, model, store
 
 PLANNING = """Component One: Planning
 
@@ -49,10 +49,8 @@ DECOMPOSITION = (
 
 
 @turn(WHAT, (PLANNING, TREES), DECOMPOSITION, needs=V1)
-def rag_agent_with_artifact(config: Config) -> None:
+def rag_agent_with_artifact(config: Config, question: str, answer: str) -> None:
     """LangChain 1.x tutorial: RAG agent with a retrieval tool that returns an artifact, streamed."""
-    from langchain.agents import create_agent
-
     vector_store = store(*BLOG)
 
     @tool(response_format="content_and_artifact")
@@ -64,14 +62,14 @@ def rag_agent_with_artifact(config: Config) -> None:
         )
         return serialized, retrieved_docs
 
-    llm = model(call("retrieve_context", query="task decomposition steps"), DECOMPOSITION)
+    llm = model(call("retrieve_context", query="task decomposition steps"), answer)
     agent = create_agent(
         llm,
         [retrieve_context],
         system_prompt="You have access to a tool that retrieves context from a blog post.",
     )
     for step in agent.stream(
-        {"messages": [{"role": "user", "content": WHAT}]}, config, stream_mode="values"
+        {"messages": [{"role": "user", "content": question}]}, config, stream_mode="values"
     ):
         step["messages"][-1].pretty_repr()
 
@@ -87,10 +85,8 @@ STANDARD = (
 
 
 @turn(TWICE, (PLANNING, TREES), STANDARD, needs=V1)
-def rag_agent_that_searches_twice(config: Config) -> None:
+def rag_agent_that_searches_twice(config: Config, question: str, answer: str) -> None:
     """LangChain 1.x tutorial: RAG agent that searches twice."""
-    from langchain.agents import create_agent
-
     vector_store = store(*BLOG)
 
     @tool(response_format="content_and_artifact")
@@ -102,10 +98,10 @@ def rag_agent_that_searches_twice(config: Config) -> None:
     llm = model(
         call("retrieve_context", query="standard technique to decompose complex tasks"),
         call("retrieve_context", query="tree of thoughts extends chain of thought"),
-        STANDARD,
+        answer,
     )
     agent = create_agent(llm, tools=[retrieve_context])
-    agent.invoke({"messages": [{"role": "user", "content": TWICE}]}, config)
+    agent.invoke({"messages": [{"role": "user", "content": question}]}, config)
 
 
 @turn(
@@ -115,9 +111,8 @@ def rag_agent_that_searches_twice(config: Config) -> None:
     not_on_spans=SPANS,
     needs=V1,
 )
-def two_step_chain_by_dynamic_prompt(config: Config) -> None:
+def two_step_chain_by_dynamic_prompt(config: Config, question: str, answer: str) -> None:
     """LangChain 1.x tutorial: two-step RAG chain with `dynamic_prompt`."""
-    from langchain.agents import create_agent
     from langchain.agents.middleware import ModelRequest, dynamic_prompt
 
     vector_store = store(*BLOG)
@@ -130,12 +125,7 @@ def two_step_chain_by_dynamic_prompt(config: Config) -> None:
         docs_content = "\n\n".join(doc.page_content for doc in retrieved_docs)
         return f"You are a helpful assistant. Use this context in your response:\n\n{docs_content}"
 
-    agent = create_agent(
-        model("By an external vector store with fast retrieval."),
-        tools=[],
-        middleware=[prompt_with_context],
-    )
-    question = "How does an agent remember things for long?"
+    agent = create_agent(model(answer), tools=[], middleware=[prompt_with_context])
     for step in agent.stream(
         {"messages": [{"role": "user", "content": question}]}, config, stream_mode="values"
     ):
@@ -178,32 +168,32 @@ def format_docs(docs: list[Document]) -> str:
 
 
 @turn(WHAT, (PLANNING, TREES), DECOMPOSITION)
-def lcel_rag_streamed(config: Config) -> None:
+def lcel_rag_streamed(config: Config, question: str, answer: str) -> None:
     """LangChain 0.2 tutorial: LCEL chain with `retriever | format_docs`, streamed."""
     retriever = store(*BLOG).as_retriever(search_kwargs={"k": 2})
     prompt = ChatPromptTemplate.from_messages([("human", PROMPT.template)])
     rag_chain = (
         {"context": retriever | format_docs, "question": RunnablePassthrough()}
         | prompt
-        | model(DECOMPOSITION)
+        | model(answer)
         | StrOutputParser()
     )
-    for _chunk in rag_chain.stream(WHAT, config):
+    for _chunk in rag_chain.stream(question, config):
         pass
 
 
 @turn(WHAT, (PLANNING, TREES, TOOLS), DECOMPOSITION)
-def retrieval_chain_of_the_tutorial(config: Config) -> None:
+def retrieval_chain_of_the_tutorial(config: Config, question: str, answer: str) -> None:
     """LangChain 0.2 tutorial: the built-in `create_retrieval_chain`."""
     combine = classic("chains.combine_documents")
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Answer by the retrieved context.\n\n{context}"), ("human", "{input}")]
     )
-    question_answer_chain = combine.create_stuff_documents_chain(model(DECOMPOSITION), prompt)
+    question_answer_chain = combine.create_stuff_documents_chain(model(answer), prompt)
     rag_chain = classic("chains").create_retrieval_chain(
         store(*BLOG).as_retriever(search_kwargs={"k": 3}), question_answer_chain
     )
-    rag_chain.invoke({"input": WHAT}, config)
+    rag_chain.invoke({"input": question}, config)
 
 
 WAYS = "What are common ways of doing it?"
@@ -247,18 +237,13 @@ def conversational_rag_of_the_tutorial(config: Config) -> None:
     "To get information that is missing from their weights.",
     needs=V1,
 )
-def agent_with_retriever_tool(config: Config) -> None:
+def agent_with_retriever_tool(config: Config, question: str, answer: str) -> None:
     """LangChain tutorial: an agent with `create_retriever_tool`."""
-    from langchain.agents import create_agent
-
     blog_search = create_retriever_tool(
         store(*BLOG).as_retriever(search_kwargs={"k": 2}),
         "search_blog_post",
         "Search and return excerpts of the post on agents.",
     )
-    llm = model(
-        call("search_blog_post", query="agent call external APIs tool use"),
-        "To get information that is missing from their weights.",
-    )
+    llm = model(call("search_blog_post", query="agent call external APIs tool use"), answer)
     agent = create_agent(llm, [blog_search])
-    agent.invoke({"messages": [("user", "What do agents use tools for?")]}, config)
+    agent.invoke({"messages": [("user", question)]}, config)

@@ -81,15 +81,15 @@ TWO_TYPES = "It names two: misspecification of the environment or goal, and rewa
 
 
 @turn(ASK_TYPES, (TYPES, HACKING), TWO_TYPES)
-def agentic_rag_graph(config: Config) -> None:
+def agentic_rag_graph(config: Config, question: str, answer: str) -> None:
     """LangGraph tutorial: agentic RAG, documents graded as relevant."""
     llm = model(
         call("retrieve_blog_posts", query="types of reward hacking"),
         {"binary_score": "yes"},
-        TWO_TYPES,
+        answer,
     )
     graph = agentic_graph(llm, blog_tool())
-    for chunk in graph.stream({"messages": [{"role": "user", "content": ASK_TYPES}]}, config):
+    for chunk in graph.stream({"messages": [{"role": "user", "content": question}]}, config):
         for update in chunk.values():
             update["messages"][-1].pretty_repr()
 
@@ -100,7 +100,7 @@ def agentic_rag_graph(config: Config) -> None:
     TWO_TYPES,
     also=({"contexts": (VIDEO, HALLUCINATION, TYPES, HACKING)},),
 )
-def agentic_rag_graph_with_rewrite(config: Config) -> None:
+def agentic_rag_graph_with_rewrite(config: Config, question: str, answer: str) -> None:
     """LangGraph tutorial: agentic RAG, the question rewritten and asked again."""
     llm = model(
         call("retrieve_blog_posts", query="models: image, output"),
@@ -108,10 +108,10 @@ def agentic_rag_graph_with_rewrite(config: Config) -> None:
         "Which types of reward hacking are described?",
         call("retrieve_blog_posts", query="reward hacking types"),
         {"binary_score": "yes"},
-        TWO_TYPES,
+        answer,
     )
     graph = agentic_graph(llm, blog_tool(), method="json_schema")
-    graph.invoke({"messages": [("user", ASK_TYPES)]}, config)
+    graph.invoke({"messages": [("user", question)]}, config)
 
 
 @app()

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import tool
 
 from .kit import V1, Config, Truth, turn
-from .langchain_kit import call, model, store, text_of
+from .langchain_kit import call, create_agent, model, store, text_of
 
 FERRY = "The ferry to the island leaves at ten and at four from the northern pier."
 HOSTEL = "The hostel on the island has forty beds and is closed in January."
@@ -37,10 +37,8 @@ def engine(text: str, reply: str) -> Any:
     ),
     needs=V1,
 )
-def agent_with_two_engines(config: Config) -> Any:
+def agent_with_two_engines(config: Config, question: str, answer: str) -> Any:
     """create_agent with two tools, each a RAG chain with a prompt and a model of its own."""
-    from langchain.agents import create_agent
-
     ferries = engine(FERRY, FERRY_REPLY)
     hostels = engine(HOSTEL, HOSTEL_REPLY)
 
@@ -57,8 +55,8 @@ def agent_with_two_engines(config: Config) -> Any:
     llm = model(
         call("search_ferries", query=FERRY_QUERY),
         call("search_hostels", query=HOSTEL_QUERY),
-        TRIP_PLAN,
+        answer,
     )
-    asked = {"messages": [HumanMessage(TRIP)]}
+    asked = {"messages": [HumanMessage(question)]}
     found = create_agent(llm, [search_ferries, search_hostels]).invoke(asked, config)
     return text_of(found["messages"][-1])

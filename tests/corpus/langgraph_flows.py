@@ -37,14 +37,9 @@ class Part(TypedDict):
     (PETS, NOISE),
     "Ask for the dog in writing, and do not drum after 22 hours or on Sundays.",
 )
-def send_one_search_for_each_part(config: Config) -> None:
+def send_one_search_for_each_part(config: Config, question: str, answer: str) -> None:
     """LangGraph: map-reduce by Send, one retrieval for each part of the question."""
-    llm = model(
-        {
-            "Split": "dogs permission\nquiet hours Sundays",
-            "Write": "Ask for the dog in writing, and do not drum after 22 hours or on Sundays.",
-        }
-    )
+    llm = model({"Split": "dogs permission\nquiet hours Sundays", "Write": answer})
     retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
 
     def split(state: Inquiry) -> dict[str, Any]:
@@ -68,7 +63,7 @@ def send_one_search_for_each_part(config: Config) -> None:
     graph.add_conditional_edges("split", fan_out, ["search"])
     graph.add_edge("search", "write")
     graph.add_edge("write", END)
-    inquiry = "I want to move in with a dog and a drum kit. What must I know?"
+    inquiry = question
     graph.compile().invoke({"inquiry": inquiry}, config)
 
 
@@ -85,11 +80,11 @@ class Both(TypedDict):
     also=({"contexts": ("Bins: in the holidays on Wednesdays.", TRASH)},),
     needs=("python>=3.11",),
 )
-async def two_retriever_nodes_in_parallel(config: Config) -> None:
+async def two_retriever_nodes_in_parallel(config: Config, question: str, answer: str) -> None:
     """LangGraph: two retriever nodes in parallel branches."""
     rules = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
     notices = store("Bins: in the holidays on Wednesdays.").as_retriever()
-    llm = model("On Tuesdays, in the holidays on Wednesdays.")
+    llm = model(answer)
 
     async def house_rules(state: Both) -> dict[str, Any]:
         return {"hits": [d.page_content for d in await rules.ainvoke(state["query"])]}
@@ -108,11 +103,11 @@ async def two_retriever_nodes_in_parallel(config: Config) -> None:
     graph.add_edge(START, "house_rules")
     graph.add_edge(START, "notice_board")
     graph.add_edge(["house_rules", "notice_board"], "respond")
-    await graph.compile().ainvoke({"query": "When are the bins collected?"}, config)
+    await graph.compile().ainvoke({"query": question}, config)
 
 
 @turn("How large is a cellar?", (CELLAR, PETS), "Four square metres.")
-def functional_api(config: Config) -> None:
+def functional_api(config: Config, question: str) -> None:
     """LangGraph functional API: tasks and an entrypoint."""
     retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 2})
     llm = model("Four square metres.")
@@ -131,7 +126,7 @@ def functional_api(config: Config) -> None:
         return answer(text, fetch(text).result()).result()
 
     thread = {**config, "configurable": {"thread_id": "f-1"}}
-    for _ in janitor.stream("How large is a cellar?", thread):
+    for _ in janitor.stream(question, thread):
         pass
 
 
@@ -142,16 +137,14 @@ class Live(TypedDict):
 
 
 @turn("Who needs a permission?", (PETS,), "Owners of dogs.", needs=("python>=3.11",))
-async def chain_inside_a_node(config: Config) -> None:
+async def chain_inside_a_node(config: Config, question: str, answer: str) -> None:
     """LangGraph: `astream_events` over a graph whose node is an LCEL chain."""
     from langchain_core.output_parsers import StrOutputParser
     from langchain_core.prompts import ChatPromptTemplate
 
     kb = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
     chain = (
-        ChatPromptTemplate.from_template("[{passages}]\n{msg}")
-        | model("Owners of dogs.")
-        | StrOutputParser()
+        ChatPromptTemplate.from_template("[{passages}]\n{msg}") | model(answer) | StrOutputParser()
     )
 
     async def both(state: Live) -> dict[str, Any]:
@@ -160,7 +153,5 @@ async def chain_inside_a_node(config: Config) -> None:
         return {"bot_msg": await chain.ainvoke({"passages": passages, "msg": state["user_msg"]})}
 
     graph = StateGraph(Live).add_node(both).add_edge(START, "both").compile()
-    async for _ in graph.astream_events(
-        {"user_msg": "Who needs a permission?"}, config, version="v2"
-    ):
+    async for _ in graph.astream_events({"user_msg": question}, config, version="v2"):
         pass

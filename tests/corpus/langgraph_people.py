@@ -45,11 +45,11 @@ def review_graph(llm: Any) -> Any:
 
 
 @turn("Can I use the drill on Sunday?", (NOISE,), "No, Sundays are quiet all day.")
-def draft_approved(config: Config) -> None:
+def draft_approved(config: Config, question: str, answer: str) -> None:
     """LangGraph: human in the loop, a draft approved by interrupt and resume."""
-    graph = review_graph(model("No, Sundays are quiet all day."))
+    graph = review_graph(model(answer))
     thread = {**config, "configurable": {"thread_id": "t-1"}}
-    graph.invoke({"customer": "Can I use the drill on Sunday?"}, thread)
+    graph.invoke({"customer": question}, thread)
     graph.invoke(Command(resume={"edited": ""}), thread)
 
 
@@ -59,12 +59,12 @@ def draft_approved(config: Config) -> None:
     "No, and not after 22 hours either.",
     also=({"answer": "No, Sundays are for rest."},),
 )
-def draft_edited_by_a_person(config: Config) -> None:
+def draft_edited_by_a_person(config: Config, question: str, answer: str) -> None:
     """LangGraph: human in the loop, a draft edited by a person."""
     graph = review_graph(model("No, Sundays are for rest."))
     thread = {**config, "configurable": {"thread_id": "t-2"}}
-    graph.invoke({"customer": "Can I use the drill on Sunday?"}, thread)
-    graph.invoke(Command(resume={"edited": "No, and not after 22 hours either."}), thread)
+    graph.invoke({"customer": question}, thread)
+    graph.invoke(Command(resume={"edited": answer}), thread)
 
 
 class Consent(TypedDict):
@@ -74,10 +74,12 @@ class Consent(TypedDict):
 
 
 @turn("What about paper bins?", (TRASH,), "In even weeks.")
-def interrupted_between_retrieval_and_generation(config: Config) -> None:
+def interrupted_between_retrieval_and_generation(
+    config: Config, question: str, answer: str
+) -> None:
     """LangGraph: interrupt between retrieval and generation."""
     retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
-    llm = model("In even weeks.")
+    llm = model(answer)
 
     def retrieve(state: Consent) -> dict[str, Any]:
         return {"hits": retriever.invoke(state["question"])}
@@ -91,7 +93,7 @@ def interrupted_between_retrieval_and_generation(config: Config) -> None:
     graph = StateGraph(Consent).add_sequence([retrieve, generate]).add_edge(START, "retrieve")
     compiled = graph.compile(checkpointer=InMemorySaver())
     thread = {**config, "configurable": {"thread_id": "t-3"}}
-    compiled.invoke({"question": "What about paper bins?"}, thread)
+    compiled.invoke({"question": question}, thread)
     compiled.invoke(Command(resume=True), thread)
 
 
@@ -123,7 +125,7 @@ class Answered(MessagesState):
 
 
 @turn("Do dogs need a lead?", (PETS,), "I am not sure, please ask the caretaker.")
-def answer_replaced_by_a_check(config: Config) -> None:
+def answer_replaced_by_a_check(config: Config, question: str, answer: str) -> None:
     """LangGraph: a check of groundedness after the answer, which replaces it."""
     retriever = store(*documents(*HOUSE)).as_retriever(search_kwargs={"k": 1})
     llm = model("Yes, a short one.", "ungrounded")
@@ -139,8 +141,8 @@ def answer_replaced_by_a_check(config: Config) -> None:
         told = "\n".join(d.page_content for d in state["context"])
         if text_of(llm.invoke(f"Grounded?\n{told}\n{text_of(draft)}")) == "grounded":
             return {}
-        sorry = AIMessage("I am not sure, please ask the caretaker.", id=draft.id)
+        sorry = AIMessage(answer, id=draft.id)
         return {"messages": [sorry]}
 
     graph = StateGraph(Answered).add_sequence([rag, check]).add_edge(START, "rag").compile()
-    graph.invoke({"messages": [HumanMessage("Do dogs need a lead?")]}, config)
+    graph.invoke({"messages": [HumanMessage(question)]}, config)

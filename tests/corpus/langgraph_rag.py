@@ -129,18 +129,18 @@ def crag_model(**generations: str) -> Any:
 
 
 @turn(KINDS, (SHORT, LONG, NOISE), KINDS_ANSWER)
-def corrective_rag(config: Config) -> None:
+def corrective_rag(config: Config, question: str, answer: str) -> None:
     """LangGraph example: corrective RAG, all documents relevant, documents passed as they are."""
-    graph = corrective_graph(crag_model(plain=KINDS_ANSWER), web_search_tool)
-    for output in graph.stream({"question": KINDS}, config):
+    graph = corrective_graph(crag_model(plain=answer), web_search_tool)
+    for output in graph.stream({"question": question}, config):
         assert output
 
 
 @turn(KINDS, (SHORT, LONG, WEB), "Short-term, long-term and, by a survey, episodic memory.")
-def corrective_rag_with_web_search(config: Config) -> None:
+def corrective_rag_with_web_search(config: Config, question: str, answer: str) -> None:
     """LangGraph example: corrective RAG with a web search after grading."""
-    llm = crag_model(web="Short-term, long-term and, by a survey, episodic memory.")
-    corrective_graph(llm, web_search_tool).invoke({"question": KINDS}, config)
+    llm = crag_model(web=answer)
+    corrective_graph(llm, web_search_tool).invoke({"question": question}, config)
 
 
 class RouteQuery(BaseModel):
@@ -215,15 +215,12 @@ TAP = "The tap in the kitchen drips. What now?"
     "Close the main valve and put in a new washer of size 15.",
     needs=("python>=3.11",),
 )
-async def adaptive_rag(config: Config) -> None:
+async def adaptive_rag(config: Config, question: str, answer: str) -> None:
     """LangGraph example: adaptive RAG, routed to the vector store, generation graded."""
     llm = model(
-        {"datasource": "vectorstore"},
-        "Close the main valve and put in a new washer of size 15.",
-        {"binary_score": "yes"},
-        {"binary_score": "yes"},
+        {"datasource": "vectorstore"}, answer, {"binary_score": "yes"}, {"binary_score": "yes"}
     )
-    await adaptive_graph(llm).ainvoke({"question": TAP}, config)
+    await adaptive_graph(llm).ainvoke({"question": question}, config)
 
 
 FASTING = "Do not eat for six hours before the blood is drawn; water is allowed, coffee is not."
@@ -274,7 +271,7 @@ def self_graph(llm: Any) -> Any:
 
 
 @turn("When will I know?", (RESULT,), "After two working days, in the portal.")
-def self_rag_rephrased(config: Config) -> None:
+def self_rag_rephrased(config: Config, question: str, answer: str) -> None:
     """LangGraph example: self-RAG, nothing relevant found at first, question rephrased."""
     llm = model(
         {
@@ -282,7 +279,7 @@ def self_rag_rephrased(config: Config) -> None:
             "portal?'? Results": "relevant, it says how long",
             "relevant to": "off the point",
             "Does this draft": "it does",
-            "Patient:": "After two working days, in the portal.",
+            "Patient:": answer,
         }
     )
-    self_graph(llm).invoke({"question": "When will I know?"}, config)
+    self_graph(llm).invoke({"question": question}, config)

@@ -38,10 +38,10 @@ class Ticket:
         {"question": "Cough syrup: children\nCan my four-year-old have the syrup?"},
     ),
 )
-def dataclass_state(config: Config) -> None:
+def dataclass_state(config: Config, question: str, answer: str) -> None:
     """LangGraph: a dataclass as the state, subject and body of a ticket."""
     shelf = store(*SHELF).as_retriever(search_kwargs={"k": 1})
-    llm = model("No, not before the age of six.")
+    llm = model(answer)
 
     def attach(state: Ticket) -> dict[str, Any]:
         return {"references": shelf.invoke(f"{state.subject} {state.body}")}
@@ -52,9 +52,7 @@ def dataclass_state(config: Config) -> None:
         return {"reply": message.content}
 
     graph = StateGraph(Ticket).add_sequence([attach, reply]).add_edge(START, "attach").compile()
-    graph.invoke(
-        {"subject": "Cough syrup: children", "body": "Can my four-year-old have the syrup?"}, config
-    )
+    graph.invoke({"subject": "Cough syrup: children", "body": question}, config)
 
 
 class Ask(TypedDict):
@@ -78,9 +76,9 @@ class Titled(TypedDict):
 @turn(
     "Hi, is there alcohol in the syrup?", (SYRUP, CREAM), "Yes, there is.", needs=("python>=3.11",)
 )
-async def intent_answer_title(config: Config) -> None:
+async def intent_answer_title(config: Config, question: str, answer: str) -> None:
     """LangGraph: intent first, then the answer, then a title for the conversation."""
-    llm = model("product_question", "Yes, there is.", "Alcohol in cough syrup")
+    llm = model("product_question", answer, "Alcohol in cough syrup")
     shelf = store(SYRUP, CREAM).as_retriever()
 
     async def classify(state: Titled) -> dict[str, Any]:
@@ -99,9 +97,7 @@ async def intent_answer_title(config: Config) -> None:
     graph = StateGraph(Titled)
     graph.add_sequence([classify, respond, entitle]).add_edge(START, "classify")
     async for _ in graph.compile().astream(
-        {"messages": [HumanMessage("Hi, is there alcohol in the syrup?")]},
-        config,
-        stream_mode="messages",
+        {"messages": [HumanMessage(question)]}, config, stream_mode="messages"
     ):
         pass
 
@@ -109,11 +105,11 @@ async def intent_answer_title(config: Config) -> None:
 @turn(
     "Do you sell zinc cream?", (CREAM,), "Yes, for external use.", not_on_spans=("openinference",)
 )
-def own_search_recorded_by_hand(config: Config) -> None:
+def own_search_recorded_by_hand(config: Config, question: str, answer: str) -> None:
     """Retrieval by the application's own function, told by `record_retrieval()`."""
     from rag_eval_otel import record_retrieval
 
-    llm = model("Yes, for external use.")
+    llm = model(answer)
 
     def search(text: str) -> list[str]:
         found = [page for page in SHELF if any(w in page.lower() for w in ("zinc", "cream"))]
@@ -128,4 +124,4 @@ def own_search_recorded_by_hand(config: Config) -> None:
         return {"reply": text_of(llm.invoke(f"{told}\n\n{state['text']}"))}
 
     graph = StateGraph(Everything).add_sequence([look, tell]).add_edge(START, "look")
-    graph.compile().invoke({"text": "Do you sell zinc cream?"}, config)
+    graph.compile().invoke({"text": question}, config)

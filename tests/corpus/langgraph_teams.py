@@ -45,19 +45,17 @@ BIKE = "I'd like to take my bicycle along. What does it cost?"
 
 
 @turn(BIKE, (BAGGAGE,), "60 euros, and please book it two days ahead.")
-def handoff_to_a_specialist(config: Config) -> None:
+def handoff_to_a_specialist(config: Config, question: str, answer: str) -> None:
     """LangGraph multi-agent: handoff from a front desk to a specialist (swarm)."""
     desk_llm = model(call("transfer_to_baggage"))
-    baggage_llm = model(
-        call("search_guide", query="bicycle costs"), "60 euros, and please book it two days ahead."
-    )
+    baggage_llm = model(call("search_guide", query="bicycle costs"), answer)
     desk = create_react_agent(desk_llm, [handoff("baggage")], prompt="Front desk.", name="desk")
     baggage = create_react_agent(baggage_llm, [guide(BAGGAGE, MEALS)], name="baggage")
     team = StateGraph(MessagesState)
     team.add_node("desk", desk, destinations=("baggage",))
     team.add_node("baggage", baggage)
     team.add_edge(START, "desk")
-    team.compile().invoke({"messages": [("user", BIKE)]}, config)
+    team.compile().invoke({"messages": [("user", question)]}, config)
 
 
 class Plan(BaseModel):
@@ -94,13 +92,10 @@ TRIP = "What do I need for two months in Lisbon with a bicycle?"
     ],
     needs=("python>=3.11",),
 )
-async def plan_and_execute(config: Config) -> None:
+async def plan_and_execute(config: Config, question: str, answer: str) -> None:
     """LangGraph: plan-and-execute with a retrieval agent as the executor."""
     planner = model(Plan(steps=["Check the visa rules", "Check the price of a bicycle"]))
-    replanner = model(
-        Act(steps=["Check the price of a bicycle"]),
-        Act(response="No visa, and 60 euros for the bicycle."),
-    )
+    replanner = model(Act(steps=["Check the price of a bicycle"]), Act(response=answer))
     executor = create_react_agent(
         model(
             call("search_guide", query="visa EU days"),
@@ -135,7 +130,7 @@ async def plan_and_execute(config: Config) -> None:
     flow.add_edge("planner", "agent")
     flow.add_edge("agent", "replan")
     flow.add_conditional_edges("replan", lambda s: END if s.get("response") else "agent")
-    async for _ in flow.compile().astream({"input": TRIP}, config):
+    async for _ in flow.compile().astream({"input": question}, config):
         pass
 
 
@@ -144,7 +139,7 @@ class Cart(MessagesState):
 
 
 @turn("Is a refund paid in cash?", (REFUND,), "No, to your card.")
-def query_or_respond_tools_generate(config: Config) -> None:
+def query_or_respond_tools_generate(config: Config, question: str, answer: str) -> None:
     """LangGraph tutorial: conversational RAG graph, query_or_respond, tools, generate."""
     vector_store = store(REFUND, MEALS, VISA)
 
@@ -154,7 +149,7 @@ def query_or_respond_tools_generate(config: Config) -> None:
         docs = vector_store.similarity_search(query, k=1)
         return "\n\n".join(f"Source: {d.metadata}\nContent: {d.page_content}" for d in docs), docs
 
-    llm = model(call("retrieve", query="refunds paid"), "No, to your card.")
+    llm = model(call("retrieve", query="refunds paid"), answer)
 
     def query_or_respond(state: Cart) -> dict[str, Any]:
         return {"messages": [llm.bind_tools([retrieve]).invoke(state["messages"])]}
@@ -178,8 +173,6 @@ def query_or_respond_tools_generate(config: Config) -> None:
     graph.add_edge("tools", "generate")
     graph.add_edge("generate", END)
     for _ in graph.compile().stream(
-        {"messages": [{"role": "user", "content": "Is a refund paid in cash?"}]},
-        config,
-        stream_mode="values",
+        {"messages": [{"role": "user", "content": question}]}, config, stream_mode="values"
     ):
         pass

@@ -31,24 +31,19 @@ REVENUE = "Revenue in 2023 was 212 million crowns."
     optional=(Truth("revenue of Halden Paper 2023", (REPORT[0], REPORT[1]), REVENUE),),
     not_on_spans=NATIVE,
 )
-async def query_engine_as_tool(config: Config) -> str:
+async def query_engine_as_tool(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, agents: FunctionAgent with a QueryEngineTool."""
     llm = ChatModel(
-        [
-            ("Context information is below", REVENUE),
-            (
-                REVENUE,
-                "Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
-            ),
-            ("", Call("halden", {"input": "revenue of Halden Paper 2023"})),
-        ]
+        ("Context information is below", REVENUE),
+        (REVENUE, answer),
+        ("", Call("halden", {"input": "revenue of Halden Paper 2023"})),
     )
     tool = QueryEngineTool(
         query_engine=index(*REPORT).as_query_engine(llm=llm, similarity_top_k=2),
         metadata=ToolMetadata(name="halden", description="The report of Halden Paper"),
     )
     agent = FunctionAgent(tools=[tool], llm=llm, system_prompt="You are an analyst.")
-    return str(await agent.run("What was the revenue of Halden Paper in 2023?"))
+    return str(await agent.run(question))
 
 
 FAQ = {
@@ -67,16 +62,13 @@ def lookup_faq(topics: list[str]) -> list[str]:
     (FAQ["opening"], FAQ["towels"]),
     "Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken.",
 )
-async def plain_function_tool(config: Config) -> str:
+async def plain_function_tool(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, agents: a plain Python function as a tool, without any retriever."""
     llm = ChatModel(
-        [
-            ("3 francs", "Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken."),
-            ("", Call("lookup_faq", {"topics": ["opening", "towels"]})),
-        ]
+        ("3 francs", answer), ("", Call("lookup_faq", {"topics": ["opening", "towels"]}))
     )
     agent = FunctionAgent(tools=[FunctionTool.from_defaults(lookup_faq)], llm=llm, streaming=False)
-    return str(await agent.run("Wann ist das Bad offen, und gibt es Handtücher?"))
+    return str(await agent.run(question))
 
 
 @turn(
@@ -93,7 +85,7 @@ async def plain_function_tool(config: Config) -> str:
     ),
     not_on_spans=NATIVE,
 )
-async def react_agent(config: Config) -> str:
+async def react_agent(config: Config, question: str) -> str:
     """LlamaIndex, agents: ReActAgent over query engine tools."""
     action = (
         "Thought: The current language of the user is: English. I need to use a tool.\n"
@@ -105,11 +97,9 @@ async def react_agent(config: Config) -> str:
         "Answer: Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report."
     )
     llm = CompletionModel(
-        [
-            ("Context information is below", "Yes, the mill in Moss, in 2021."),
-            ("Observation: Yes, the mill", answer),
-            ("", action),
-        ]
+        ("Context information is below", "Yes, the mill in Moss, in 2021."),
+        ("Observation: Yes, the mill", answer),
+        ("", action),
     )
     tool = QueryEngineTool.from_defaults(
         index(*REPORT).as_query_engine(llm=llm, similarity_top_k=2),
@@ -117,7 +107,7 @@ async def react_agent(config: Config) -> str:
         description="Information about Halden Paper. Ask in plain words.",
     )
     agent = ReActAgent(tools=[tool], llm=llm)
-    handler = agent.run("Did Halden Paper close a mill?")
+    handler = agent.run(question)
     async for event in handler.stream_events():
         assert not isinstance(event, AgentStream) or event.response is not None
     return str(await handler)
@@ -129,17 +119,12 @@ async def react_agent(config: Config) -> str:
     "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
     not_on_spans=NATIVE,
 )
-async def retriever_tools(config: Config) -> str:
+async def retriever_tools(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, retriever tools: RetrieverTool in a FunctionAgent."""
     llm = ChatModel(
-        [
-            (
-                "640 people & Moss",
-                "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
-            ),
-            ("640 people", Call("notes", {"input": "Halden Paper closed mill Moss 2021"})),
-            ("", Call("notes", {"input": "people that Halden Paper employed end of 2023"})),
-        ]
+        ("640 people & Moss", answer),
+        ("640 people", Call("notes", {"input": "Halden Paper closed mill Moss 2021"})),
+        ("", Call("notes", {"input": "people that Halden Paper employed end of 2023"})),
     )
     tool = RetrieverTool.from_defaults(
         retriever=index(*REPORT).as_retriever(similarity_top_k=1),
@@ -147,7 +132,7 @@ async def retriever_tools(config: Config) -> str:
         description="Retrieves notes about Halden Paper.",
     )
     agent = FunctionAgent(tools=[tool], llm=llm)
-    return str(await agent.run("Tell me about the staff of Halden Paper and its mills."))
+    return str(await agent.run(question))
 
 
 NEWS = (
@@ -170,14 +155,12 @@ def search_news(query: str) -> str:
     also=({"contexts": (search_news(""),)},),
     not_on_spans=NATIVE,
 )
-async def research_and_write(config: Config) -> str:
+async def research_and_write(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer."""
     llm = ChatModel(
-        [
-            ("You are the writer & handling the request", SUMMARY),
-            ("January 2024", Call("handoff", {"to_agent": "Writer", "reason": "notes are ready"})),
-            ("", Call("search_news", {"query": "harbour crane Świnoujście"})),
-        ]
+        ("You are the writer & handling the request", answer),
+        ("January 2024", Call("handoff", {"to_agent": "Writer", "reason": "notes are ready"})),
+        ("", Call("search_news", {"query": "harbour crane Świnoujście"})),
     )
     researcher = FunctionAgent(
         name="Researcher",
@@ -195,7 +178,7 @@ async def research_and_write(config: Config) -> str:
         can_handoff_to=["Researcher"],
     )
     workflow = AgentWorkflow(agents=[researcher, writer], root_agent="Researcher")
-    return str(await workflow.run(user_msg="Write a line about the harbour crane of Świnoujście."))
+    return str(await workflow.run(user_msg=question))
 
 
 class Answer(BaseModel):
@@ -217,7 +200,7 @@ CLOSED = {"text": "The mill in Moss was closed.", "year": 2021}
         {"answer": json.dumps(CLOSED, separators=(",", ":"))},
     ),
 )
-async def structured_agent(config: Config) -> Any:
+async def structured_agent(config: Config, question: str) -> Any:
     """LlamaIndex, agents with structured output: output_cls."""
     retriever = index(*REPORT).as_retriever(similarity_top_k=1)
 
@@ -226,14 +209,12 @@ async def structured_agent(config: Config) -> Any:
         return retriever.retrieve(query)[0].get_content()
 
     llm = ChatModel(
-        [
-            ("according to the provided schema", Call("Answer", CLOSED)),
-            ("closed its mill", "The mill in Moss was closed in 2021."),
-            ("", Call("search", {"query": "closed mill"})),
-        ]
+        ("according to the provided schema", Call("Answer", CLOSED)),
+        ("closed its mill", "The mill in Moss was closed in 2021."),
+        ("", Call("search", {"query": "closed mill"})),
     )
     agent = FunctionAgent(tools=[search], llm=llm, output_cls=Answer)
-    response = await agent.run("Which mill was closed, and when?")
+    response = await agent.run(question)
     return json.dumps(response.structured_response)
 
 
@@ -243,7 +224,7 @@ async def structured_agent(config: Config) -> Any:
     "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
     not_on_spans=NATIVE,
 )
-async def agent_with_memory(config: Config) -> list[str]:
+async def agent_with_memory(config: Config, question: str, answer: str) -> list[str]:
     """LlamaIndex, agents: maintaining state, a Context over several runs."""
 
     def search_faq(word: str) -> str:
@@ -251,18 +232,13 @@ async def agent_with_memory(config: Config) -> list[str]:
         return FAQ["opening"] if word == "open" else ""
 
     llm = ChatModel(
-        [
-            ("Thank you", "You are welcome!"),
-            (
-                "on Sundays from 9 to 18",
-                "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
-            ),
-            ("", Call("search_faq", {"word": "open"})),
-        ]
+        ("Thank you", "You are welcome!"),
+        ("on Sundays from 9 to 18", answer),
+        ("", Call("search_faq", {"word": "open"})),
     )
     agent = FunctionAgent(tools=[search_faq], llm=llm)
     context = Context(agent)
-    asked = ("When is the pool open on Sundays?", "Thank you!")
+    asked = (question, "Thank you!")
     return [str(await agent.run(message, ctx=context)) for message in asked]
 
 
@@ -275,10 +251,8 @@ def multiply(a: float, b: float) -> float:
 async def calculator_agent(config: Config) -> str:
     """LlamaIndex, starter tutorial: a FunctionAgent with a calculator tool."""
     llm = ChatModel(
-        [
-            ("5635678", "The product of 1234 and 4567 is 5,635,678."),
-            ("", Call("multiply", {"a": 1234, "b": 4567})),
-        ]
+        ("5635678", "The product of 1234 and 4567 is 5,635,678."),
+        ("", Call("multiply", {"a": 1234, "b": 4567})),
     )
     agent = FunctionAgent(tools=[multiply], llm=llm, system_prompt="You can multiply numbers.")
     return str(await agent.run("What is 1234 * 4567?"))

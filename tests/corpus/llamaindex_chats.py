@@ -29,11 +29,9 @@ TRAILS = (
 def condense_plus_context(config: Config) -> list[str]:
     """LlamaIndex, chat engine: condense plus context mode."""
     llm = ChatModel(
-        [
-            ("Standalone question", "Does the hut on the Raven trail serve food like soup?"),
-            ("anything to eat", "Yes, the hut serves soup from May to October."),
-            ("", "The Raven trail is 14 km long, and steep."),
-        ]
+        ("Standalone question", "Does the hut on the Raven trail serve food like soup?"),
+        ("anything to eat", "Yes, the hut serves soup from May to October."),
+        ("", "The Raven trail is 14 km long, and steep."),
     )
     chat_engine = index(*TRAILS).as_chat_engine(
         chat_mode="condense_plus_context",
@@ -62,12 +60,10 @@ def condense_plus_context(config: Config) -> list[str]:
 def condense_question(config: Config) -> list[str]:
     """LlamaIndex, chat engine: condense question mode."""
     llm = ChatModel(
-        [
-            ("<Standalone question> & And how long", "How long is the Juniper trail?"),
-            ("<Standalone question>", "Where does the Juniper trail start?"),
-            ("How long", "It is 8 km long."),
-            ("", "At the old sawmill."),
-        ]
+        ("<Standalone question> & And how long", "How long is the Juniper trail?"),
+        ("<Standalone question>", "Where does the Juniper trail start?"),
+        ("How long", "It is 8 km long."),
+        ("", "At the old sawmill."),
     )
     query_engine = index(*TRAILS).as_query_engine(llm=llm, similarity_top_k=1)
     chat_engine = CondenseQuestionChatEngine.from_defaults(query_engine=query_engine, llm=llm)
@@ -82,9 +78,9 @@ def condense_question(config: Config) -> list[str]:
     (TRAILS[1], TRAILS[2]),
     "The Raven trail is steep; ropes help on its last kilometre.",
 )
-def streamed_context_chat(config: Config) -> str:
+def streamed_context_chat(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, chat engine: stream_chat and response_gen, after earlier messages."""
-    llm = ChatModel([("", "The Raven trail is steep; ropes help on its last kilometre.")])
+    llm = ChatModel(("", answer))
     history = [
         ChatMessage(role=MessageRole.USER, content="Hello, I want to go for a walk."),
         ChatMessage(role=MessageRole.ASSISTANT, content="With pleasure! What do you look for?"),
@@ -92,16 +88,16 @@ def streamed_context_chat(config: Config) -> str:
     chat_engine = ContextChatEngine.from_defaults(
         retriever=index(*TRAILS).as_retriever(similarity_top_k=2), llm=llm, chat_history=history
     )
-    streaming = chat_engine.stream_chat("Which trail is steep, and where do ropes help?")
+    streaming = chat_engine.stream_chat(question)
     return "".join(streaming.response_gen)
 
 
 @turn("What is served in the hut on the trail?", (TRAILS[2],), "Soup, from May to October.")
-async def streamed_and_awaited_chat(config: Config) -> str:
+async def streamed_and_awaited_chat(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, chat engine: astream_chat with async_response_gen."""
-    llm = ChatModel([("", "Soup, from May to October.")])
+    llm = ChatModel(("", answer))
     chat_engine = index(*TRAILS).as_chat_engine(
         chat_mode="condense_plus_context", llm=llm, similarity_top_k=1
     )
-    streaming = await chat_engine.astream_chat("What is served in the hut on the trail?")
+    streaming = await chat_engine.astream_chat(question)
     return "".join([token async for token in streaming.async_response_gen()])

@@ -36,12 +36,12 @@ def _llm(url: str) -> Any:
     "Line 1 sails every second day at eight in the morning.",
     needs=OPENAI_LIKE,
 )
-def query_over_http(config: Config) -> str:
+def query_over_http(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, OpenAI-compatible models: OpenAILike in a query engine."""
-    said = "Line 1 sails every second day at eight in the morning."
-    with openai_server([("", said)]) as server:
+    said = answer
+    with openai_server(("", said)) as server:
         engine = index(*FERRIES).as_query_engine(llm=_llm(server.base_url), similarity_top_k=2)
-        return str(engine.query("When does line 1 sail from Harstad to Bergen?"))
+        return str(engine.query(question))
 
 
 @turn(
@@ -50,13 +50,13 @@ def query_over_http(config: Config) -> str:
     "One hour before the ship sails.",
     needs=OPENAI_LIKE,
 )
-def chat_stream_over_http(config: Config) -> str:
+def chat_stream_over_http(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, streaming with OpenAILike: a chat engine, its tokens read one by one."""
-    with openai_server([("", "One hour before the ship sails.")]) as server:
+    with openai_server(("", answer)) as server:
         chat_engine = index(*FERRIES).as_chat_engine(
             chat_mode="context", llm=_llm(server.base_url), similarity_top_k=1
         )
-        response = chat_engine.stream_chat("When do bookings of cars close?")
+        response = chat_engine.stream_chat(question)
         return "".join(response.response_gen)
 
 
@@ -67,7 +67,7 @@ def chat_stream_over_http(config: Config) -> str:
     not_on_spans=("llamaindex_native",),
     needs=OPENAI_LIKE,
 )
-async def agent_over_http(config: Config) -> str:
+async def agent_over_http(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, agents: FunctionAgent with OpenAILike, two tool calls in one reply."""
     retriever = index(*FERRIES).as_retriever(similarity_top_k=1)
 
@@ -80,11 +80,7 @@ async def agent_over_http(config: Config) -> str:
         Call("search_timetable", {"query": "dogs travel free of charge"}),
         Call("search_timetable", {"query": "Line 1 sails from Harstad"}),
     ]
-    answer = (
-        "Hunde reisen an der Leine kostenlos; Linie 1 fährt jeden zweiten Tag um acht Uhr"
-        " ab Harstad."
-    )
-    with openai_server([("on a leash", answer), ("", calls)]) as server:
+    with openai_server(("on a leash", answer), ("", calls)) as server:
         tool = FunctionTool.from_defaults(async_fn=search_timetable)
         agent = FunctionAgent(tools=[tool], llm=_llm(server.base_url))
-        return str(await agent.run("Reisen Hunde kostenlos, und wann fährt Linie 1?"))
+        return str(await agent.run(question))

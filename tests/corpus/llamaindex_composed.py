@@ -42,15 +42,13 @@ NOVEL = (
 def router(config: Config) -> list[str]:
     """LlamaIndex, router query engine: LLMSingleSelector over a summary and a vector index."""
     llm = ChatModel(
-        [
-            ("Using only the choices above & Summarise", _choice(1, "asks for a summary")),
-            ("Using only the choices above", _choice(2, "asks for a fact")),
-            (
-                "Summarise",
-                "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
-            ),
-            ("", "She finds a letter."),
-        ]
+        ("Using only the choices above & Summarise", _choice(1, "asks for a summary")),
+        ("Using only the choices above", _choice(2, "asks for a fact")),
+        (
+            "Summarise",
+            "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
+        ),
+        ("", "She finds a letter."),
     )
     summaries = SummaryIndex(nodes(*NOVEL)).as_query_engine(response_mode="tree_summarize", llm=llm)
     facts = index(*NOVEL).as_query_engine(similarity_top_k=1, llm=llm)
@@ -92,22 +90,20 @@ SUB_ANSWERS = (
         Truth("How many passengers did the trams of Porto carry?", (PORTO[0],), "1.1 million."),
     ),
 )
-def sub_questions(config: Config) -> str:
+def sub_questions(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, sub question query engine."""
     parts = [
         {"sub_question": "How many passengers did the trams of Lisbon carry?", "tool_name": "lx"},
         {"sub_question": "How many passengers did the trams of Porto carry?", "tool_name": "op"},
     ]
     llm = ChatModel(
-        [
-            (
-                "output a list of relevant sub-questions",
-                f"```json\n{json.dumps({'items': parts})}\n```",
-            ),
-            ("Sub question:", COMPARED),
-            ("Lisbon's trams", "19 million."),
-            ("Porto's trams", "1.1 million."),
-        ]
+        (
+            "output a list of relevant sub-questions",
+            f"```json\n{json.dumps({'items': parts})}\n```",
+        ),
+        ("Sub question:", answer),
+        ("Lisbon's trams", "19 million."),
+        ("Porto's trams", "1.1 million."),
     )
     tools = [
         QueryEngineTool.from_defaults(
@@ -122,7 +118,7 @@ def sub_questions(config: Config) -> str:
         use_async=False,
         verbose=False,
     )
-    return str(query_engine.query("Compare the passengers of the trams of Lisbon and Porto."))
+    return str(query_engine.query(question))
 
 
 ARCHIVE = (
@@ -150,17 +146,15 @@ BORN = "The founder of the observatory, Teresa Pinho, was born in Braga."
         Truth("Where was Teresa Pinho born?", (ARCHIVE[1],), "In Braga."),
     ),
 )
-def multi_step(config: Config) -> str:
+def multi_step(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, multi-step query engine."""
     llm = ChatModel(
-        [
-            ("- Where was Teresa Pinho born?", "None"),
-            ("return a question & - Who founded", "Where was Teresa Pinho born?"),
-            ("return a question", "Who founded the observatory of Vila Verde?"),
-            ("Question: Where was", BORN),
-            ("Query: Where was Teresa Pinho", "In Braga."),
-            ("Query: Who founded", "Teresa Pinho."),
-        ]
+        ("- Where was Teresa Pinho born?", "None"),
+        ("return a question & - Who founded", "Where was Teresa Pinho born?"),
+        ("return a question", "Who founded the observatory of Vila Verde?"),
+        ("Question: Where was", answer),
+        ("Query: Where was Teresa Pinho", "In Braga."),
+        ("Query: Who founded", "Teresa Pinho."),
     )
     query_engine = MultiStepQueryEngine(
         query_engine=index(*ARCHIVE).as_query_engine(llm=llm, similarity_top_k=1),
@@ -169,7 +163,7 @@ def multi_step(config: Config) -> str:
         response_synthesizer=get_response_synthesizer(llm=llm),
         num_steps=2,
     )
-    return str(query_engine.query("Where was the founder of the observatory born?"))
+    return str(query_engine.query(question))
 
 
 VOLCANO = (
@@ -179,19 +173,15 @@ VOLCANO = (
 
 
 @turn("Was zerstörte der Ausbruch am Etna 2001?", (VOLCANO[0],), "Die Station der Seilbahn.")
-def hyde(config: Config) -> str:
+def hyde(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, HyDE query transform."""
     llm = ChatModel(
-        [
-            ("write a passage", "The eruption of Etna in 2001 destroyed roads and a cable car."),
-            ("", "Die Station der Seilbahn."),
-        ]
+        ("write a passage", "The eruption of Etna in 2001 destroyed roads and a cable car."),
+        ("", answer),
     )
     transform = HyDEQueryTransform(llm=llm, include_original=True)
     engine = index(*VOLCANO).as_query_engine(llm=llm, similarity_top_k=1)
-    return str(
-        TransformQueryEngine(engine, transform).query("Was zerstörte der Ausbruch am Etna 2001?")
-    )
+    return str(TransformQueryEngine(engine, transform).query(question))
 
 
 MANUAL = (
@@ -207,13 +197,11 @@ MANUAL = (
     (MANUAL[0], MANUAL[1], MANUAL[3]),
     "Fill the tank with vinegar and water, then rinse twice.",
 )
-def fusion(config: Config) -> str:
+def fusion(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, query fusion retriever: generated queries and reciprocal rerank."""
     llm = ChatModel(
-        [
-            ("generates multiple search queries", "red lamp blinks\nvinegar smells after rinses"),
-            ("", "Fill the tank with vinegar and water, then rinse twice."),
-        ]
+        ("generates multiple search queries", "red lamp blinks\nvinegar smells after rinses"),
+        ("", answer),
     )
     retriever = QueryFusionRetriever(
         [index(*MANUAL).as_retriever(similarity_top_k=2)],
@@ -224,7 +212,7 @@ def fusion(config: Config) -> str:
         use_async=False,
     )
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
-    return str(engine.query("How do I descale the machine?"))
+    return str(engine.query(question))
 
 
 def _clubs() -> VectorStoreIndex:
@@ -253,7 +241,7 @@ def _clubs() -> VectorStoreIndex:
     ("Rowing club: novices meet on Tuesdays at the boathouse.",),
     "On Tuesdays.",
 )
-def metadata_filters(config: Config) -> str:
+def metadata_filters(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, vector stores: metadata filters."""
     filters = MetadataFilters(
         filters=[
@@ -262,6 +250,6 @@ def metadata_filters(config: Config) -> str:
         ],
         condition=FilterCondition.AND,
     )
-    llm = CompletionModel([("", "On Tuesdays.")])
+    llm = CompletionModel(("", answer))
     engine = _clubs().as_query_engine(llm=llm, filters=filters, similarity_top_k=2)
-    return str(engine.query("When do novices meet at the club?"))
+    return str(engine.query(question))

@@ -54,7 +54,7 @@ ESSAY = (
         },
     ),
 )
-def starter(config: Config) -> str:
+def starter(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, starter tutorial: VectorStoreIndex.from_documents and as_query_engine."""
     pages = documents(
         growing_up="The author grew up writing short stories and repairing radios.",
@@ -62,27 +62,24 @@ def starter(config: Config) -> str:
         startup="The startup sold software for online shops.",
     )
     story = VectorStoreIndex.from_documents(pages, embed_model=Embedding())
-    llm = ChatModel([("", "Growing up, the author wrote short stories and repaired radios.")])
+    llm = ChatModel(("", answer))
     query_engine = story.as_query_engine(llm=llm)
-    return str(query_engine.query("What did the author do growing up?"))
+    return str(query_engine.query(question))
 
 
 REFINED = "He wrote stories and programmed an IBM 1401; later he studied painting in Florence."
 
 
 @turn("Which things did he study or work on, and where?", (ESSAY[1], ESSAY[0]), REFINED)
-def refine_mode(config: Config) -> str:
+def refine_mode(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, response modes: refine."""
     llm = ChatModel(
-        [
-            ("Original Answer:", REFINED),
-            ("", "In the summer of 1989 he studied painting in Florence."),
-        ]
+        ("Original Answer:", answer), ("", "In the summer of 1989 he studied painting in Florence.")
     )
     retriever = VectorIndexRetriever(index=index(*ESSAY), similarity_top_k=2)
     synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode.REFINE)
     engine = RetrieverQueryEngine(retriever=retriever, response_synthesizer=synthesizer)
-    return str(engine.query("Which things did he study or work on, and where?"))
+    return str(engine.query(question))
 
 
 MINUTES = (
@@ -101,22 +98,17 @@ MINUTES = (
     MINUTES,
     "The bridge is closed to lorries and will get new bearings from June to November.",
 )
-def tree_summarize_mode(config: Config) -> str:
+def tree_summarize_mode(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, response modes: tree_summarize over a summary index."""
     llm = ChatModel(
-        [
-            (
-                "PART",
-                "The bridge is closed to lorries and will get new bearings from June to November.",
-            ),
-            ("4 March", "PART 1: the bridge is closed to lorries; work is from June to November."),
-            ("18 March", "PART 2: residents complain, so the quay is limited to 20 km/h."),
-        ],
+        ("PART", answer),
+        ("4 March", "PART 1: the bridge is closed to lorries; work is from June to November."),
+        ("18 March", "PART 2: residents complain, so the quay is limited to 20 km/h."),
         window=900,
     )
     minutes = SummaryIndex(nodes(*MINUTES))
     engine = minutes.as_query_engine(llm=llm, response_mode="tree_summarize")
-    return str(engine.query("Summarise what was decided about the canal bridge."))
+    return str(engine.query(question))
 
 
 RECIPES = (
@@ -127,16 +119,16 @@ RECIPES = (
 
 
 @turn("Wie lange muss der Teig gehen?", (RECIPES[1], RECIPES[0]), "Der Teig geht eine Stunde.")
-def simple_summarize_in_german(config: Config) -> str:
+def simple_summarize_in_german(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, response modes: simple_summarize, with a template of one's own."""
     template = PromptTemplate(
         "Beantworte die Frage nur mit diesen Auszügen:\n\n{context_str}\n\nFrage: {query_str}\n"
     )
-    llm = CompletionModel([("eine Stunde gehen", "Der Teig geht eine Stunde.")])
+    llm = CompletionModel(("eine Stunde gehen", answer))
     engine = index(*RECIPES).as_query_engine(
         llm=llm, response_mode="simple_summarize", text_qa_template=template, similarity_top_k=2
     )
-    return str(engine.query("Wie lange muss der Teig gehen?"))
+    return str(engine.query(question))
 
 
 REVIEWS = (
@@ -152,13 +144,13 @@ REVIEWS = (
     "Response 2: It runs for 40 minutes.",
     also=({"contexts": REVIEWS},),
 )
-def accumulate_mode(config: Config) -> str:
+def accumulate_mode(config: Config, question: str) -> str:
     """LlamaIndex, response modes: accumulate."""
     llm = ChatModel(
-        [("Noise:", "It is loud at full power."), ("Battery:", "It runs for 40 minutes.")]
+        ("Noise:", "It is loud at full power."), ("Battery:", "It runs for 40 minutes.")
     )
     engine = index(*REVIEWS).as_query_engine(llm=llm, response_mode="accumulate")
-    return str(engine.query("What do buyers say about the vacuum cleaner?"))
+    return str(engine.query(question))
 
 
 HARBOUR = (
@@ -174,11 +166,11 @@ HARBOUR = (
     "The last keeper was Ingrid Moe, who left in 1984.",
     not_on_spans=("llamaindex_native",),
 )
-def streamed_tokens(config: Config) -> str:
+def streamed_tokens(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, streaming: as_query_engine(streaming=True), response_gen."""
-    llm = ChatModel([("", "The last keeper was Ingrid Moe, who left in 1984.")])
+    llm = ChatModel(("", answer))
     query_engine = index(*HARBOUR).as_query_engine(llm=llm, streaming=True, similarity_top_k=2)
-    streaming_response = query_engine.query("Who was the last keeper of the lighthouse?")
+    streaming_response = query_engine.query(question)
     return "".join(streaming_response.response_gen)
 
 
@@ -193,7 +185,7 @@ def streamed_tokens(config: Config) -> str:
 async def two_awaited_at_once(config: Config) -> list[str]:
     """LlamaIndex, async queries: several aquery calls gathered."""
     llm = ChatModel(
-        [("How many boats", "Forty boats."), ("", "It was lit in 1857 and burned rapeseed oil.")]
+        ("How many boats", "Forty boats."), ("", "It was lit in 1857 and burned rapeseed oil.")
     )
     town = index(*HARBOUR)
     lamp = town.as_query_engine(llm=llm, similarity_top_k=2)
@@ -217,15 +209,12 @@ CITED = (
     "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].",
     also=({"contexts": (f"Source 1:\n{CITED[1]}\n", f"Source 2:\n{CITED[0]}\n")},),
 )
-def citations(config: Config) -> str:
+def citations(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, CitationQueryEngine."""
-    llm = ChatModel(
-        [("", "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].")]
-    )
+    llm = ChatModel(("", answer))
     engine = CitationQueryEngine.from_args(
         index(*CITED), llm=llm, similarity_top_k=2, citation_chunk_size=512
     )
-    question = "What does a ticket for the ferry with a bicycle cost, and how often does it leave?"
     return str(engine.query(question))
 
 
@@ -253,7 +242,7 @@ CHEESE = (
 
 
 @turn("How long does Comté ripen in the cellars?", (CHEESE[0], CHEESE[1]), "At least four months.")
-def custom_engine_with_a_string(config: Config) -> str:
+def custom_engine_with_a_string(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, defining a custom query engine, option 2."""
     prompt = PromptTemplate(
         "Context information is below.\n---\n{context_str}\n---\nGiven the context information"
@@ -261,10 +250,10 @@ def custom_engine_with_a_string(config: Config) -> str:
     )
     engine = RAGStringQueryEngine(
         retriever=index(*CHEESE).as_retriever(similarity_top_k=2),
-        llm=CompletionModel([("", "At least four months.")]),
+        llm=CompletionModel(("", answer)),
         qa_prompt=prompt,
     )
-    return str(engine.query("How long does Comté ripen in the cellars?"))
+    return str(engine.query(question))
 
 
 class Biography(BaseModel):
@@ -292,13 +281,13 @@ MERIAN = {
     json.dumps(MERIAN, separators=(",", ":")),
     also=({"answer": json.dumps(MERIAN)},),
 )
-def pydantic_output(config: Config) -> str:
+def pydantic_output(config: Config, question: str) -> str:
     """LlamaIndex, query engine with Pydantic outputs: as_query_engine(output_cls=...)."""
-    llm = ChatModel([("", Call("Biography", MERIAN))])
+    llm = ChatModel(("", Call("Biography", MERIAN)))
     engine = index(*LIVES).as_query_engine(
         output_cls=Biography, response_mode="compact", llm=llm, similarity_top_k=2
     )
-    return str(engine.query("Who is known for drawings of insects and plants?"))
+    return str(engine.query(question))
 
 
 @app()
@@ -311,6 +300,6 @@ def retrieves_only(config: Config) -> list[str]:
 @app()
 def completes_and_chats(config: Config) -> str:
     """LlamaIndex, using LLMs: complete and chat without an index."""
-    llm = ChatModel([("limerick", "There once was a lock on the Spree."), ("", "a painter.")])
+    llm = ChatModel(("limerick", "There once was a lock on the Spree."), ("", "a painter."))
     ended = llm.complete("Paul Graham is ")
     return f"{ended} {llm.complete('Write a limerick about a lock.')}"

@@ -27,7 +27,7 @@ from llama_index.core.schema import TextNode
 from pydantic import PrivateAttr
 
 from .kit import embed, pieces
-from .scripted import Call, Reply, Script, scripted
+from .scripted import Call, Reply, Rule, scripted
 
 
 class ChatModel(FunctionCallingLLM):
@@ -37,9 +37,9 @@ class ChatModel(FunctionCallingLLM):
     window: int = 8192
     _script: Callable[[str], Reply] = PrivateAttr()
 
-    def __init__(self, script: Script, **fields: Any) -> None:
+    def __init__(self, *rules: Rule, **fields: Any) -> None:
         super().__init__(**fields)
-        self._script = scripted(script)
+        self._script = scripted(*rules)
 
     @classmethod
     def class_name(cls) -> str:
@@ -168,9 +168,9 @@ class CompletionModel(CustomLLM):
     window: int = 4096
     _script: Callable[[str], Reply] = PrivateAttr()
 
-    def __init__(self, script: Script, **fields: Any) -> None:
+    def __init__(self, *rules: Rule, **fields: Any) -> None:
         super().__init__(**fields)
-        self._script = scripted(script)
+        self._script = scripted(*rules)
 
     @property
     def metadata(self) -> LLMMetadata:

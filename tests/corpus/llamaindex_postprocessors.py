@@ -48,14 +48,14 @@ class WithoutWord(BaseNodePostprocessor):
     (BAKERY[0], BAKERY[1]),
     "There is bread at five and at noon.",
 )
-def custom_postprocessor(config: Config) -> str:
+def custom_postprocessor(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, node postprocessors: a custom postprocessor."""
-    llm = CompletionModel([("Sourdough", "There is bread at five and at noon.")])
+    llm = CompletionModel(("Sourdough", answer))
     filters = [WithoutWord(word="bowl"), WithoutWord(word="Lagos")]
     engine = index(*BAKERY).as_query_engine(
         llm=llm, similarity_top_k=4, node_postprocessors=filters
     )
-    return str(engine.query("Is there bread or water for dogs at the bakery?"))
+    return str(engine.query(question))
 
 
 CLAUSES = (
@@ -74,23 +74,18 @@ CLAUSES = (
     (CLAUSES[2], CLAUSES[0]),
     "Within six months of the end of the tenancy.",
 )
-def llm_rerank(config: Config) -> str:
+def llm_rerank(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, node postprocessors: LLMRerank."""
     llm = ChatModel(
-        [
-            (
-                "Respond with the numbers of the documents",
-                "Doc: 1, Relevance: 9\nDoc: 3, Relevance: 4",
-            ),
-            ("", "Within six months of the end of the tenancy."),
-        ]
+        ("Respond with the numbers of the documents", "Doc: 1, Relevance: 9\nDoc: 3, Relevance: 4"),
+        ("", answer),
     )
     engine = index(*CLAUSES).as_query_engine(
         llm=llm,
         similarity_top_k=4,
         node_postprocessors=[LLMRerank(llm=llm, choice_batch_size=5, top_n=2)],
     )
-    return str(engine.query("When is the deposit paid back at the end of the tenancy?"))
+    return str(engine.query(question))
 
 
 DIARY = (
@@ -110,7 +105,7 @@ WINDOW = (
     "Near Rebbenesøya, beside the boat.",
     also=({"contexts": (f"window: {WINDOW}",)},),
 )
-def sentence_window(config: Config) -> str:
+def sentence_window(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, metadata replacement and node sentence window."""
     parser = SentenceWindowNodeParser.from_defaults(
         window_size=2,
@@ -119,13 +114,13 @@ def sentence_window(config: Config) -> str:
         sentence_splitter=lambda text: re.findall(r"[^.]+\.\s*", text),
     )
     sentences = parser.get_nodes_from_documents([Document(text=DIARY)])
-    llm = ChatModel([("", "Near Rebbenesøya, beside the boat.")])
+    llm = ChatModel(("", answer))
     engine = VectorStoreIndex(sentences, embed_model=Embedding()).as_query_engine(
         similarity_top_k=1,
         llm=llm,
         node_postprocessors=[MetadataReplacementPostProcessor(target_metadata_key="window")],
     )
-    return str(engine.query("Where did the fin whales surface?"))
+    return str(engine.query(question))
 
 
 STEPS = (
@@ -148,12 +143,12 @@ def _in_a_row(*texts: str) -> list[TextNode]:
     (STEPS[1], STEPS[2]),
     "A quarter turn; then top up to 1.5 bar and switch on.",
 )
-def next_node(config: Config) -> str:
+def next_node(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, PrevNextNodePostprocessor."""
     steps = _in_a_row(*STEPS)
     docstore = SimpleDocumentStore()
     docstore.add_documents(steps)
-    llm = ChatModel([("", "A quarter turn; then top up to 1.5 bar and switch on.")])
+    llm = ChatModel(("", answer))
     engine = VectorStoreIndex(steps, embed_model=Embedding()).as_query_engine(
         llm=llm,
         similarity_top_k=1,
@@ -162,7 +157,7 @@ def next_node(config: Config) -> str:
         ],
         response_mode="tree_summarize",
     )
-    return str(engine.query("How far do I open the bleed valve until water comes, and then?"))
+    return str(engine.query(question))
 
 
 MUSEUM = (
@@ -173,10 +168,10 @@ MUSEUM = (
 
 
 @turn("What does the museum shop sell?", (MUSEUM[2], MUSEUM[1]), "Postcards and a brass sundial.")
-def evaluated_afterwards(config: Config) -> str:
+def evaluated_afterwards(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, evaluation: FaithfulnessEvaluator.evaluate_response after a query."""
-    llm = ChatModel([("Information:", "YES"), ("", "Postcards and a brass sundial.")])
+    llm = ChatModel(("Information:", "YES"), ("", answer))
     engine = index(*MUSEUM).as_query_engine(llm=llm, similarity_top_k=2)
-    response = engine.query("What does the museum shop sell?")
+    response = engine.query(question)
     verdict = FaithfulnessEvaluator(llm=llm).evaluate_response(response=response)
     return f"{response} ({verdict.passing})"

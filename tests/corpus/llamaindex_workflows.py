@@ -71,16 +71,13 @@ class RAGWorkflow(Workflow):
     (PAPERS[1], PAPERS[3]),
     "With 27,540 annotations.",
 )
-async def rag_workflow(config: Config) -> str:
+async def rag_workflow(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, RAG workflow with reranking."""
     llm = ChatModel(
-        [
-            ("Respond with the numbers", "Doc: 1, Relevance: 9\nDoc: 2, Relevance: 5"),
-            ("", "With 27,540 annotations."),
-        ]
+        ("Respond with the numbers", "Doc: 1, Relevance: 9\nDoc: 2, Relevance: 5"), ("", answer)
     )
     workflow = RAGWorkflow(llm, PAPERS)
-    return str(await workflow.run(query="With how many annotations was the chat model trained?"))
+    return str(await workflow.run(query=question))
 
 
 GARDEN = (
@@ -119,10 +116,10 @@ class GardenFlow(Workflow):
 
 
 @turn("When are cherry trees pruned?", (GARDEN[1], GARDEN[0]), "In summer, after the harvest [1].")
-async def workflow_with_own_prompt(config: Config) -> str:
+async def workflow_with_own_prompt(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, workflows: an f-string prompt over retrieved texts."""
-    flow = GardenFlow(CompletionModel([("[1] Cherry", "In summer, after the harvest [1].")]))
-    return str(await flow.run(question="When are cherry trees pruned?"))
+    flow = GardenFlow(CompletionModel(("[1] Cherry", answer)))
+    return str(await flow.run(question=question))
 
 
 GRADE = PromptTemplate(
@@ -193,18 +190,16 @@ class CorrectiveRAG(Workflow):
     (GARDEN[2], search_web("")),
     "Once a week in the first summer; ash trees die of ash dieback.",
 )
-async def corrective_rag(config: Config) -> str:
+async def corrective_rag(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, corrective RAG workflow."""
     llm = ChatModel(
-        [
-            ("As a grader & Water young", "yes"),
-            ("As a grader", "no"),
-            ("Refine this search query", "what kills ash trees"),
-            ("", "Once a week in the first summer; ash trees die of ash dieback."),
-        ]
+        ("As a grader & Water young", "yes"),
+        ("As a grader", "no"),
+        ("Refine this search query", "what kills ash trees"),
+        ("", answer),
     )
     flow = CorrectiveRAG(llm)
-    return str(await flow.run(query_str="When do I water young trees, and what kills ash trees?"))
+    return str(await flow.run(query_str=question))
 
 
 @turn(
@@ -213,7 +208,7 @@ async def corrective_rag(config: Config) -> str:
     "Im späten Winter, bevor die Knospen schwellen.",
     not_on_spans=("traceloop",),
 )
-def function_with_a_span(config: Config) -> str:
+def function_with_a_span(config: Config, answer: str) -> str:
     """LlamaIndex, instrumentation: a function with @dispatcher.span."""
 
     @dispatcher.span
@@ -226,7 +221,7 @@ def function_with_a_span(config: Config) -> str:
         ]
         return str(llm.chat(messages).message.content)
 
-    llm = ChatModel([("Prune apple", "Im späten Winter, bevor die Knospen schwellen.")])
+    llm = ChatModel(("Prune apple", answer))
     return ask("Wann schneide ich apple trees in winter?")
 
 
@@ -236,9 +231,8 @@ def function_with_a_span(config: Config) -> str:
     "Ten litres, once a week.",
     not_on_spans=NOWHERE,
 )
-def plain_code(config: Config) -> str:
+def plain_code(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, building RAG from scratch: retriever and model in plain code."""
-    question = "How much water do young trees need in their first summer?"
     found = index(*GARDEN).as_retriever(similarity_top_k=1).retrieve(question)
     prompt = f"Context:\n{found[0].get_content()}\n\nQuestion: {question}\nAnswer:"
-    return CompletionModel([("ten litres", "Ten litres, once a week.")]).complete(prompt).text
+    return CompletionModel(("ten litres", answer)).complete(prompt).text

@@ -1,6 +1,6 @@
 """Scripts for models, and an OpenAI-compatible server that replies by script."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,32 +21,32 @@ class Call:
 
 
 Reply: TypeAlias = "str | Call | list[Call]"
-Script: TypeAlias = "Iterable[tuple[str, Reply]] | Callable[[str], Reply]"
+Rule: TypeAlias = "tuple[str, Reply] | Callable[[str], Reply]"
 
 
-def scripted(script: Script) -> Callable[[str], Reply]:
+def scripted(*rules: Rule) -> Callable[[str], Reply]:
     """Return a function that records a prompt and returns its reply.
 
-    A rule is a text to look for, or several that are joined by ` & `, and the reply.
+    A rule is a text to look for, or several that are joined by ` & `, and the reply; or there is
+    one function of the prompt.
     """
-    rules = [] if callable(script) else [(marks.split(" & "), reply) for marks, reply in script]
 
     def answer(prompt: str) -> Reply:
         PROMPTS.append(prompt)
-        if callable(script):
-            return script(prompt)
-        for marks, reply in rules:
-            if all(mark in prompt for mark in marks):
-                return reply
+        for rule in rules:
+            if callable(rule):
+                return rule(prompt)
+            if all(mark in prompt for mark in rule[0].split(" & ")):
+                return rule[1]
         message = f"the script has no reply to {prompt!r}"
         raise LookupError(message)
 
     return answer
 
 
-def openai_server(script: Script) -> ScriptedOpenAI:
+def openai_server(*rules: Rule) -> ScriptedOpenAI:
     """Return a server for chats, with tool calls and streams, and for embeddings."""
-    reply = scripted(script)
+    reply = scripted(*rules)
 
     def answer(body: dict[str, Any]) -> HttpReply:
         said = reply("\n".join(f"{m['role']}: {_content(m)}" for m in body["messages"]))
