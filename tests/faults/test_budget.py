@@ -22,7 +22,6 @@ from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Usage
-from support import benchmark
 
 THREADS = 64
 PRICES = Prices(models={"j": Price(input=100.0, output=400.0)})
@@ -155,36 +154,6 @@ def test_fault_38_turns_beyond_the_budget_are_dropped(
     measured("requests of 5 turns with a budget of 3", sent)
     assert left == {"3 requests/day": 0}
     assert sent == 3
-
-
-@pytest.mark.fault(
-    38, expected="cascade: beyond the budget, turns have the scores of the lexical judge"
-)
-def test_fault_38_turns_beyond_the_budget_are_scored_offline(
-    check_invariants: Callable[..., None],
-) -> None:
-    """Their scores have the offline judge's name and version, apart from those of the judge."""
-    with (
-        ScriptedOpenAI(benchmark("_turns").reply) as server,
-        attached(
-            judge=OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0),
-            embedder=OnesEmbedder(),
-            metrics=["response_groundedness"],
-            budget="1 requests/day",
-            cascade="lexical",
-        ) as app,
-    ):
-        turns_of(app, 3)
-        check_invariants(app, turns=3, spans=9)
-        found = [dict(span.attributes or {}) for span in app.exported()]
-        offline = [one for one in found if one.get("rag.evaluation.judge") == "lexical"]
-        assert len(server.requests) == 1
-    assert len(offline) == 2
-    for one in offline:
-        version = one["rag.evaluation.offline.response_groundedness.version"]
-        assert "lexical" in str(version)
-        assert one["rag.evaluation.reason"] == "budget"
-        assert not any(name.startswith("rag.evaluation.response_") for name in one)
 
 
 def gauge(app: App, name: str) -> dict[Any, Any]:
