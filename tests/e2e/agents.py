@@ -5,12 +5,15 @@ streamed or not, and the responses API.
 """
 
 import asyncio
+import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from apps import company
 from e2e.checks import QUESTIONS, TRUTHS
@@ -46,18 +49,49 @@ RETURNS = (pages, joined, records, in_json)
 """What tools return; a framework may not take all of it."""
 
 
-def assert_each_scored(
-    watch: Watched, ask: Callable[[str], object], *, before: str = "", end: str = ""
+def tool(found: Callable[[str], object]) -> Callable[[str], Any]:
+    """Return a search tool, which returns what ``found`` makes of its query."""
+
+    def search_docs(query: str) -> Any:
+        """Search the handbook."""
+        return found(query)
+
+    return search_docs
+
+
+EACH_RETURN = pytest.mark.parametrize("found", RETURNS, ids=lambda found: found.__name__)
+
+
+@EACH_RETURN
+def test_a_turn_is_scored(
+    watch: Watched, url: str, found: Callable[[str], object], request: pytest.FixtureRequest
 ) -> None:
-    """Assert that two consecutive turns are scored with their question, contexts and answer.
+    """For each form of tool result, question, documents and answer are those of the turn.
+
+    A module that imports this test has a function `program`: it makes an agent that asks the model
+    at ``url`` and has the tool ``found``, and returns a function of the question, which may be
+    asynchronous.
+    """
+    assert_each_scored(watch, request.module.program(url, found))
+
+
+def assert_each_scored(
+    watch: Watched, ask: Callable[[str], Any], *, before: str = "", end: str = ""
+) -> None:
+    """Assert that two turns, one after the other, are scored with question, contexts and answer.
 
     The application puts ``before`` in front of a question; the framework appends ``end`` to an
-    answer.
+    answer. Asynchronous turns share an event loop.
     """
 
+    async def both() -> list[object]:
+        return [await ask(question) for question in ASKED]
+
     def use() -> None:
-        for question in ASKED:
-            assert TRUTHS[question].answer in str(ask(question))
+        is_async = inspect.iscoroutinefunction(ask)
+        answers = asyncio.run(both()) if is_async else [ask(question) for question in ASKED]
+        for question, answer in zip(ASKED, answers, strict=True):
+            assert TRUTHS[question].answer in str(answer)
 
     run = watch.run(use)
     truths = [TRUTHS[question] for question in ASKED]
@@ -68,17 +102,11 @@ def assert_each_scored(
     assert run.outcomes == {("scored", None): len(truths)}
 
 
-def assert_each_awaited(watch: Watched, ask: Callable[[str], Awaitable[object]]) -> None:
-    """Assert the same of two awaited turns in one event loop."""
-
-    async def both() -> list[object]:
-        return [await ask(question) for question in ASKED]
-
-    answers: list[object] = []
-    run = watch.run(lambda: answers.extend(asyncio.run(both())))
-    assert run.truths == Counter(TRUTHS[question] for question in ASKED)
-    assert run.outcomes == {("scored", None): len(ASKED)}
-    assert answers == [TRUTHS[question].answer for question in ASKED]
+def assert_nothing_scored(watch: Watched, ask: Callable[[str], Any]) -> None:
+    """Assert that a turn is skipped."""
+    run = watch.run(lambda: asyncio.run(ask(ASKED[0])))
+    assert not run.truths
+    assert {outcome for outcome, _ in run.outcomes} <= {"skipped"}
 
 
 @contextmanager

@@ -141,6 +141,18 @@ def truth_on(span: ReceivedSpan) -> Truth:
 
 
 @contextmanager
+def instrumented(*instrumentors: Any, **options: Any) -> Iterator[None]:
+    """Switch ``instrumentors`` on during the block."""
+    for one in instrumentors:
+        one.instrument(**options)
+    try:
+        yield
+    finally:
+        for one in reversed(instrumentors):
+            one.uninstrument()
+
+
+@contextmanager
 def watched() -> Iterator[Watched]:
     """Attach to a new provider like a user, and yield it."""
     judge = StoppableJudge()
