@@ -8,6 +8,8 @@ from contextvars import copy_context
 from threading import Barrier
 from typing import Protocol
 
+import pytest
+
 from apps import Truth, company
 from apps.parts import handbook, join
 from e2e.watched import PATIENCE, STATUS, Watched
@@ -149,3 +151,17 @@ CHECKS: tuple[Callable[[Watched, App], None], ...] = (
     assert_only_the_turn_waits,
     assert_nothing_lost_or_doubled,
 )
+
+
+EACH_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+
+
+@EACH_CHECK
+def test_turns_are_scored_from_spans_alone(
+    watch: Watched, check: Callable[..., None], request: pytest.FixtureRequest
+) -> None:
+    """Scores and spans arrive once, and only the turn's span waits for scores.
+
+    The application is what `program` of the module returns.
+    """
+    check(watch, request.module.program())

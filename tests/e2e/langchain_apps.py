@@ -1,6 +1,5 @@
-"""LangChain: the handbook's chain, and an assertion on every app."""
+"""The handbook's chain in LangChain."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +9,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from apps import APPS, App
 from apps.fakes import ScriptedChat
 from apps.parts import rag
 from apps.replies import unavailable
-from e2e.watched import Watched
 
-EACH_APP = pytest.mark.parametrize("app", [a for a in APPS if not a.skip], ids=lambda app: app.name)
 PLAIN = ChatPromptTemplate.from_template("{greeting}")
 
 
@@ -48,9 +44,3 @@ class HandbookChain:
     @property
     def _config(self) -> dict[str, Any]:
         return {"callbacks": self.callbacks}
-
-
-def assert_truth(watch: Watched, app: App, *callbacks: BaseCallbackHandler) -> None:
-    """Assert that the scored turns of ``app`` are exactly its real turns."""
-    run = watch.run(lambda: app.run(list(callbacks)))
-    assert run.truths == Counter(app.truths)
