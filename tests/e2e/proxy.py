@@ -1,7 +1,4 @@
-"""A proxy in front of an HTTP server, which can be down, slow, or fail a tenth of the requests.
-
-It can also add a script to pages.
-"""
+"""A proxy in front of an HTTP server, which can be down, slow, or fail a tenth of the requests."""
 
 import random
 import threading
@@ -33,7 +30,6 @@ class Proxy:
     url: str = ""
     fault: Fault = "none"
     seconds: float = 2.0
-    script: str = ""
     requests: int = 0
     failed: int = 0
     down_since: float | None = None
@@ -75,16 +71,11 @@ class _Handler(BaseHTTPRequestHandler):
             connection.request(self.command, self.path, body, headers)
             answer = connection.getresponse()
             found = {k: v for k, v in answer.getheaders() if k.lower() not in _PER_HOP}
-            return answer.status, found, self._with_script(answer.read())
+            return answer.status, found, answer.read()
         except (OSError, HTTPException):
             return 502, {}, b""
         finally:
             connection.close()
-
-    def _with_script(self, body: bytes) -> bytes:
-        if not self.proxy.script:
-            return body
-        return body.replace(b"<head>", f"<head><script>{self.proxy.script}</script>".encode(), 1)
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         with suppress(OSError):  # the client may have gone
