@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.llms import LLM
@@ -110,19 +110,6 @@ class DownRetriever(BaseRetriever):
         del query, run_manager
         message = "the vector database is down"
         raise ConnectionError(message)
-
-
-class KeywordFilter(BaseDocumentCompressor):
-    """Keeps the documents that share enough words with the query, as new ones without ids."""
-
-    least: int = 2
-
-    def compress_documents(
-        self, documents: Sequence[Document], query: str, callbacks: Any = None
-    ) -> Sequence[Document]:
-        del callbacks
-        kept = (document for document in documents if _shared(query, document) >= self.least)
-        return [Document(page_content=d.page_content, metadata=d.metadata) for d in kept]
 
 
 class WordEmbeddings(Embeddings):
