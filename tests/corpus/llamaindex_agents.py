@@ -1,20 +1,22 @@
-"""Agents that search with tools: query engines, retrievers and functions."""
+"""Agents that search with tools, chat engines, and clients over HTTP."""
 
 import json
 from typing import Any
 
 from llama_index.core.agent.workflow import AgentStream, AgentWorkflow, FunctionAgent, ReActAgent
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.chat_engine import CondenseQuestionChatEngine, ContextChatEngine
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.tools import FunctionTool, QueryEngineTool, RetrieverTool, ToolMetadata
 from llama_index.core.workflow import Context
 from pydantic import BaseModel
 
 from .kit import Config, Truth, app, turn
 from .llamaindex_kit import ChatModel, CompletionModel, index
-from .scripted import Call
+from .scripted import Call, openai_server
 
 NATIVE = ("llamaindex_native",)
 """For `not_on_spans`: of a streamed reply it records the start of a `repr`, cut at 200 letters."""
-
 REPORT = (
     "Revenue of Halden Paper rose to 212 million crowns in 2023, from 187 million in 2022.",
     "Halden Paper employed 640 people at the end of 2023.",
@@ -256,3 +258,176 @@ async def calculator_agent(config: Config) -> str:
     )
     agent = FunctionAgent(tools=[multiply], llm=llm, system_prompt="You can multiply numbers.")
     return str(await agent.run("What is 1234 * 4567?"))
+
+
+TRAILS = (
+    "The Juniper trail is 8 km long, easy, and starts at the old sawmill.",
+    "The Raven trail is 14 km long and steep; ropes help on the last kilometre.",
+    "The hut on the Raven trail serves soup from May to October.",
+)
+
+
+@app(
+    Truth(
+        "How long is the Raven trail?",
+        (TRAILS[1], TRAILS[2]),
+        "The Raven trail is 14 km long, and steep.",
+    ),
+    Truth(
+        "Is there anything to eat on it?",
+        (TRAILS[2], TRAILS[1]),
+        "Yes, the hut serves soup from May to October.",
+    ),
+)
+def condense_plus_context(config: Config) -> list[str]:
+    """LlamaIndex, chat engine: condense plus context mode."""
+    llm = ChatModel(
+        ("Standalone question", "Does the hut on the Raven trail serve food like soup?"),
+        ("anything to eat", "Yes, the hut serves soup from May to October."),
+        ("", "The Raven trail is 14 km long, and steep."),
+    )
+    chat_engine = index(*TRAILS).as_chat_engine(
+        chat_mode="condense_plus_context",
+        memory=ChatMemoryBuffer.from_defaults(token_limit=3900),
+        llm=llm,
+        context_prompt=(
+            "You are a chatbot, able to talk about hiking trails.\n"
+            "Here are the relevant documents for the context:\n{context_str}"
+            "\nInstruction: Use the previous chat history, or the context above, to help the user."
+        ),
+        similarity_top_k=2,
+    )
+    asked = ("How long is the Raven trail?", "Is there anything to eat on it?")
+    return [str(chat_engine.chat(message)) for message in asked]
+
+
+@app(
+    Truth("Where does the Juniper trail start?", (TRAILS[0],), "At the old sawmill."),
+    Truth(
+        "And how long is it?",
+        (TRAILS[0],),
+        "It is 8 km long.",
+        also=({"question": "How long is the Juniper trail?"},),
+    ),
+)
+def condense_question(config: Config) -> list[str]:
+    """LlamaIndex, chat engine: condense question mode."""
+    llm = ChatModel(
+        ("<Standalone question> & And how long", "How long is the Juniper trail?"),
+        ("<Standalone question>", "Where does the Juniper trail start?"),
+        ("How long", "It is 8 km long."),
+        ("", "At the old sawmill."),
+    )
+    query_engine = index(*TRAILS).as_query_engine(llm=llm, similarity_top_k=1)
+    chat_engine = CondenseQuestionChatEngine.from_defaults(query_engine=query_engine, llm=llm)
+    return [
+        str(chat_engine.chat("Where does the Juniper trail start?")),
+        str(chat_engine.chat("And how long is it?")),
+    ]
+
+
+@turn(
+    "Which trail is steep, and where do ropes help?",
+    (TRAILS[1], TRAILS[2]),
+    "The Raven trail is steep; ropes help on its last kilometre.",
+)
+def streamed_context_chat(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, chat engine: stream_chat and response_gen, after earlier messages."""
+    llm = ChatModel(("", answer))
+    history = [
+        ChatMessage(role=MessageRole.USER, content="Hello, I want to go for a walk."),
+        ChatMessage(role=MessageRole.ASSISTANT, content="With pleasure! What do you look for?"),
+    ]
+    chat_engine = ContextChatEngine.from_defaults(
+        retriever=index(*TRAILS).as_retriever(similarity_top_k=2), llm=llm, chat_history=history
+    )
+    streaming = chat_engine.stream_chat(question)
+    return "".join(streaming.response_gen)
+
+
+@turn("What is served in the hut on the trail?", (TRAILS[2],), "Soup, from May to October.")
+async def streamed_and_awaited_chat(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, chat engine: astream_chat with async_response_gen."""
+    llm = ChatModel(("", answer))
+    chat_engine = index(*TRAILS).as_chat_engine(
+        chat_mode="condense_plus_context", llm=llm, similarity_top_k=1
+    )
+    streaming = await chat_engine.astream_chat(question)
+    return "".join([token async for token in streaming.async_response_gen()])
+
+
+OPENAI_LIKE = ("llama-index-llms-openai-like",)
+FERRIES = (
+    "Line 1 sails from Harstad to Bergen every second day, at 08:00.",
+    "Line 2 takes cars; bookings close one hour before it sails.",
+    "Dogs travel free of charge on all lines, on a leash.",
+)
+
+
+def _llm(url: str) -> Any:
+    from llama_index.llms.openai_like import OpenAILike
+
+    return OpenAILike(
+        model="qwen-3",
+        api_base=url,
+        api_key="none",
+        is_chat_model=True,
+        is_function_calling_model=True,
+        context_window=8192,
+    )
+
+
+@turn(
+    "When does line 1 sail from Harstad to Bergen?",
+    (FERRIES[0], FERRIES[1]),
+    "Line 1 sails every second day at eight in the morning.",
+    needs=OPENAI_LIKE,
+)
+def query_over_http(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, OpenAI-compatible models: OpenAILike in a query engine."""
+    said = answer
+    with openai_server(("", said)) as server:
+        engine = index(*FERRIES).as_query_engine(llm=_llm(server.base_url), similarity_top_k=2)
+        return str(engine.query(question))
+
+
+@turn(
+    "When do bookings of cars close?",
+    (FERRIES[1],),
+    "One hour before the ship sails.",
+    needs=OPENAI_LIKE,
+)
+def chat_stream_over_http(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, streaming with OpenAILike: a chat engine, its tokens read one by one."""
+    with openai_server(("", answer)) as server:
+        chat_engine = index(*FERRIES).as_chat_engine(
+            chat_mode="context", llm=_llm(server.base_url), similarity_top_k=1
+        )
+        response = chat_engine.stream_chat(question)
+        return "".join(response.response_gen)
+
+
+@turn(
+    "Reisen Hunde kostenlos, und wann fährt Linie 1?",
+    (FERRIES[2], FERRIES[0]),
+    "Hunde reisen an der Leine kostenlos; Linie 1 fährt jeden zweiten Tag um acht Uhr ab Harstad.",
+    not_on_spans=("llamaindex_native",),
+    needs=OPENAI_LIKE,
+)
+async def agent_over_http(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, agents: FunctionAgent with OpenAILike, two tool calls in one reply."""
+    retriever = index(*FERRIES).as_retriever(similarity_top_k=1)
+
+    async def search_timetable(query: str) -> str:
+        """Search the timetable."""
+        found = await retriever.aretrieve(query)
+        return found[0].get_content()
+
+    calls = [
+        Call("search_timetable", {"query": "dogs travel free of charge"}),
+        Call("search_timetable", {"query": "Line 1 sails from Harstad"}),
+    ]
+    with openai_server(("on a leash", answer), ("", calls)) as server:
+        tool = FunctionTool.from_defaults(async_fn=search_timetable)
+        agent = FunctionAgent(tools=[tool], llm=_llm(server.base_url))
+        return str(await agent.run(question))

@@ -1,26 +1,291 @@
-"""Query engines over one index: response modes, streaming, async, prompts, structure."""
+"""Query engines over one index and over several, what stands between, and workflows."""
 
 import asyncio
+import itertools
 import json
+import re
 
 from llama_index.core import (
+    Document,
     PromptTemplate,
     SummaryIndex,
     VectorStoreIndex,
     get_response_synthesizer,
 )
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.evaluation import FaithfulnessEvaluator
+from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.indices.query.query_transform.base import StepDecomposeQueryTransform
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.node_parser import SentenceWindowNodeParser
+from llama_index.core.postprocessor import (
+    LLMRerank,
+    MetadataReplacementPostProcessor,
+    PrevNextNodePostprocessor,
+)
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import (
     CitationQueryEngine,
     CustomQueryEngine,
+    MultiStepQueryEngine,
     RetrieverQueryEngine,
+    RouterQueryEngine,
+    SubQuestionQueryEngine,
+    TransformQueryEngine,
 )
-from llama_index.core.response_synthesizers import ResponseMode
-from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
+from llama_index.core.question_gen import LLMQuestionGenerator
+from llama_index.core.response_synthesizers import CompactAndRefine, ResponseMode
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever, VectorIndexRetriever
+from llama_index.core.schema import (
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
+from llama_index.core.selectors import LLMSingleSelector
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.tools import QueryEngineTool
+from llama_index.core.vector_stores import FilterCondition, MetadataFilter, MetadataFilters
+from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 from pydantic import BaseModel
 
-from .kit import Config, Truth, app, turn
+from .kit import NOWHERE, Config, Truth, app, turn
 from .llamaindex_kit import ChatModel, CompletionModel, Embedding, documents, headed, index, nodes
 from .scripted import Call
+
+NOVEL = (
+    "In chapter one Ishbel finds a letter in the wall of the lighthouse.",
+    "In chapter two she rows to Muckle Roe and is caught by fog.",
+    "In chapter three the letter turns out to be her grandmother's.",
+)
+
+
+@app(
+    Truth(
+        "Summarise the novel about Ishbel.",
+        NOVEL,
+        "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
+    ),
+    Truth(
+        "What does Ishbel find in the wall of the lighthouse?", (NOVEL[0],), "She finds a letter."
+    ),
+)
+def router(config: Config) -> list[str]:
+    """LlamaIndex, router query engine: LLMSingleSelector over a summary and a vector index."""
+    llm = ChatModel(
+        ("Using only the choices above & Summarise", _choice(1, "asks for a summary")),
+        ("Using only the choices above", _choice(2, "asks for a fact")),
+        (
+            "Summarise",
+            "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
+        ),
+        ("", "She finds a letter."),
+    )
+    summaries = SummaryIndex(nodes(*NOVEL)).as_query_engine(response_mode="tree_summarize", llm=llm)
+    facts = index(*NOVEL).as_query_engine(similarity_top_k=1, llm=llm)
+    query_engine = RouterQueryEngine(
+        selector=LLMSingleSelector.from_defaults(llm=llm),
+        query_engine_tools=[
+            QueryEngineTool.from_defaults(summaries, description="Useful for summaries."),
+            QueryEngineTool.from_defaults(facts, description="Useful for facts."),
+        ],
+        llm=llm,
+    )
+    asked = (
+        "Summarise the novel about Ishbel.",
+        "What does Ishbel find in the wall of the lighthouse?",
+    )
+    return [str(query_engine.query(question)) for question in asked]
+
+
+def _choice(number: int, reason: str) -> str:
+    return json.dumps([{"choice": number, "reason": reason}])
+
+
+LISBON = ("Lisbon's trams carried 19 million passengers in 2022.", "Lisbon has six tram lines.")
+PORTO = ("Porto's trams carried 1.1 million passengers in 2022.", "Porto has three tram lines.")
+COMPARED = "Lisbon's trams carried 19 million passengers, Porto's 1.1 million."
+SUB_ANSWERS = (
+    "Sub question: How many passengers did the trams of Lisbon carry?\nResponse: 19 million.",
+    "Sub question: How many passengers did the trams of Porto carry?\nResponse: 1.1 million.",
+)
+
+
+@turn(
+    "Compare the passengers of the trams of Lisbon and Porto.",
+    (LISBON[0], PORTO[0]),
+    COMPARED,
+    also=({"contexts": SUB_ANSWERS}, {"contexts": (LISBON[0], PORTO[0], *SUB_ANSWERS)}),
+    optional=(
+        Truth("How many passengers did the trams of Lisbon carry?", (LISBON[0],), "19 million."),
+        Truth("How many passengers did the trams of Porto carry?", (PORTO[0],), "1.1 million."),
+    ),
+)
+def sub_questions(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, sub question query engine."""
+    parts = [
+        {"sub_question": "How many passengers did the trams of Lisbon carry?", "tool_name": "lx"},
+        {"sub_question": "How many passengers did the trams of Porto carry?", "tool_name": "op"},
+    ]
+    llm = ChatModel(
+        (
+            "output a list of relevant sub-questions",
+            f"```json\n{json.dumps({'items': parts})}\n```",
+        ),
+        ("Sub question:", answer),
+        ("Lisbon's trams", "19 million."),
+        ("Porto's trams", "1.1 million."),
+    )
+    tools = [
+        QueryEngineTool.from_defaults(
+            index(*texts).as_query_engine(llm=llm, similarity_top_k=1), name=name, description=name
+        )
+        for name, texts in (("lx", LISBON), ("op", PORTO))
+    ]
+    query_engine = SubQuestionQueryEngine.from_defaults(
+        query_engine_tools=tools,
+        question_gen=LLMQuestionGenerator.from_defaults(llm=llm),
+        llm=llm,
+        use_async=False,
+        verbose=False,
+    )
+    return str(query_engine.query(question))
+
+
+ARCHIVE = (
+    "The observatory of Vila Verde was founded by the astronomer Teresa Pinho.",
+    "Teresa Pinho was born in Braga in 1871 and studied in Coimbra.",
+    "The observatory's dome was repaired in 1954.",
+)
+BORN = "The founder of the observatory, Teresa Pinho, was born in Braga."
+
+
+@turn(
+    "Where was the founder of the observatory born?",
+    (ARCHIVE[0], ARCHIVE[1]),
+    BORN,
+    also=(
+        {
+            "contexts": (
+                "\nQuestion: Who founded the observatory of Vila Verde?\nAnswer: Teresa Pinho.",
+                "\nQuestion: Where was Teresa Pinho born?\nAnswer: In Braga.",
+            )
+        },
+    ),
+    optional=(
+        Truth("Who founded the observatory of Vila Verde?", (ARCHIVE[0],), "Teresa Pinho."),
+        Truth("Where was Teresa Pinho born?", (ARCHIVE[1],), "In Braga."),
+    ),
+)
+def multi_step(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, multi-step query engine."""
+    llm = ChatModel(
+        ("- Where was Teresa Pinho born?", "None"),
+        ("return a question & - Who founded", "Where was Teresa Pinho born?"),
+        ("return a question", "Who founded the observatory of Vila Verde?"),
+        ("Question: Where was", answer),
+        ("Query: Where was Teresa Pinho", "In Braga."),
+        ("Query: Who founded", "Teresa Pinho."),
+    )
+    query_engine = MultiStepQueryEngine(
+        query_engine=index(*ARCHIVE).as_query_engine(llm=llm, similarity_top_k=1),
+        query_transform=StepDecomposeQueryTransform(llm=llm, verbose=False),
+        index_summary="About an observatory",
+        response_synthesizer=get_response_synthesizer(llm=llm),
+        num_steps=2,
+    )
+    return str(query_engine.query(question))
+
+
+VOLCANO = (
+    "Etna erupts several times a year; the 2001 eruption destroyed the cable car station.",
+    "Stromboli has erupted almost without a break for two thousand years.",
+)
+
+
+@turn("Was zerstörte der Ausbruch am Etna 2001?", (VOLCANO[0],), "Die Station der Seilbahn.")
+def hyde(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, HyDE query transform."""
+    llm = ChatModel(
+        ("write a passage", "The eruption of Etna in 2001 destroyed roads and a cable car."),
+        ("", answer),
+    )
+    transform = HyDEQueryTransform(llm=llm, include_original=True)
+    engine = index(*VOLCANO).as_query_engine(llm=llm, similarity_top_k=1)
+    return str(TransformQueryEngine(engine, transform).query(question))
+
+
+MANUAL = (
+    "To descale the machine, fill the tank with one part vinegar and two parts water.",
+    "The red lamp blinks when the machine needs to be descaled, about every 200 cups.",
+    "Never put the brewing unit into the dishwasher.",
+    "Vinegar smells go away after two rinses with fresh water.",
+)
+
+
+@turn(
+    "How do I descale the machine?",
+    (MANUAL[0], MANUAL[1], MANUAL[3]),
+    "Fill the tank with vinegar and water, then rinse twice.",
+)
+def fusion(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, query fusion retriever: generated queries and reciprocal rerank."""
+    llm = ChatModel(
+        ("generates multiple search queries", "red lamp blinks\nvinegar smells after rinses"),
+        ("", answer),
+    )
+    retriever = QueryFusionRetriever(
+        [index(*MANUAL).as_retriever(similarity_top_k=2)],
+        llm=llm,
+        similarity_top_k=3,
+        num_queries=3,
+        mode="reciprocal_rerank",
+        use_async=False,
+    )
+    engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
+    return str(engine.query(question))
+
+
+def _clubs() -> VectorStoreIndex:
+    about = {
+        "Rowing club: novices meet on Tuesdays at the boathouse.": ("sport", 1921),
+        "Chess club: novices meet on Mondays in the library.": ("games", 1987),
+        "Bouldering club: the hall opens to novices on Tuesdays.": ("sport", 2014),
+    }
+    return VectorStoreIndex(
+        [
+            TextNode(
+                text=text,
+                id_=text[:5],
+                metadata={"kind": kind, "year": year},
+                excluded_llm_metadata_keys=["kind", "year"],
+                excluded_embed_metadata_keys=["kind", "year"],
+            )
+            for text, (kind, year) in about.items()
+        ],
+        embed_model=Embedding(),
+    )
+
+
+@turn(
+    "When do novices meet at the club?",
+    ("Rowing club: novices meet on Tuesdays at the boathouse.",),
+    "On Tuesdays.",
+)
+def metadata_filters(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, vector stores: metadata filters."""
+    filters = MetadataFilters(
+        filters=[
+            MetadataFilter(key="kind", value="sport"),
+            MetadataFilter(key="year", value=2000, operator="<"),
+        ],
+        condition=FilterCondition.AND,
+    )
+    llm = CompletionModel(("", answer))
+    engine = _clubs().as_query_engine(llm=llm, filters=filters, similarity_top_k=2)
+    return str(engine.query(question))
+
 
 ESSAY = (
     (
@@ -303,3 +568,382 @@ def completes_and_chats(config: Config) -> str:
     llm = ChatModel(("limerick", "There once was a lock on the Spree."), ("", "a painter."))
     ended = llm.complete("Paul Graham is ")
     return f"{ended} {llm.complete('Write a limerick about a lock.')}"
+
+
+BAKERY = (
+    "The bakery opens at six on weekdays and at seven on Saturdays.",
+    "Sourdough bread is baked twice a day, at five and at noon.",
+    "The bakery's owner, Mrs Okafor, learned the trade in Lagos.",
+    "Dogs may wait outside, where there is a bowl of water.",
+)
+
+
+class WithoutWord(BaseNodePostprocessor):
+    """Drops nodes with a word that is not wanted."""
+
+    word: str
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return [node for node in nodes if self.word not in node.node.get_content()]
+
+
+@turn(
+    "Is there bread or water for dogs at the bakery?",
+    (BAKERY[0], BAKERY[1]),
+    "There is bread at five and at noon.",
+)
+def custom_postprocessor(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, node postprocessors: a custom postprocessor."""
+    llm = CompletionModel(("Sourdough", answer))
+    filters = [WithoutWord(word="bowl"), WithoutWord(word="Lagos")]
+    engine = index(*BAKERY).as_query_engine(
+        llm=llm, similarity_top_k=4, node_postprocessors=filters
+    )
+    return str(engine.query(question))
+
+
+CLAUSES = (
+    "§ 4 Notice. The tenant gives notice in writing, three months before the end of a quarter.",
+    "§ 7 Pets. Small animals are allowed. Dogs and cats need the landlord's consent in writing.",
+    (
+        "§ 9 Deposit. The deposit is three months' rent, kept in an account of its own, and is paid"
+        " back within six months of the end of the tenancy."
+    ),
+    "§ 12 Keys. The tenant gets three keys and returns them in writing at the end.",
+)
+
+
+@turn(
+    "When is the deposit paid back at the end of the tenancy?",
+    (CLAUSES[2], CLAUSES[0]),
+    "Within six months of the end of the tenancy.",
+)
+def llm_rerank(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, node postprocessors: LLMRerank."""
+    llm = ChatModel(
+        ("Respond with the numbers of the documents", "Doc: 1, Relevance: 9\nDoc: 3, Relevance: 4"),
+        ("", answer),
+    )
+    engine = index(*CLAUSES).as_query_engine(
+        llm=llm,
+        similarity_top_k=4,
+        node_postprocessors=[LLMRerank(llm=llm, choice_batch_size=5, top_n=2)],
+    )
+    return str(engine.query(question))
+
+
+DIARY = (
+    "We left Tromsø at dawn. The wind was light. Near Rebbenesøya two fin whales surfaced beside"
+    " the boat. One dived under the keel. We drifted for an hour. In the evening we anchored off"
+    " Karlsøya. Supper was cod."
+)
+WINDOW = (
+    "We left Tromsø at dawn.  The wind was light.  Near Rebbenesøya two fin whales surfaced beside"
+    " the boat.  One dived under the keel.  We drifted for an hour. "
+)
+
+
+@turn(
+    "Where did the fin whales surface?",
+    (WINDOW,),
+    "Near Rebbenesøya, beside the boat.",
+    also=({"contexts": (f"window: {WINDOW}",)},),
+)
+def sentence_window(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, metadata replacement and node sentence window."""
+    parser = SentenceWindowNodeParser.from_defaults(
+        window_size=2,
+        window_metadata_key="window",
+        original_text_metadata_key="original_text",
+        sentence_splitter=lambda text: re.findall(r"[^.]+\.\s*", text),
+    )
+    sentences = parser.get_nodes_from_documents([Document(text=DIARY)])
+    llm = ChatModel(("", answer))
+    engine = VectorStoreIndex(sentences, embed_model=Embedding()).as_query_engine(
+        similarity_top_k=1,
+        llm=llm,
+        node_postprocessors=[MetadataReplacementPostProcessor(target_metadata_key="window")],
+    )
+    return str(engine.query(question))
+
+
+STEPS = (
+    "Step 1: switch the boiler off and let it cool for half an hour.",
+    "Step 2: open the bleed valve a quarter turn until water comes.",
+    "Step 3: top up to 1.5 bar and switch on.",
+)
+
+
+def _in_a_row(*texts: str) -> list[TextNode]:
+    steps = nodes(*texts)
+    for before, after in itertools.pairwise(steps):
+        before.relationships[NodeRelationship.NEXT] = RelatedNodeInfo(node_id=after.node_id)
+        after.relationships[NodeRelationship.PREVIOUS] = RelatedNodeInfo(node_id=before.node_id)
+    return steps
+
+
+@turn(
+    "How far do I open the bleed valve until water comes, and then?",
+    (STEPS[1], STEPS[2]),
+    "A quarter turn; then top up to 1.5 bar and switch on.",
+)
+def next_node(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, PrevNextNodePostprocessor."""
+    steps = _in_a_row(*STEPS)
+    docstore = SimpleDocumentStore()
+    docstore.add_documents(steps)
+    llm = ChatModel(("", answer))
+    engine = VectorStoreIndex(steps, embed_model=Embedding()).as_query_engine(
+        llm=llm,
+        similarity_top_k=1,
+        node_postprocessors=[
+            PrevNextNodePostprocessor(docstore=docstore, num_nodes=1, mode="next")
+        ],
+        response_mode="tree_summarize",
+    )
+    return str(engine.query(question))
+
+
+MUSEUM = (
+    "Room 12 shows the astrolabe of Muhammad al-Sahli from Valencia, dated 1067.",
+    "Room 14 shows clocks of the 17th century, among them a pendulum clock by Coster.",
+    "The museum shop sells postcards and a small brass sundial.",
+)
+
+
+@turn("What does the museum shop sell?", (MUSEUM[2], MUSEUM[1]), "Postcards and a brass sundial.")
+def evaluated_afterwards(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, evaluation: FaithfulnessEvaluator.evaluate_response after a query."""
+    llm = ChatModel(("Information:", "YES"), ("", answer))
+    engine = index(*MUSEUM).as_query_engine(llm=llm, similarity_top_k=2)
+    response = engine.query(question)
+    verdict = FaithfulnessEvaluator(llm=llm).evaluate_response(response=response)
+    return f"{response} ({verdict.passing})"
+
+
+dispatcher = get_dispatcher(__name__)
+PAPERS = (
+    "Table 4: the 70B model scores 68.9 on MMLU with five shots.",
+    "The fine-tuned chat model was trained with 27,540 annotations of high quality.",
+    "We share the carbon footprint of pretraining: 539 tCO2eq.",
+    "Ghost attention keeps instructions in force over many turns of a chat.",
+)
+
+
+class RetrieverEvent(Event):
+    """Result of running retrieval."""
+
+    nodes: list[NodeWithScore]
+
+
+class RerankEvent(Event):
+    """Result of running reranking on retrieved nodes."""
+
+    nodes: list[NodeWithScore]
+
+
+class RAGWorkflow(Workflow):
+    """Retrieval, reranking and synthesis, a step each."""
+
+    def __init__(self, llm: ChatModel, texts: tuple[str, ...]) -> None:
+        super().__init__(timeout=30)
+        self.llm, self.index = llm, index(*texts)
+
+    @step
+    async def retrieve(self, ctx: Context, ev: StartEvent) -> RetrieverEvent | None:
+        """Entry point for RAG, triggered by a StartEvent with `query`."""
+        query = ev.get("query")
+        if not query:
+            return None
+        await ctx.store.set("query", query)
+        retriever = self.index.as_retriever(similarity_top_k=3)
+        return RetrieverEvent(nodes=await retriever.aretrieve(query))
+
+    @step
+    async def rerank(self, ctx: Context, ev: RetrieverEvent) -> RerankEvent:
+        """Rerank the nodes."""
+        ranker = LLMRerank(choice_batch_size=5, top_n=2, llm=self.llm)
+        query = await ctx.store.get("query")
+        return RerankEvent(nodes=ranker.postprocess_nodes(ev.nodes, query_str=query))
+
+    @step
+    async def synthesize(self, ctx: Context, ev: RerankEvent) -> StopEvent:
+        """Return a response using reranked nodes."""
+        summarizer = CompactAndRefine(llm=self.llm, verbose=False)
+        query = await ctx.store.get("query")
+        response = await summarizer.asynthesize(query, nodes=ev.nodes)
+        return StopEvent(result=response)
+
+
+@turn(
+    "With how many annotations was the chat model trained?",
+    (PAPERS[1], PAPERS[3]),
+    "With 27,540 annotations.",
+)
+async def rag_workflow(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, RAG workflow with reranking."""
+    llm = ChatModel(
+        ("Respond with the numbers", "Doc: 1, Relevance: 9\nDoc: 2, Relevance: 5"), ("", answer)
+    )
+    workflow = RAGWorkflow(llm, PAPERS)
+    return str(await workflow.run(query=question))
+
+
+GARDEN = (
+    "Prune apple trees in late winter, before the buds swell.",
+    "Cherry trees are pruned in summer, after the harvest, or they bleed gum.",
+    "Water young trees once a week with ten litres in their first summer.",
+)
+
+
+class FoundEvent(Event):
+    """What was found for a question."""
+
+    question: str
+    passages: list[str]
+
+
+class GardenFlow(Workflow):
+    """Retrieves and fills a prompt of its own."""
+
+    def __init__(self, llm: CompletionModel) -> None:
+        super().__init__(timeout=30)
+        self.llm = llm
+
+    @step
+    async def find(self, ev: StartEvent) -> FoundEvent:
+        """Find passages."""
+        found = index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(ev.question)
+        return FoundEvent(question=ev.question, passages=[node.text for node in found])
+
+    @step
+    async def say(self, ev: FoundEvent) -> StopEvent:
+        """Generate from numbered passages."""
+        numbered = "\n".join(f"[{i}] {text}" for i, text in enumerate(ev.passages, 1))
+        prompt = f"Passages:\n{numbered}\n\nAnswer with numbers of passages: {ev.question}"
+        return StopEvent(result=str(await self.llm.acomplete(prompt)))
+
+
+@turn("When are cherry trees pruned?", (GARDEN[1], GARDEN[0]), "In summer, after the harvest [1].")
+async def workflow_with_own_prompt(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, workflows: an f-string prompt over retrieved texts."""
+    flow = GardenFlow(CompletionModel(("[1] Cherry", answer)))
+    return str(await flow.run(question=question))
+
+
+GRADE = PromptTemplate(
+    "As a grader, assess the relevance of a document in relation to a user's question.\n"
+    "Retrieved document:\n{context_str}\nUser question:\n{query_str}\n"
+    "Answer 'yes' if it is relevant, 'no' if not."
+)
+REWRITE = PromptTemplate("Refine this search query for the web: {query_str}\nNew query:")
+
+
+class RetrieveEvent(Event):
+    """Retrieved nodes."""
+
+    nodes: list[NodeWithScore]
+
+
+class GradedEvent(Event):
+    """Texts that were found relevant, and whether a search is needed."""
+
+    texts: list[str]
+    search: bool
+
+
+def search_web(query: str) -> str:
+    """Search the web."""
+    del query
+    return "Ash dieback reached the county in 2016 and has killed a third of its ash trees."
+
+
+class CorrectiveRAG(Workflow):
+    """Grades what was retrieved and searches the web if something is irrelevant."""
+
+    def __init__(self, llm: ChatModel) -> None:
+        super().__init__(timeout=30)
+        self.llm = llm
+
+    @step
+    async def retrieve(self, ctx: Context, ev: StartEvent) -> RetrieveEvent:
+        """Retrieve the relevant nodes for the query."""
+        await ctx.store.set("query_str", ev.query_str)
+        return RetrieveEvent(
+            nodes=index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(ev.query_str)
+        )
+
+    @step
+    async def grade(self, ctx: Context, ev: RetrieveEvent) -> GradedEvent:
+        """Let the model grade each node."""
+        query = await ctx.store.get("query_str")
+        texts = []
+        for node in ev.nodes:
+            verdict = await self.llm.apredict(GRADE, context_str=node.text, query_str=query)
+            texts += [node.text] if verdict.lower().strip() == "yes" else []
+        return GradedEvent(texts=texts, search=len(texts) < len(ev.nodes))
+
+    @step
+    async def answer(self, ctx: Context, ev: GradedEvent) -> StopEvent:
+        """Search if needed, and query a summary index over all that is relevant."""
+        query, texts = await ctx.store.get("query_str"), list(ev.texts)
+        if ev.search:
+            rewritten = await self.llm.apredict(REWRITE, query_str=query)
+            texts.append(search_web(rewritten))
+        found = SummaryIndex.from_documents([Document(text=text) for text in texts])
+        return StopEvent(result=await found.as_query_engine(llm=self.llm).aquery(query))
+
+
+@turn(
+    "When do I water young trees, and what kills ash trees?",
+    (GARDEN[2], search_web("")),
+    "Once a week in the first summer; ash trees die of ash dieback.",
+)
+async def corrective_rag(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, corrective RAG workflow."""
+    llm = ChatModel(
+        ("As a grader & Water young", "yes"),
+        ("As a grader", "no"),
+        ("Refine this search query", "what kills ash trees"),
+        ("", answer),
+    )
+    flow = CorrectiveRAG(llm)
+    return str(await flow.run(query_str=question))
+
+
+@turn(
+    "Wann schneide ich apple trees in winter?",
+    (GARDEN[0], GARDEN[2]),
+    "Im späten Winter, bevor die Knospen schwellen.",
+    not_on_spans=("traceloop",),
+)
+def function_with_a_span(config: Config, answer: str) -> str:
+    """LlamaIndex, instrumentation: a function with @dispatcher.span."""
+
+    @dispatcher.span
+    def ask(question: str) -> str:
+        found = index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(question)
+        context = "\n".join(f"* {node.text}" for node in found)
+        messages = [
+            ChatMessage(role=MessageRole.SYSTEM, content=f"Antworte aus diesem Text:\n{context}"),
+            ChatMessage(role=MessageRole.USER, content=question),
+        ]
+        return str(llm.chat(messages).message.content)
+
+    llm = ChatModel(("Prune apple", answer))
+    return ask("Wann schneide ich apple trees in winter?")
+
+
+@turn(
+    "How much water do young trees need in their first summer?",
+    (GARDEN[2],),
+    "Ten litres, once a week.",
+    not_on_spans=NOWHERE,
+)
+def plain_code(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, building RAG from scratch: retriever and model in plain code."""
+    found = index(*GARDEN).as_retriever(similarity_top_k=1).retrieve(question)
+    prompt = f"Context:\n{found[0].get_content()}\n\nQuestion: {question}\nAnswer:"
+    return CompletionModel(("ten litres", answer)).complete(prompt).text
