@@ -185,7 +185,6 @@ def asked(number: int) -> str:
 
 
 def told(number: int) -> list[str]:
-    """Return the contexts of turn ``number``."""
     return [
         f"Company {number} was founded by Ada the {number}th.",
         f"Company {number} makes kites.",

@@ -260,7 +260,6 @@ def fail(captured: Capture, run: Run, error: BaseException) -> None:
 
 
 def generated(told: str | AIMessage | None) -> LLMResult:
-    """Return the result of a model call."""
     if told is None:
         return LLMResult(generations=[])
     if isinstance(told, str):

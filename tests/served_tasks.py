@@ -26,6 +26,5 @@ def make() -> None:
 
 @worker_ready.connect
 def send(**_: Any) -> None:
-    """Send all tasks."""
     for _number in range(int(os.environ["SERVED_TASKS"])):
         make.delay()

@@ -11,7 +11,6 @@ Reply: TypeAlias = Callable[[Sequence[BaseMessage]], AIMessage]
 
 
 def saying(text: str) -> Reply:
-    """Always say the same."""
     return lambda _messages: AIMessage(text)
 
 

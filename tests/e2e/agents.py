@@ -26,17 +26,14 @@ ASKED = QUESTIONS[:2]
 
 
 def pages(question: str) -> list[str]:
-    """Return the two pages that match ``question``."""
     return list(TRUTHS[question].contexts)
 
 
 def joined(question: str) -> str:
-    """Return the pages as one text."""
     return "\n\n".join(pages(question))
 
 
 def records(question: str) -> list[dict[str, Any]]:
-    """Return the pages as dicts."""
     return [{"text": text, "score": 0.5, "source": "handbook.md"} for text in pages(question)]
 
 

@@ -37,7 +37,6 @@ def render(folder: Path) -> list[Path]:
 
 
 def _trace() -> str:
-    """Return one turn of the demo."""
     done = subprocess.run(
         [sys.executable, "-m", "rag_eval_otel", "demo"], capture_output=True, text=True, check=True
     )

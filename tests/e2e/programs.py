@@ -34,7 +34,6 @@ def program(name: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports of 127.0.0.1."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)

@@ -48,7 +48,6 @@ def chain() -> Iterator[HandbookChain]:
 
 
 def answer(body: Mapping[str, Any]) -> object:
-    """Answer from the pages in the prompt."""
     if body["model"] == "dead":
         return HttpReply(status=500)
     *system, user = (str(message["content"]) for message in body["messages"])

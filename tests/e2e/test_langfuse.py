@@ -59,13 +59,11 @@ SEARCHES = {
 
 @langfuse.observe(as_type="generation")
 def write(messages: list[dict[str, str]]) -> str:
-    """Answer like a model."""
     return company.answer(messages[-1]["content"], messages[0]["content"])
 
 
 @langfuse.observe
 def answer(question: str, how: str) -> str:
-    """Search, then answer."""
     context = "\n\n".join(page["content"] for page in SEARCHES[how](question))
     system = {"role": "system", "content": context}
     return write([system, {"role": "user", "content": question}])

@@ -29,8 +29,6 @@ FOUND = (common.pages, common.joined, common.in_json, numbered)
 
 
 def tool(found: Callable[[str], object]) -> Any:
-    """Return a search tool."""
-
     class Search(smolagents.Tool):  # type: ignore[misc,name-defined]
         """Search the handbook."""
 
@@ -46,7 +44,6 @@ def tool(found: Callable[[str], object]) -> Any:
 
 
 def in_code(body: Mapping[str, Any]) -> str:
-    """Return a model's reply that is code."""
     said = common.said({**body, "tools": [{"name": common.SEARCH}]})
     if isinstance(said, str):
         return f"Thought: done.\n<code>\nfinal_answer({json.dumps(said)})\n</code>"
@@ -54,8 +51,6 @@ def in_code(body: Mapping[str, Any]) -> str:
 
 
 def ask(agent: type[Any], url: str, found: Callable[[str], object]) -> Callable[[str], str]:
-    """Return an agent as a function."""
-
     def answer(question: str) -> str:
         model = smolagents.OpenAIModel(model_id=common.MODEL, api_base=url, api_key="app")
         return str(agent(tools=[tool(found)], model=model, verbosity_level=0).run(question))

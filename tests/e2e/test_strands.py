@@ -23,7 +23,6 @@ def trace(watch: Watched) -> Any:
 
 
 def blocks(question: str) -> dict[str, Any]:
-    """Return pages as blocks of content."""
     return {"status": "success", "content": [{"text": text} for text in common.pages(question)]}
 
 
