@@ -1,16 +1,14 @@
 """Budgets: what judge and embedder may take, in requests and money, on a clock of the test."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from live import App, attached
-from openai_server import HttpReply, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
 from pipeline import OnesEmbedder
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.config import limits_of
@@ -20,7 +18,6 @@ from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock
-from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Usage
 
 THREADS = 64
@@ -74,30 +71,6 @@ def test_fault_38_a_budget_of_requests_is_exact(measured: Callable[[str, object]
     measured("requests of 192 in the next minute", second - half)
     assert (first, half, second) == (100, 100, 200)
     assert reasons.count("budget") == 3 * THREADS - 100
-
-
-@pytest.mark.slow
-@pytest.mark.fault(38, expected="--max-requests 7 sends 7 HTTP requests, counted as 7")
-def test_fault_38_max_requests_counts_attempts(
-    tmp_path: Path, measured: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With a judge that fails, the command sends no more requests than it may, with retries."""
-    rows = tmp_path / "rows.jsonl"
-    lines = [{"question": f"Who is {i}?", "contexts": ["Ada."], "answer": "A."} for i in range(20)]
-    rows.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    down = HttpReply(status=500, body={"error": {"message": "down"}})
-    with ScriptedOpenAI(lambda _: down) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_API_KEY", "sk-1")
-        patch.setenv("OPENAI_BASE_URL", server.base_url)
-        command = ["evaluate", str(rows), "--judge", "openai/j", "--embedder", "hashing"]
-        command += ["--max-requests", "7"]
-        command += ["--metrics", "faithfulness", "--json", "--progress", "off"]
-        status = main(command)
-        sent = len(server.requests)
-    told = json.loads(capsys.readouterr().out)["usage"]["judge_requests"]
-    measured("HTTP requests of 7", sent)
-    measured("requests in the summary", told)
-    assert (status, sent, told) == (1, 7, 7)
 
 
 @pytest.mark.slow
