@@ -19,6 +19,8 @@ from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.types import Passage, Sample
 from rag_eval_otel.untrusted import harmless, says_nothing, suspicions
 
+pytestmark = pytest.mark.slow
+
 VIEW = PlainSpan(
     name="a", scope="", span_id=1, parent_id=None, start=0, end=1, error=None, keys=USUAL
 )
@@ -81,7 +83,6 @@ SCORING: Mapping[str, growth.Read] = {  # of the texts that are scored
 EXPRESSIONS = cache(growth.expressions)
 
 
-@pytest.mark.slow
 def test_the_time_of_each_expression_grows_with_the_text() -> None:
     """On its own worst text, each takes 2.4 times as long for twice the text, and 0.1 s at most."""
     found = {}
@@ -94,7 +95,6 @@ def test_the_time_of_each_expression_grows_with_the_text() -> None:
     assert {key: why for key, why in found.items() if why} == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*READERS, *SCORING])
 def test_the_time_of_each_reader_grows_with_the_text(name: str) -> None:
     """A reader takes 2.4 times as long for twice the text; it may use several expressions."""

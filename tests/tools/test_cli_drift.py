@@ -13,6 +13,8 @@ import pytest
 
 from rag_eval_otel.tools.cli import main
 
+pytestmark = pytest.mark.slow  # each runs a command
+
 
 def scores(*parts: tuple[int, float], seed: int = 0) -> list[float]:
     """Return scores of 0 or 1: for each part a number of scores and their mean."""
