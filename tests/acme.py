@@ -1,7 +1,5 @@
 """A backend that another package brings, which keeps scores and fails as a test says."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import Counter

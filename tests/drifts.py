@@ -1,7 +1,5 @@
 """An alarm of the drift monitor, and a drift sink with its telemetry, for tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from opentelemetry.sdk._logs import LoggerProvider

@@ -1,7 +1,5 @@
 """Endpoints of judges for tests of what is reported about them."""
 
-from __future__ import annotations
-
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel.embed import HashingEmbedder

@@ -4,8 +4,6 @@
 order in which spans left, and no times: a parent is taken to last from its first child to its last.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter, defaultdict

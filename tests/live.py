@@ -3,8 +3,6 @@
 No LangChain and no network: spans of the real SDK, started and ended in any order one likes.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,9 +36,7 @@ from rag_eval_otel.live.store import Store
 try:
     from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter
 except ImportError:  # its name before OpenTelemetry 1.39
-    from opentelemetry.sdk._logs.export import (  # type: ignore[attr-defined,no-redef]
-        InMemoryLogExporter as InMemoryLogRecordExporter,
-    )
+    from opentelemetry.sdk._logs.export import InMemoryLogExporter as InMemoryLogRecordExporter  # type: ignore[attr-defined,no-redef]
 
 KIND = "openinference.span.kind"
 STATUS = "rag.evaluation.status"
@@ -189,7 +185,6 @@ def asked(number: int) -> str:
 
 
 def told(number: int) -> list[str]:
-    """Return the contexts of turn ``number``."""
     return [
         f"Company {number} was founded by Ada the {number}th.",
         f"Company {number} makes kites.",

@@ -1,7 +1,5 @@
 """What the tests of datasets share: metrics that need no judge, one that does, and its judge."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

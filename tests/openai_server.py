@@ -3,8 +3,6 @@
 The module also has `LoopbackServer`, a small HTTP server that the OTLP receiver uses as well.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -17,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from itertools import count
+from typing import Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
+from typing_extensions import Self
 
 _BASE = "/v1"
+_NUMBERS = count(1)
 _SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key"})
 _FORMATS = {  # by the richest response format of a server: all formats that the server accepts
     "none": ("text",),
@@ -34,11 +32,7 @@ _FORMATS = {  # by the richest response format of a server: all formats that the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """An HTTP response that a test prescribes, and that the server sends after `delay` seconds.
-
-    If `body` is a dict or list, it is sent as JSON. Bytes are sent unchanged. If a `Content-Length`
-    header is larger than the body, the connection closes before the promised end of the response.
-    """
+    """An HTTP response that a test prescribes, and that the server sends after `delay` seconds."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -48,11 +42,7 @@ class HttpReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """One request as the server received it.
-
-    `body` is the decoded JSON. Header names are in lower case. `at` is the time of arrival in
-    seconds, read from the clock of the server.
-    """
+    """One request as the server received it."""
 
     path: str
     body: dict[str, Any]
@@ -64,12 +54,7 @@ Answer: TypeAlias = "Callable[[str, Mapping[str, str], bytes], HttpReply]"
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """An HTTP server for POST requests on a free port of 127.0.0.1, one thread a connection.
-
-    `answer(path, headers, body)` gets a request and returns the response. The header names of the
-    request are in lower case, and `path` has no query. The function is called from many threads at
-    once.
-    """
+    """An HTTP server for POST requests on a free port of 127.0.0.1, one thread a connection."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -90,7 +75,6 @@ class LoopbackServer(ThreadingHTTPServer):
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port and every connection at once, also connections with an open request."""
         self.stopping.set()
         if self._thread.ident is not None:
             self.shutdown()
@@ -169,24 +153,7 @@ _TOKEN = re.compile(r"[^\W\d_]{1,7}|\d{1,3}|[^\w\s]{1,3}|_")
 
 
 class ScriptedOpenAI:
-    """An OpenAI server for chat completions and embeddings, with replies from functions.
-
-    `reply(body)` gets the decoded JSON request. It returns the content of the assistant's message
-    as a text, or as a dict or list, which is sent as JSON text. It may also return an `HttpReply`,
-    which is sent unchanged. `embed(text)` returns one vector, or an `HttpReply` for the whole
-    request. Both functions are called from many threads at once. If a function raises an exception,
-    the traceback goes to stderr and the connection of the client is closed.
-
-    - `supports_schema`: the richest `response_format` that the server accepts. A request for a
-      richer format gets status 400.
-    - `answered_model`: the model name in replies. The default is the requested model plus a date.
-    - `latency`, `embed_latency`: seconds that are added to every chat reply, or embedding reply.
-    - `token_latency`: seconds that are added for each token of a chat reply.
-    - `slots`: the most chat replies that the server makes at the same time.
-    - `secrets`: with `keep`, API keys are recorded unchanged. By default, `***` is recorded in
-      place of an API key.
-    - `tokens`: counts the tokens of a text for the usage. The default counts words.
-    """
+    """An OpenAI server for chat completions and embeddings, with replies from functions."""
 
     def __init__(
         self,
@@ -255,11 +222,7 @@ class ScriptedOpenAI:
         return replace(reply, delay=reply.delay + latency)
 
     def _served(self, reply: HttpReply) -> HttpReply:
-        """Wait as long as a model would need for ``reply``, and return ``reply``.
-
-        At most `slots` replies wait at the same time. If `slots` is not set, do not wait, but add
-        the time to the `delay` of the response.
-        """
+        """Wait as long as a model would need for ``reply``, and return ``reply``."""
         usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
         delay = self._latency + self._token_latency * (tokens or 0)
@@ -311,6 +274,44 @@ class ScriptedOpenAI:
 
     def _model(self, body: dict[str, Any]) -> str:
         return self._answered_model or f"{body['model']}-2026-01-01"
+
+
+def chat_reply(
+    body: Mapping[str, Any],
+    text: str,
+    calls: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    usage: tuple[int, int] = (50, 10),
+) -> HttpReply:
+    """Return a chat completion with a text, tool calls or both; in pieces if ``body`` says so."""
+    head = {"id": f"chatcmpl-{next(_NUMBERS)}", "created": 1, "model": body["model"]}
+    made = [
+        {
+            "id": f"call_{next(_NUMBERS)}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for name, arguments in calls
+    ]
+    finish = "tool_calls" if calls else "stop"
+    if not body.get("stream"):
+        message = {"role": "assistant", "content": text or None, "refusal": None}
+        message |= {"tool_calls": made} if calls else {}
+        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+        head |= {"object": "chat.completion", "choices": [choice], "usage": _usage(*usage)}
+        return HttpReply(body=head)
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": piece} for piece in re.findall(r"\S+\s*|^\s+", text)]
+    deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(made)]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": finish})
+    chunks: list[dict[str, Any]] = [{"choices": [choice]} for choice in choices]
+    if (body.get("stream_options") or {}).get("include_usage"):
+        chunks.append({"choices": [], "usage": _usage(*usage)})
+    head |= {"object": "chat.completion.chunk"}
+    lines = [f"data: {json.dumps({**head, **chunk})}\n\n" for chunk in chunks]
+    return HttpReply(
+        body="".join([*lines, "data: [DONE]\n\n"]), headers={"Content-Type": "text/event-stream"}
+    )
 
 
 def _usage(asked: int, said: int) -> dict[str, int]:

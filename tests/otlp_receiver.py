@@ -4,8 +4,6 @@
 plain records (`ReceivedSpan`, `ReceivedLog`, `ReceivedMetric`).
 """
 
-from __future__ import annotations
-
 import gzip
 import threading
 import zlib
@@ -13,35 +11,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import grpc  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from typing_extensions import Self
 
 from openai_server import HttpReply, LoopbackServer
 
-if TYPE_CHECKING:
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
-    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
-    from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
-    from typing_extensions import Self
-
 Attributes: TypeAlias = "dict[str, Any]"
-MetricKind: TypeAlias = "Literal['histogram', 'sum', 'gauge', 'exponential_histogram']"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedEvent:
-    """A span event that `OtlpReceiver` received; `time_ns` counts from the epoch."""
+    """A span event; `time_ns` counts from the epoch."""
 
     name: str
     attributes: Attributes
@@ -50,11 +38,7 @@ class ReceivedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedSpan:
-    """A span that `OtlpReceiver` received.
-
-    `kind` is a name such as `INTERNAL`, `status` a name such as `UNSET`. `links` are the attributes
-    of each link. Times are nanoseconds since the epoch.
-    """
+    """A span that `OtlpReceiver` received."""
 
     name: str
     trace_id: int
@@ -77,10 +61,7 @@ class ReceivedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedLog:
-    """A log record or event that `OtlpReceiver` received.
-
-    Outside a span, `trace_id` and `span_id` are None.
-    """
+    """A log record or event that `OtlpReceiver` received."""
 
     event_name: str
     body: Any
@@ -94,17 +75,11 @@ class ReceivedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMetric:
-    """One data point of a metric that `OtlpReceiver` received.
-
-    Sums and gauges have a `value`. Histograms have `count`, `sum` and `bucket_counts`, and those
-    with explicit buckets have `bounds`. For exponential histograms, `bucket_counts` are the
-    positive buckets. An exemplar is a tuple of trace id, span id and value. Outside a span, the ids
-    in an exemplar are None.
-    """
+    """One data point of a metric that `OtlpReceiver` received."""
 
     name: str
     unit: str
-    kind: MetricKind
+    kind: str
     attributes: Attributes
     value: float | None = None
     count: int = 0
@@ -118,32 +93,19 @@ class ReceivedMetric:
 Received: TypeAlias = "ReceivedSpan | ReceivedLog | ReceivedMetric"
 
 
-def read_spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
-    for group in request.resource_spans:
+def _read(
+    groups: str, scopes: str, items: str, made: Callable[..., Iterator[Received]], request: Any
+) -> Iterator[Any]:
+    """Yield what ``made`` makes of each item of an export request, its scope and resource."""
+    for group in getattr(request, groups):
         resource = _attributes(group.resource.attributes)
-        for part in group.scope_spans:
-            for span in part.spans:
-                yield _span(span, part.scope, resource=resource)
+        for part in getattr(group, scopes):
+            for item in getattr(part, items):
+                yield from made(item, part.scope.name, resource)
 
 
-def read_logs(request: ExportLogsServiceRequest) -> Iterator[ReceivedLog]:
-    for group in request.resource_logs:
-        resource = _attributes(group.resource.attributes)
-        for part in group.scope_logs:
-            for log in part.log_records:
-                yield _log(log, scope=part.scope.name, resource=resource)
-
-
-def read_metrics(request: ExportMetricsServiceRequest) -> Iterator[ReceivedMetric]:
-    """Yield the data points of all metrics in an OTLP export request."""
-    for group in request.resource_metrics:
-        for part in group.scope_metrics:
-            for metric in part.metrics:
-                yield from _points(metric, scope=part.scope.name)
-
-
-def _span(span: Span, scope: InstrumentationScope, *, resource: Attributes) -> ReceivedSpan:
-    return ReceivedSpan(
+def _span(span: Span, scope: str, resource: Attributes) -> Iterator[ReceivedSpan]:
+    yield ReceivedSpan(
         name=span.name,
         trace_id=int.from_bytes(span.trace_id, "big"),
         span_id=int.from_bytes(span.span_id, "big"),
@@ -152,25 +114,25 @@ def _span(span: Span, scope: InstrumentationScope, *, resource: Attributes) -> R
         status=Status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"),
         status_message=span.status.message,
         attributes=_attributes(span.attributes),
-        events=tuple(_event(event) for event in span.events),
+        events=tuple(
+            ReceivedEvent(
+                name=e.name, attributes=_attributes(e.attributes), time_ns=e.time_unix_nano
+            )
+            for e in span.events
+        ),
         links=tuple(_attributes(link.attributes) for link in span.links),
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
         dropped_attributes=span.dropped_attributes_count,
         dropped_events=span.dropped_events_count,
         dropped_links=span.dropped_links_count,
-        scope=scope.name,
+        scope=scope,
         resource=resource,
     )
 
 
-def _event(event: Span.Event) -> ReceivedEvent:
-    attributes = _attributes(event.attributes)
-    return ReceivedEvent(name=event.name, attributes=attributes, time_ns=event.time_unix_nano)
-
-
-def _log(log: LogRecord, *, scope: str, resource: Attributes) -> ReceivedLog:
-    return ReceivedLog(
+def _log(log: Any, scope: str, resource: Attributes) -> Iterator[ReceivedLog]:
+    yield ReceivedLog(
         event_name=log.event_name,
         body=_value(log.body),
         attributes=_attributes(log.attributes),
@@ -182,7 +144,7 @@ def _log(log: LogRecord, *, scope: str, resource: Attributes) -> ReceivedLog:
     )
 
 
-def _points(metric: Metric, *, scope: str) -> Iterator[ReceivedMetric]:
+def _points(metric: Any, scope: str, _resource: Attributes) -> Iterator[ReceivedMetric]:
     kind = metric.WhichOneof("data")
     if kind is None or kind == "summary":  # the Python SDK makes no summaries
         return
@@ -198,15 +160,12 @@ def _points(metric: Metric, *, scope: str) -> Iterator[ReceivedMetric]:
         )
 
 
-def _figures(kind: MetricKind, point: Any) -> dict[str, Any]:
-    """Return the fields of a data point that depend on the kind of the metric."""
+def _figures(kind: str, point: Any) -> dict[str, Any]:
     if kind in ("sum", "gauge"):
         return {"value": _number(point)}
-    if kind == "histogram":
-        buckets, bounds = point.bucket_counts, tuple(point.explicit_bounds)
-    else:
-        buckets, bounds = point.positive.bucket_counts, ()
-    counts = tuple(buckets)
+    is_plain = kind == "histogram"
+    counts = tuple((point if is_plain else point.positive).bucket_counts)
+    bounds = tuple(point.explicit_bounds) if is_plain else ()
     return {"count": point.count, "sum": point.sum, "bounds": bounds, "bucket_counts": counts}
 
 
@@ -215,11 +174,11 @@ def _number(point: Any) -> Any:
     return which and getattr(point, which)
 
 
-def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
+def _attributes(pairs: Iterable[Any]) -> Attributes:
     return {pair.key: _value(pair.value) for pair in pairs}
 
 
-def _value(value: AnyValue) -> Any:
+def _value(value: Any) -> Any:
     """Convert an OTLP ``value`` to a value of Python: an array to a list, no value to None."""
     kind = value.WhichOneof("value")
     if kind == "array_value":
@@ -231,6 +190,9 @@ def _value(value: AnyValue) -> Any:
 
 def _id(raw: bytes) -> int | None:
     return int.from_bytes(raw, "big") or None
+
+
+read_spans = partial(_read, "resource_spans", "scope_spans", "spans", _span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,69 +209,33 @@ _SIGNALS = tuple(
     _Signal(f"/v1/{path}", f"opentelemetry.proto.collector.{service}", request, read)
     for path, service, request, read in (
         ("traces", "trace.v1.TraceService", ExportTraceServiceRequest, read_spans),
-        ("logs", "logs.v1.LogsService", ExportLogsServiceRequest, read_logs),
-        ("metrics", "metrics.v1.MetricsService", ExportMetricsServiceRequest, read_metrics),
+        (
+            "logs",
+            "logs.v1.LogsService",
+            ExportLogsServiceRequest,
+            partial(_read, "resource_logs", "scope_logs", "log_records", _log),
+        ),
+        (
+            "metrics",
+            "metrics.v1.MetricsService",
+            ExportMetricsServiceRequest,
+            partial(_read, "resource_metrics", "scope_metrics", "metrics", _points),
+        ),
     )
 )
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 _R = TypeVar("_R", ReceivedSpan, ReceivedLog, ReceivedMetric)
 
 
-_GRPC_CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.UNIMPLEMENTED,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
-    """What one request is answered: a HTTP status, and the number of records that are rejected."""
-
-    status: int = 200
-    retry_after: float | None = None
-    rejected: int = 0
-
-    def response(self) -> bytes:
-        """Return the response; an empty one says that all records were accepted."""
-        if not self.rejected:
-            return b""
-        # Every signal has the number of rejected records in field 1, and the message in field 2.
-        partial = ExportTracePartialSuccess(rejected_spans=self.rejected, error_message="rejected")
-        return bytes(ExportTraceServiceResponse(partial_success=partial).SerializeToString())
-
-    def abort(self, context: Any) -> None:
-        """End a gRPC call with the error that ``status`` stands for."""
-        code = _GRPC_CODES.get(self.status, grpc.StatusCode.UNAVAILABLE)
-        if self.retry_after is not None:
-            info = RetryInfo()
-            info.retry_delay.FromNanoseconds(int(self.retry_after * 1e9))
-            key = "google.rpc.retryinfo-bin"
-            context.set_trailing_metadata(((key, info.SerializeToString()),))
-        reason = ": message larger than max" if self.status == 413 else ""
-        context.abort(code, f"refused with {self.status}{reason}")
-
-
 class OtlpReceiver:
-    """A receiver of telemetry that stores what OTLP exporters send, for tests.
-
-    It listens within a `with` block, or between `start` and `stop`. Each start uses new ports. The
-    stored records remain readable after the stop. The receiver is thread-safe.
-    """
+    """A receiver of telemetry that stores what OTLP exporters send, for tests."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._received: list[Received] = []
-        self._verdicts: deque[_Verdict] = deque()
-        self._paused = False
-        self._stopping = False
+        self._failures: deque[int] = deque()
 
     def start(self) -> Self:
-        """Open a port for gRPC and a port for HTTP, and receive telemetry at both ports."""
-        self._stopping = False
         self._http = LoopbackServer(self._answer)
         self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="otlp-receiver")
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
@@ -320,10 +246,6 @@ class OtlpReceiver:
         return self
 
     def stop(self) -> None:
-        """Answer paused requests with an error, and close the ports for gRPC and HTTP."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
         self._http.stop()
         self._grpc.stop(grace=None).wait()
         self._pool.shutdown()
@@ -356,75 +278,39 @@ class OtlpReceiver:
             self._received.clear()
 
     def wait_for_spans(self, count: int, timeout: float = 10.0) -> list[ReceivedSpan]:
-        """Wait until ``count`` spans have arrived, and return all spans.
-
-        Raise `TimeoutError` after ``timeout`` seconds.
-        """
+        """Wait until ``count`` spans have arrived, and return all spans."""
         self.wait_for(lambda receiver: len(receiver.spans()) >= count, timeout)
         return self.spans()
 
-    def wait_for(self, predicate: Callable[[OtlpReceiver], bool], timeout: float = 10.0) -> None:
+    def wait_for(self, predicate: Callable[[Self], bool], timeout: float = 10.0) -> None:
         """Wait until ``predicate(self)`` is true; raise `TimeoutError` after ``timeout`` seconds.
 
-        ``predicate`` gets this receiver, and is called at once and after each stored request.
+        ``predicate`` is called at once and after each stored request.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: predicate(self), timeout):
-                msg = f"after {timeout} s there were {self._summary()}"
+                names = [getattr(one, "name", None) or one.event_name for one in self._received]
+                msg = f"after {timeout} s there were {names}"
                 raise TimeoutError(msg)
 
-    def fail_next(self, n: int, status: int = 503, *, retry_after: float | None = None) -> None:
-        """Refuse the next ``n`` requests, with ``status`` over HTTP.
-
-        Over gRPC the code is the one that ``status`` stands for, and UNAVAILABLE by default.
-        ``retry_after`` is the number of seconds after which a repetition is allowed, if it is told.
-        """
+    def fail_next(self, n: int, status: int = 503) -> None:
+        """Refuse the next ``n`` requests, with ``status`` over HTTP."""
         with self._changed:
-            self._verdicts.extend([_Verdict(status=status, retry_after=retry_after)] * n)
-
-    def reject_next(self, records: int) -> None:
-        """Answer the next request with a partial success: ``records`` of its records are rejected.
-
-        The first records of the request are then not stored.
-        """
-        with self._changed:
-            self._verdicts.append(_Verdict(rejected=records))
-
-    def pause(self) -> None:
-        """Let export requests wait for an answer until `resume` is called.
-
-        The records of the requests are then stored, even if the exporters have closed their
-        connections in the meantime.
-        """
-        with self._changed:
-            self._paused = True
-
-    def resume(self) -> None:
-        with self._changed:
-            self._paused = False
-            self._changed.notify_all()
+            self._failures.extend([status] * n)
 
     def _of_type(self, kind: type[_R]) -> list[_R]:
         with self._changed:
             return [record for record in self._received if isinstance(record, kind)]
 
-    def _summary(self) -> str:
-        spans = [span.name for span in self.spans()]
-        logs = [log.event_name for log in self.logs()]
-        return f"spans {spans}, logs {logs}, metrics {[m.name for m in self.metrics()]}"
-
-    def _admit(self, records: Iterable[Received]) -> _Verdict:
-        """Store the records of one request, unless it is to be refused; return the answer."""
+    def _admit(self, records: Iterable[Received]) -> int:
+        """Store the records of a request, and return its HTTP status."""
         read = list(records)
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping or not self._paused)
-            if self._stopping:
-                return _Verdict(status=503)
-            verdict = self._verdicts.popleft() if self._verdicts else _Verdict()
-            if verdict.status == 200:
-                self._received.extend(read[verdict.rejected :])
-                self._changed.notify_all()
-            return verdict
+            if self._failures:
+                return self._failures.popleft()
+            self._received.extend(read)
+            self._changed.notify_all()
+            return 200
 
     def _answer(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
         signal = next((signal for signal in _SIGNALS if signal.path == path), None)
@@ -435,18 +321,18 @@ class OtlpReceiver:
             message = signal.request.FromString(unpack(body))
         except (DecodeError, OSError, EOFError, zlib.error):
             return HttpReply(status=400)
-        verdict = self._admit(signal.read(message))
-        told = {"Content-Type": "application/x-protobuf"}
-        if verdict.retry_after is not None:
-            told["Retry-After"] = f"{verdict.retry_after:.0f}"
-        return HttpReply(status=verdict.status, headers=told, body=verdict.response())
+        status = self._admit(signal.read(message))
+        return HttpReply(status=status, headers={"Content-Type": "application/x-protobuf"})
 
     def _service(self, signal: _Signal) -> Any:
         def export(request: Any, context: Any) -> bytes:
-            verdict = self._admit(signal.read(request))
-            if verdict.status != 200:
-                verdict.abort(context)
-            return verdict.response()
+            status = self._admit(signal.read(request))
+            if status != 200:
+                is_wrong = status == 400
+                code = grpc.StatusCode
+                told = code.INVALID_ARGUMENT if is_wrong else code.UNAVAILABLE
+                context.abort(told, f"refused with {status}")
+            return b""
 
         read = signal.request.FromString
         method = grpc.unary_unary_rpc_method_handler(export, request_deserializer=read)

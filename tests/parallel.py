@@ -1,7 +1,5 @@
 """Threads and forked children of tests."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

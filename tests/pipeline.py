@@ -1,7 +1,5 @@
 """A whole pipeline in a few lines: a provider, a receiver, and turns without LangChain."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -174,7 +172,6 @@ class Pipeline:
         return [span for span in spans if span.name.rpartition(" ")[0].endswith("turn")]
 
     def arrived(self, names: Iterable[str], *, wait: bool = False) -> list[ReceivedSpan]:
-        """Return the spans of turns once each of ``names``, and what is below, has come once."""
         expected = Counter(names)
         spans = self.receiver.spans()
         if wait:

@@ -1,7 +1,5 @@
 """`View`: a span as somebody's exporter shows it, for tests of what conventions read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

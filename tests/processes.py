@@ -1,7 +1,5 @@
 """Run `served` in processes of its own, with a judge over HTTP and an OTLP receiver."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -47,7 +45,6 @@ class Stage:
     judge: ScriptedOpenAI
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the variables of a process that uses this receiver and this judge."""
         kept = {k: v for k, v in environment().items() if not k.startswith("COV")}
         return {
             **kept,
@@ -67,7 +64,6 @@ class Stage:
 
     @contextmanager
     def running(self, *command: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-        """Start ``python`` with the arguments ``command``; kill it if it is still there."""
         process = subprocess.Popen(
             [sys.executable, *command],
             env=self.environment(**more),

@@ -3,8 +3,6 @@
 Jobs run in the thread that submits them, so that spans are there as soon as a root has ended.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -262,7 +260,6 @@ def fail(captured: Capture, run: Run, error: BaseException) -> None:
 
 
 def generated(told: str | AIMessage | None) -> LLMResult:
-    """Return the result of a model call."""
     if told is None:
         return LLMResult(generations=[])
     if isinstance(told, str):

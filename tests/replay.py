@@ -1,7 +1,5 @@
 """Recorded traces, and their replay through the span processor in their original order."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,10 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One recorded call of a span processor, at the start or end of a span.
-
-    ``at`` is the time of the call in nanoseconds.
-    """
+    """One recorded call of a span processor, at the start or end of a span."""
 
     operation: Literal["start", "end"]
     span: ExportedSpan
@@ -49,10 +44,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """A question, contexts and answer that a recording is known to contain.
-
-    If the recording does not say what the text of a field is, the field is None.
-    """
+    """A question, contexts and answer that a recording is known to contain."""
 
     question: str | None
     contexts: tuple[str, ...] | None
@@ -61,11 +53,7 @@ class Truth:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A recorded run of an application.
-
-    ``calls`` are the recorded calls of the span processor. ``truths`` are the questions, contexts
-    and answers that the recording is known to contain, or None if they are not known.
-    """
+    """A recorded run of an application."""
 
     path: Path
     instrumentation: str
@@ -205,7 +193,6 @@ class ReplayedSpan(ReadableSpan):
         self.fill(view)
 
     def fill(self, view: ExportedSpan) -> None:
-        """Set name, times, attributes and all else of this SDK span from the recorded span."""
         attributes = _Attributes(view.attributes)
         attributes.max_value_len = view.value_limit
         super().__init__(

@@ -1,7 +1,5 @@
 """LangChain runs without LangChain's runnables: the events of a turn, sent to a handler."""
 
-from __future__ import annotations
-
 from uuid import uuid4
 
 from langchain_core.documents import Document

@@ -1,24 +1,20 @@
 """Score files for tests of their reader and of the page."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
 from base64 import b64decode
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
+from live import App
 from rag_eval_otel.tools.cli import main
-
-if TYPE_CHECKING:
-    from live import App
 
 
 def jsonl(path: Path, rows: Iterable[Any]) -> Path:

@@ -126,10 +126,7 @@ TEXTS = ("Ada was born.", "It was London.", "When was Ada born?", "Why?", "", " 
 
 
 class AnyJudge(FakeJudge):
-    """Says anything that fits the question, or fails; always the same of the same question.
-
-    The order of contexts and the request that a question comes in change nothing.
-    """
+    """Says anything that fits the question, or fails; always the same of the same question."""
 
     def __init__(self, seed: int, *, failures: float = 0.0) -> None:
         super().__init__(self._any)

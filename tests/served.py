@@ -4,8 +4,6 @@
 contexts and answer, and a span below it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count

@@ -1,7 +1,5 @@
 """`served` as tasks of Celery. The worker sends the tasks to itself; each makes one turn."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,5 @@ def make() -> None:
 
 @worker_ready.connect
 def send(**_: Any) -> None:
-    """Send all tasks."""
     for _number in range(int(os.environ["SERVED_TASKS"])):
         make.delay()

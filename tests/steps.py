@@ -3,8 +3,6 @@
 A step's id is its name; its time is a pair of nanoseconds, of which the second may be None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 

@@ -70,7 +70,6 @@ def drawings_asked(body: Mapping[str, Any]) -> int:
 
 
 def good_parts(body: Mapping[str, Any]) -> dict[str, object]:
-    """Answer a chat request from `GOOD`."""
     several: dict[str, object] = {"reverse_question": DRAWINGS} if drawings_asked(body) > 1 else {}
     sentences = re.search(r"^supported: (\d+) entr", text_asked(body), flags=re.MULTILINE)
     if sentences:

@@ -1,7 +1,5 @@
 """The wheel and the source distribution: complete, and able to run where the tree is not."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -18,10 +18,7 @@ from hypothesis import strategies as st
 from apps.fakes import WordEmbeddings
 from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
 from rag_eval_otel.embed import Embed, HashingEmbedder, LangChainEmbedder, OpenAIEmbedder, cosine
-from rag_eval_otel.errors import (
-    JudgeTimeoutError,
-    UnparsableReplyError,
-)
+from rag_eval_otel.errors import JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.testing.fakes import FakeEmbedder
 from rag_eval_otel.types import Usage, Vectors
 

@@ -1,7 +1,5 @@
 """The examples: short, runnable as they stand, and what they say happens."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 import pytest
 
+pytestmark = pytest.mark.slow  # all source is parsed
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "rag_eval_otel"
 
@@ -189,7 +191,6 @@ def modules_where(condition: Callable[[ast.Module], bool]) -> set[str]:
     return {place(path) for path in MODULES if condition(tree_of(path))}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
     """What is framework-specific or unstable is known to few modules."""
@@ -197,7 +198,6 @@ def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
     assert found <= ONLY_IN[library]
 
 
-@pytest.mark.slow
 def test_the_private_name_of_the_sdk_is_used_in_one_place() -> None:
     """When the SDK renames its private attribute, one module changes."""
     assert modules_where(lambda tree: mentions(tree, PRIVATE_SDK_NAME)) <= PRIVATE_SDK_NAME_IN
@@ -258,7 +258,6 @@ def matching_tests(condition: Callable[[Function], bool]) -> list[str]:
     ]
 
 
-@pytest.mark.slow
 def test_every_test_says_what_it_shows() -> None:
     """Each test has a docstring: one sentence that names the behaviour."""
     assert not matching_tests(lambda test: not has_docstring(test))
@@ -272,7 +271,6 @@ def asserts(test: Function) -> bool:
     )
 
 
-@pytest.mark.slow
 def test_every_test_asserts() -> None:
     """A test asserts something, or names the helper that does."""
     assert not matching_tests(lambda test: not asserts(test))

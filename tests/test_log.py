@@ -53,6 +53,7 @@ def test_there_is_one_logger() -> None:
     assert found == WAYS_IN.keys()
 
 
+@pytest.mark.slow
 def test_no_line_has_a_traceback() -> None:
     """Only `LimitedLog` passes an exception to the logger, for ``raise_errors=True``."""
     found = {

@@ -1,7 +1,5 @@
 """The Makefile tells what it does while it takes long."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

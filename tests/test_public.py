@@ -1,7 +1,5 @@
 """The public surface: what it is called, and what importing it costs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

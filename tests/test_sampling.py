@@ -1,7 +1,5 @@
 """The option `sample_rate`: rates of turns by route, model, metadata, errors and feedback."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,26 +1,17 @@
-"""Find the texts on which expressions and readers of texts are slowest, and measure how they grow.
-
-As a program, it prints all regular expressions of the package. A hook on `re._compile` sees them,
-so it is set before the package is imported.
-"""
-
-from __future__ import annotations
+"""Find the texts on which expressions and readers of texts are slowest, and how they grow."""
 
 import ast
-import asyncio
+import gc
 import importlib
-import json
 import pkgutil
 import random
 import re
 import signal
-import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
@@ -28,6 +19,8 @@ from typing import Any, TypeAlias
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import sre_parse  # the only name that Python 3.10 has
+
+import rag_eval_otel
 
 Read: TypeAlias = Callable[[str], object]
 
@@ -88,6 +81,7 @@ def seconds(read: Read, text: str, *, most: float) -> float:
         raise TooLongError
 
     before = signal.signal(signal.SIGVTALRM, stop)
+    gc.disable()  # a collection looks at all that a reader has made so far
     start = time.thread_time()
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, most)
@@ -97,6 +91,7 @@ def seconds(read: Read, text: str, *, most: float) -> float:
     except TooLongError:
         return float("inf")
     finally:
+        gc.enable()
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
     return took
@@ -199,107 +194,36 @@ def _part(op: str, value: Any, rng: random.Random, groups: dict[Any, str]) -> st
     return found
 
 
-class Spy:
-    """A compiled expression that notes which of its methods are called."""
-
-    def __init__(self, expression: re.Pattern[str], called: set[str]) -> None:
-        self.expression, self.called = expression, called
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return re.Pattern
-
-    def __getattr__(self, name: str) -> Any:
-        self.called |= {name} & METHODS
-        return getattr(self.expression, name)
-
-
 def expressions() -> dict[tuple[str, int], set[str]]:
-    """Import and exercise the package; return its expressions with the methods that it calls.
+    """Return all regular expressions of the package with the methods that it calls on them.
 
-    Expressions that are compiled on the same line have the same methods.
+    They are the values of its modules, also in tuples and dictionaries, and the literals of calls
+    such as ``re.sub("a", "b", text)``.
     """
-    found: dict[tuple[str, int], set[str]] = {}
-    called: dict[tuple[str, int], set[str]] = defaultdict(set)
-    compiled = re._compile  # type: ignore[attr-defined]  # noqa: SLF001  # sees all
-
-    def hook(pattern: Any, flags: Any) -> Any:
-        if isinstance(pattern, Spy):
-            return pattern
-        one = compiled(pattern, flags)
-        by, caller = sys._getframe(1), sys._getframe(2)  # noqa: SLF001  # documented
-        is_ours = caller.f_globals.get("__name__", "").startswith("rag_eval_otel")
-        if not is_ours or not isinstance(one.pattern, str):
-            return one
-        methods = called[caller.f_code.co_filename, caller.f_lineno]
-        methods |= {by.f_code.co_name} & METHODS
-        found[one.pattern, one.flags] = found.get((one.pattern, one.flags), set()) | methods
-        spies.append((one, methods))
-        return Spy(one, methods)
-
-    spies: list[tuple[re.Pattern[str], set[str]]] = []
-    re._compile = hook  # type: ignore[attr-defined]  # noqa: SLF001  # sees all
-    _import_all()
-    _exercise()
-    for name, module in list(sys.modules.items()):
-        for of, methods in _methods(name).items() if name.startswith("rag_eval_otel") else ():
-            one = getattr(module, of, None)
-            if isinstance(one, Spy):
-                found[one.expression.pattern, one.expression.flags] |= methods
-    for one, methods in spies:
-        found[one.pattern, one.flags] |= methods
+    found: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for info in pkgutil.walk_packages(rag_eval_otel.__path__, "rag_eval_otel."):
+        try:
+            module = importlib.import_module(info.name)
+        except (ImportError, SystemExit):  # of an extra that is absent; of a program
+            continue
+        tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+        called: dict[str, set[str]] = defaultdict(set)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                called[node.value.id] |= {node.attr} & METHODS
+            if isinstance(node, ast.Call) and ast.unparse(node.func)[:3] == "re.":
+                pattern = node.args[0] if node.args else None
+                if isinstance(pattern, ast.Constant) and node.func.attr in METHODS:  # type: ignore[attr-defined]
+                    found[str(pattern.value), 0].add(node.func.attr)  # type: ignore[attr-defined]
+        for name, value in vars(module).items():
+            for one in _patterns(value):
+                found[one.pattern, one.flags] |= called[name]
     return found
 
 
-def _import_all() -> None:
-    import rag_eval_otel  # noqa: PLC0415  # after the hook
-
-    for module in pkgutil.walk_packages(rag_eval_otel.__path__, "rag_eval_otel."):
-        if not module.name.endswith("__main__"):
-            try:
-                importlib.import_module(module.name)
-            except ImportError as error:  # of an extra that is absent
-                sys.stderr.write(f"{module.name}: {error}\n")
-
-
-def _exercise() -> None:
-    """Replay recordings and score their samples, for the expressions of functions."""
-    from rag_eval_otel.capture.conventions import owner_of  # noqa: PLC0415
-    from rag_eval_otel.capture.documents import passages_in_text  # noqa: PLC0415
-    from rag_eval_otel.evaluation import aevaluate  # noqa: PLC0415
-    from rag_eval_otel.types import Sample  # noqa: PLC0415
-    from replay import load, replay  # noqa: PLC0415
-
-    paths = sorted((Path(__file__).parent / "capture/shapes/recordings").glob("*.json"))
-    from rag_eval_otel.untrusted import harmless, says_nothing, suspicions  # noqa: PLC0415
-
-    owner_of("a", "b")
-    for text in (
-        "[1] a\n[2] b",
-        "Source: a\nText: b",
-        "a.\n\n---\n\nb",
-        "<doc><text>a</text></doc>",
-    ):
-        passages_in_text(text)
-    attempts = Path(__file__).parent / "hostile/attempts.jsonl"
-    for text in attempts.read_text(encoding="utf-8").splitlines():
-        suspicions([text, harmless(text)])
-        says_nothing(text)
-    for outcome in (one for path in paths[::8] for one in replay(load(path).calls)):
-        if isinstance(outcome.result, Sample):
-            asyncio.run(aevaluate(outcome.result, judge="lexical", embedder="hashing"))
-
-
-@cache
-def _methods(module: str) -> dict[str, set[str]]:
-    """Return the methods of expressions that ``module`` uses, by the name of the object."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for node in ast.walk(ast.parse(Path(str(sys.modules[module].__file__)).read_text("utf-8"))):
-        is_method = isinstance(node, ast.Attribute) and node.attr in METHODS
-        if is_method and isinstance(node.value, ast.Name):
-            found[node.value.id].add(node.attr)
-    return found
-
-
-if __name__ == "__main__":
-    json.dump([[*key, sorted(methods)] for key, methods in expressions().items()], sys.stdout)
+def _patterns(value: object) -> Iterator[re.Pattern[str]]:
+    if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+        yield value
+    if isinstance(value, tuple | list | frozenset | Mapping):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _patterns(one)

@@ -1,7 +1,5 @@
 """Compare the samples found in a recording with its true samples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 

@@ -14,7 +14,6 @@ class _Selector(selectors.SelectSelector):
     loop: "VirtualLoop"
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """Return what is ready; if nothing is, advance the time by ``timeout`` seconds."""
         ready = super().select(0)
         if not ready and timeout is None:
             msg = "every task waits for something that will not happen"

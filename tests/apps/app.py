@@ -13,11 +13,7 @@ Run: TypeAlias = Callable[[Handlers], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """One question-answering turn, as a careful reader of the app would state it.
-
-    `question` is what the user typed (or what a branch was asked), `contexts` are the texts that
-    reached the generator, in the order of its prompt and each once, `answer` is what came back.
-    """
+    """One question-answering turn, as a careful reader of the app would state it."""
 
     question: str
     contexts: tuple[str, ...]

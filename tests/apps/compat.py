@@ -27,7 +27,8 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def _classic(name: str) -> Any:
+def classic(name: str) -> Any:
+    """Import ``langchain_classic.<name>``, or ``langchain.<name>`` where LangChain is 0.3."""
     try:
         return importlib.import_module(f"langchain_classic.{name}")
     except ModuleNotFoundError:
@@ -35,26 +36,11 @@ def _classic(name: str) -> Any:
 
 
 with quietly():
-    from langgraph.func import entrypoint, task
-    from langgraph.graph import END, START, MessagesState, StateGraph
+    from langgraph.graph import END, START, StateGraph
     from langgraph.pregel import Pregel
 
-    _chains = _classic("chains")
-    _documents = _classic("chains.combine_documents")
-    _retrievers = _classic("retrievers")
-    _compressors = _classic("retrievers.document_compressors")
     _agents: Any = importlib.import_module("langchain.agents")
     _prebuilt: Any = importlib.import_module("langgraph.prebuilt")
-
-ConversationalRetrievalChain = _chains.ConversationalRetrievalChain
-RetrievalQA = _chains.RetrievalQA
-create_history_aware_retriever = _chains.create_history_aware_retriever
-create_retrieval_chain = _chains.create_retrieval_chain
-create_stuff_documents_chain = _documents.create_stuff_documents_chain
-ContextualCompressionRetriever = _retrievers.ContextualCompressionRetriever
-EnsembleRetriever = _retrievers.EnsembleRetriever
-MultiQueryRetriever = _retrievers.MultiQueryRetriever
-LLMChainExtractor = _compressors.LLMChainExtractor
 
 NO_V3_EVENTS = "" if hasattr(Pregel, "stream_events") else "LangGraph has no version 3 events"
 if sys.version_info < (3, 11):
@@ -68,23 +54,4 @@ def make_agent(llm: BaseChatModel, tools: Sequence[BaseTool]) -> Runnable[Any, A
     return agent
 
 
-__all__ = [
-    "END",
-    "NO_V3_EVENTS",
-    "START",
-    "ContextualCompressionRetriever",
-    "ConversationalRetrievalChain",
-    "EnsembleRetriever",
-    "LLMChainExtractor",
-    "MessagesState",
-    "MultiQueryRetriever",
-    "RetrievalQA",
-    "StateGraph",
-    "create_history_aware_retriever",
-    "create_retrieval_chain",
-    "create_stuff_documents_chain",
-    "entrypoint",
-    "make_agent",
-    "quietly",
-    "task",
-]
+__all__ = ["END", "NO_V3_EVENTS", "START", "StateGraph", "classic", "make_agent", "quietly"]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.llms import LLM
@@ -34,7 +34,6 @@ class ScriptedChat(BaseChatModel):
         return "scripted-chat"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """Offer tools to the model; which of them it calls is up to its script."""
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _generate(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> ChatResult:
@@ -113,30 +112,14 @@ class DownRetriever(BaseRetriever):
         raise ConnectionError(message)
 
 
-class KeywordFilter(BaseDocumentCompressor):
-    """Keeps the documents that share enough words with the query, as new ones without ids."""
-
-    least: int = 2
-
-    def compress_documents(
-        self, documents: Sequence[Document], query: str, callbacks: Any = None
-    ) -> Sequence[Document]:
-        """Keep the documents that share enough words with the query."""
-        del callbacks
-        kept = (document for document in documents if _shared(query, document) >= self.least)
-        return [Document(page_content=d.page_content, metadata=d.metadata) for d in kept]
-
-
 class WordEmbeddings(Embeddings):
     """One dimension for each word of the handbook."""
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed one text."""
         found = company.words(text)
         return [float(word in found) for word in sorted(company.words(" ".join(company.PAGES)))]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed several texts."""
         return [self.embed_query(text) for text in texts]
 
 

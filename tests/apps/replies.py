@@ -9,14 +9,8 @@ from . import company
 
 Reply: TypeAlias = Callable[[Sequence[BaseMessage]], AIMessage]
 
-_EXTRACTS = {
-    company.HISTORY: "History: the firm of Tromsø began in 1987.",
-    company.FOUNDER: "Founder: it was begun by Ada Lindqvist.",
-}
-
 
 def saying(text: str) -> Reply:
-    """Always say the same."""
     return lambda _messages: AIMessage(text)
 
 
@@ -25,19 +19,6 @@ def from_pages(messages: Sequence[BaseMessage]) -> AIMessage:
     question = next(m for m in reversed(messages) if isinstance(m, HumanMessage))
     sight = "\n".join(_text(m) for m in messages if not isinstance(m, AIMessage))
     return AIMessage(company.answer(_text(question), sight))
-
-
-def extract(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Reword the page in the prompt, or find nothing of use in it."""
-    prompt = _text(messages[-1])
-    found = (extract for page, extract in _EXTRACTS.items() if page in prompt)
-    return AIMessage(next(found, "NO_OUTPUT"))
-
-
-def grade(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Find the pages about the beginnings relevant, and no others."""
-    relevant = company.HISTORY, company.FOUNDER
-    return AIMessage("yes" if any(page in _text(messages[-1]) for page in relevant) else "no")
 
 
 def unavailable(_messages: Sequence[BaseMessage]) -> AIMessage:

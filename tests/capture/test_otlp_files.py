@@ -87,6 +87,7 @@ def packed(tmp_path: Path) -> Iterator[dict[str, Path]]:
     return (yield paths)
 
 
+@pytest.mark.slow
 def test_a_small_file_does_not_take_all_memory(tmp_path: Path, packed: dict[str, Path]) -> None:
     """What would be too large when it is parsed is refused, and the message says a way out."""
     found = run(tmp_path, *(["collect", path, "-o", "out.jsonl"] for path in packed.values()))

@@ -9,8 +9,8 @@ from haystack.components.retrievers import InMemoryBM25Retriever
 from haystack.dataclasses import ChatMessage
 from haystack.tools import ComponentTool, PipelineTool, Tool, create_tool_from_function, tool
 
-from .haystack_kit import OPENLLMETRY, Models, served, store
-from .kit import Config, Truth, app
+from .haystack_kit import OPENLLMETRY, Models, served, store, wired
+from .kit import Config, Truth, app, turn
 from .scripted import Call
 
 LIBRARY = (
@@ -25,16 +25,14 @@ def ask(agent: Agent, question: str) -> str:
     return agent.run(messages=[ChatMessage.from_user(question)])["messages"][-1].text or ""
 
 
-@app(
-    Truth(
-        question="How long may I keep a book?",
-        contexts=(LIBRARY[0], LIBRARY[1]),
-        answer="Four weeks, and you can renew it twice.",
-    ),
+@turn(
+    "How long may I keep a book?",
+    (LIBRARY[0], LIBRARY[1]),
+    "Four weeks, and you can renew it twice.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack, agents: a function with the tool decorator that searches",
 )
-def function_tool(config: Config) -> str:
+def function_tool(config: Config, question: str, answer: str) -> str:
+    """Haystack, agents: a function with the tool decorator that searches."""
     retriever = InMemoryBM25Retriever(store(*LIBRARY), top_k=2)
 
     @tool
@@ -44,33 +42,29 @@ def function_tool(config: Config) -> str:
         return "\n\n".join(document.content or "" for document in found)
 
     with served(
-        [
-            ("kept for four weeks", "Four weeks, and you can renew it twice."),
-            ("", Call("search_handbook", {"query": "books kept weeks renewed, reading room"})),
-        ]
+        ("kept for four weeks", answer),
+        ("", Call("search_handbook", {"query": "books kept weeks renewed, reading room"})),
     ) as models:
         agent = Agent(
             chat_generator=models.chat(),
             tools=[search_handbook],
             system_prompt="You help readers. Use the tools.",
         )
-        return ask(agent, "How long may I keep a book?")
+        return ask(agent, question)
 
 
 def _listed(documents: list[Document]) -> str:
     return "\n".join(f"File Content for {d.id[:6]}\n\n {d.content}" for d in documents)
 
 
-@app(
-    Truth(
-        question="Was kostet die library card, und wann closes the reading room?",
-        contexts=(LIBRARY[2], LIBRARY[1]),
-        answer="12 Euro im Jahr; er schließt um 22 Uhr.",
-    ),
+@turn(
+    "Was kostet die library card, und wann closes the reading room?",
+    (LIBRARY[2], LIBRARY[1]),
+    "12 Euro im Jahr; er schließt um 22 Uhr.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 45: a retriever as ComponentTool, documents made a string",
 )
-def component_tool(config: Config) -> str:
+def component_tool(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 45: a retriever as ComponentTool, documents made a string."""
     handbook = ComponentTool(
         component=InMemoryBM25Retriever(store(*LIBRARY), top_k=2),
         name="handbook",
@@ -78,13 +72,11 @@ def component_tool(config: Config) -> str:
         outputs_to_string={"source": "documents", "handler": _listed},
     )
     with served(
-        [
-            ("12 euros", "12 Euro im Jahr; er schließt um 22 Uhr."),
-            ("", Call("handbook", {"query": "library card costs euros reading room closes"})),
-        ]
+        ("12 euros", answer),
+        ("", Call("handbook", {"query": "library card costs euros reading room closes"})),
     ) as models:
         agent = Agent(chat_generator=models.chat(), tools=[handbook])
-        return ask(agent, "Was kostet die library card, und wann closes the reading room?")
+        return ask(agent, question)
 
 
 def _retrieval_tool() -> PipelineTool:
@@ -92,10 +84,13 @@ def _retrieval_tool() -> PipelineTool:
         "Supporting documents:\n{%- for doc in documents %}\n"
         "Document [{{ loop.index }}] :\n{{ doc.content }}\n{% endfor -%}"
     )
-    pipeline = Pipeline()
-    pipeline.add_component("doc_retriever", InMemoryBM25Retriever(store(*LIBRARY), top_k=2))
-    pipeline.add_component("builder", PromptBuilder(template, required_variables="*"))
-    pipeline.connect("doc_retriever.documents", "builder.documents")
+    pipeline = wired(
+        {
+            "doc_retriever": InMemoryBM25Retriever(store(*LIBRARY), top_k=2),
+            "builder": PromptBuilder(template, required_variables="*"),
+        },
+        "doc_retriever.documents > builder.documents",
+    )
     return PipelineTool(
         pipeline=pipeline,
         name="retrieval_tool",
@@ -105,20 +100,14 @@ def _retrieval_tool() -> PipelineTool:
     )
 
 
-@app(
-    Truth(
-        question="When does the reading room close on Sundays?",
-        contexts=(LIBRARY[1], LIBRARY[0]),
-        answer="At 18:00 on Sundays.",
-    ),
-    page="Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool",
+@turn(
+    "When does the reading room close on Sundays?", (LIBRARY[1], LIBRARY[0]), "At 18:00 on Sundays."
 )
-def pipeline_tool(config: Config) -> str:
+def pipeline_tool(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool."""
     with served(
-        [
-            ("Document [1]", "At 18:00 on Sundays."),
-            ("", Call("retrieval_tool", {"query": "reading room closes Sundays, books"})),
-        ]
+        ("Document [1]", answer),
+        ("", Call("retrieval_tool", {"query": "reading room closes Sundays, books"})),
     ) as models:
         agent = Agent(
             chat_generator=models.chat(),
@@ -127,7 +116,6 @@ def pipeline_tool(config: Config) -> str:
         )
         pipe = Pipeline()
         pipe.add_component("agent", agent)
-        question = "When does the reading room close on Sundays?"
         result = pipe.run({"agent": {"messages": [ChatMessage.from_user(question)]}})
         return result["agent"]["messages"][-1].text
 
@@ -145,13 +133,15 @@ RAG_TEMPLATE = (
 
 
 def _rag_tool(models: Models) -> Tool:
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*PEOPLE), top_k=1))
     messages = [ChatMessage.from_system(RAG_TEMPLATE)]
-    pipe.add_component("prompt_builder", ChatPromptBuilder(messages, required_variables="*"))
-    pipe.add_component("llm", models.chat())
-    pipe.connect("retriever", "prompt_builder.documents")
-    pipe.connect("prompt_builder.prompt", "llm.messages")
+    pipe = wired(
+        {
+            "retriever": InMemoryBM25Retriever(store(*PEOPLE), top_k=1),
+            "prompt_builder": ChatPromptBuilder(messages, required_variables="*"),
+            "llm": models.chat(),
+        },
+        "retriever > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+    )
 
     def rag_pipeline_func(query: str) -> dict[str, Any]:
         result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"question": query}})
@@ -180,43 +170,32 @@ def get_weather(city: Annotated[str, "the city"] = "Berlin") -> dict[str, Any]:
     return WEATHER[city]
 
 
-@app(
-    Truth(
-        question="Can you tell me where Mark lives?",
-        contexts=(PEOPLE[1],),
-        answer="Yes: Mark lives in Berlin.",
-        also=({"contexts": ("Mark lives in Berlin, it says.",)},),
-    ),
-    optional=(
-        Truth(
-            question="Where does Mark live?",
-            contexts=(PEOPLE[1],),
-            answer="Mark lives in Berlin, it says.",
-        ),
-    ),
+@turn(
+    "Can you tell me where Mark lives?",
+    (PEOPLE[1],),
+    "Yes: Mark lives in Berlin.",
+    also=({"contexts": ("Mark lives in Berlin, it says.",)},),
+    optional=(Truth("Where does Mark live?", (PEOPLE[1],), "Mark lives in Berlin, it says."),),
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 40: a chat application with function calling, RAG as a tool",
 )
-def rag_as_a_tool(config: Config) -> str:
+def rag_as_a_tool(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 40: a chat application with function calling, RAG as a tool."""
     with served(
-        [
-            ("based on the given context", "Mark lives in Berlin, it says."),
-            ("it says", "Yes: Mark lives in Berlin."),
-            ("", Call("rag_pipeline_tool", {"query": "Where does Mark live?"})),
-        ]
+        ("based on the given context", "Mark lives in Berlin, it says."),
+        ("it says", answer),
+        ("", Call("rag_pipeline_tool", {"query": "Where does Mark live?"})),
     ) as models:
         tools = [_rag_tool(models), create_tool_from_function(get_weather)]
         agent = Agent(chat_generator=models.chat(), tools=tools, system_prompt="Use the tools.")
-        return ask(agent, "Can you tell me where Mark lives?")
+        return ask(agent, question)
 
 
-@app(page="Haystack tutorial 40: a weather function as a tool")
+@app()
 def weather_tool(config: Config) -> str:
+    """Haystack tutorial 40: a weather function as a tool."""
     with served(
-        [
-            ("mostly sunny", "It is mostly sunny in Berlin, at 7 degrees."),
-            ("", Call("get_weather", {"city": "Berlin"})),
-        ]
+        ("mostly sunny", "It is mostly sunny in Berlin, at 7 degrees."),
+        ("", Call("get_weather", {"city": "Berlin"})),
     ) as models:
         agent = Agent(chat_generator=models.chat(), tools=[create_tool_from_function(get_weather)])
         return ask(agent, "What is the weather in Berlin?")
@@ -244,34 +223,27 @@ class SerperSearch:
         return {"documents": documents, "links": ["https://example.org"]}
 
 
-@app(
-    Truth(
-        question="Write one sentence on Nightingale's school.",
-        contexts=NURSING,
-        answer="In 1860 Nightingale opened the first secular nursing school.",
-        also=({"contexts": ("Nightingale opened a secular nursing school in 1860.",)},),
-    ),
+@turn(
+    "Write one sentence on Nightingale's school.",
+    NURSING,
+    "In 1860 Nightingale opened the first secular nursing school.",
+    also=({"contexts": ("Nightingale opened a secular nursing school in 1860.",)},),
     optional=(
         Truth(
-            question="Nightingale's nursing school",
-            contexts=NURSING,
-            answer="Nightingale opened a secular nursing school in 1860.",
+            "Nightingale's nursing school",
+            NURSING,
+            "Nightingale opened a secular nursing school in 1860.",
         ),
     ),
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 45: a multi-agent system, an agent as the tool of another",
 )
-def multi_agent(config: Config) -> str:
+def multi_agent(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 45: a multi-agent system, an agent as the tool of another."""
     with served(
-        [
-            (
-                "You research & secular nursing",
-                "Nightingale opened a secular nursing school in 1860.",
-            ),
-            ("You research", Call("web_search", {"query": "Nightingale school"})),
-            ("school in 1860", "In 1860 Nightingale opened the first secular nursing school."),
-            ("", Call("research", {"messages": [_said("Nightingale's nursing school")]})),
-        ]
+        ("You research & secular nursing", "Nightingale opened a secular nursing school in 1860."),
+        ("You research", Call("web_search", {"query": "Nightingale school"})),
+        ("school in 1860", answer),
+        ("", Call("research", {"messages": [_said("Nightingale's nursing school")]})),
     ) as models:
         researcher = Agent(
             chat_generator=models.chat(),
@@ -285,34 +257,29 @@ def multi_agent(config: Config) -> str:
             outputs_to_string={"source": "last_message", "handler": lambda message: message.text},
         )
         writer = Agent(chat_generator=models.chat(), system_prompt="You write.", tools=[research])
-        return ask(writer, "Write one sentence on Nightingale's school.")
+        return ask(writer, question)
 
 
 def _said(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"text": text}]}
 
 
-@app(
-    Truth(
-        question="Может ли школьник получить card, и сколько она costs?",
-        contexts=(LIBRARY[2],),
-        answer="Да, для школьников она бесплатна.",
-    ),
+@turn(
+    "Может ли школьник получить card, и сколько она costs?",
+    (LIBRARY[2],),
+    "Да, для школьников она бесплатна.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack, agents: run_async with a function tool that returns a list",
 )
-async def awaited_agent(config: Config) -> str:
+async def awaited_agent(config: Config, question: str, answer: str) -> str:
+    """Haystack, agents: run_async with a function tool that returns a list."""
+
     def find_rules(words: list[str]) -> list[str]:
         """Find rules of the library that have one of the words."""
         return [text for text in LIBRARY if any(word in text for word in words)]
 
     with served(
-        [
-            ("nothing for pupils", "Да, для школьников она бесплатна."),
-            ("", Call("find_rules", {"words": ["card"]})),
-        ]
+        ("nothing for pupils", answer), ("", Call("find_rules", {"words": ["card"]}))
     ) as models:
         agent = Agent(chat_generator=models.chat(), tools=[create_tool_from_function(find_rules)])
-        question = "Может ли школьник получить card, и сколько она costs?"
         result = await agent.run_async(messages=[ChatMessage.from_user(question)])
         return result["last_message"].text

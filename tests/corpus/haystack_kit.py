@@ -4,8 +4,6 @@
 local components stand for the many integrations that are components of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +11,7 @@ from typing import Any
 
 import haystack
 from haystack import Document, Pipeline, component
+from haystack.components.builders import ChatPromptBuilder
 from haystack.components.embedders import OpenAITextEmbedder
 from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage, StreamingChunk
@@ -22,13 +21,28 @@ from haystack.utils import Secret
 from openai_server import ScriptedOpenAI
 
 from .kit import embed, pieces
-from .scripted import Script, openai_server, scripted
+from .scripted import Rule, openai_server, scripted
 
 AwaitedPipeline: type[Any] = getattr(haystack, "AsyncPipeline", Pipeline)
 """The class with `run_async`: in Haystack 2 one of its own."""
 
 OPENLLMETRY = ("traceloop",)
 """For `not_on_spans`: it records a pipeline's inputs and outputs; no documents, prompts, tools."""
+
+
+def wired(parts: dict[str, Any], *connections: str, **options: Any) -> Pipeline:
+    """Return a pipeline of ``parts``; a connection is `from > to`, several have commas between."""
+    pipe = Pipeline(**options)
+    for name, part in parts.items():
+        pipe.add_component(name, part)
+    for connection in ", ".join(connections).split(", "):
+        pipe.connect(*connection.split(" > "))
+    return pipe
+
+
+def prompted(template: str) -> ChatPromptBuilder:
+    """Return a builder of one user message, for which every variable is needed."""
+    return ChatPromptBuilder([ChatMessage.from_user(template)], required_variables="*")
 
 
 @dataclass(frozen=True)
@@ -38,17 +52,14 @@ class Models:
     server: ScriptedOpenAI
 
     def chat(self, **options: Any) -> OpenAIChatGenerator:
-        """Return a chat generator."""
         return OpenAIChatGenerator(model="gpt-4o-mini", **self._at(), **options)
 
     def generator(self, **options: Any) -> Any:
-        """Return a generator for a prompt; Haystack 3 has none."""
         from haystack.components.generators import OpenAIGenerator
 
         return OpenAIGenerator(model="gpt-4o-mini", **self._at(), **options)
 
     def text_embedder(self) -> OpenAITextEmbedder:
-        """Return an embedder for queries."""
         return OpenAITextEmbedder(model="text-embedding-3-small", **self._at())
 
     def _at(self) -> dict[str, Any]:
@@ -56,9 +67,9 @@ class Models:
 
 
 @contextmanager
-def served(script: Script) -> Iterator[Models]:
-    """Serve a model that replies by ``script``."""
-    with openai_server(script) as server:
+def served(*rules: Rule) -> Iterator[Models]:
+    """Serve a model that replies by ``rules``."""
+    with openai_server(*rules) as server:
         yield Models(server)
 
 
@@ -66,8 +77,8 @@ def served(script: Script) -> Iterator[Models]:
 class LocalGenerator:
     """A generator of an integration: takes a prompt, gives texts."""
 
-    def __init__(self, script: Script) -> None:
-        self._script = scripted(script)
+    def __init__(self, *rules: Rule) -> None:
+        self._script = scripted(*rules)
 
     @component.output_types(replies=list[str], meta=list[dict[str, Any]])
     def run(self, prompt: str, generation_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -79,8 +90,8 @@ class LocalGenerator:
 class LocalChatGenerator:
     """A chat generator of an integration, with streaming, sync and async."""
 
-    def __init__(self, script: Script, streaming_callback: Any = None) -> None:
-        self._script, self.streaming_callback = scripted(script), streaming_callback
+    def __init__(self, *rules: Rule, streaming_callback: Any = None) -> None:
+        self._script, self.streaming_callback = scripted(*rules), streaming_callback
 
     @component.output_types(replies=list[ChatMessage])
     def run(

@@ -1,41 +1,52 @@
-"""Pipelines that retrieve, fill a prompt and generate; pipelines and components that do not."""
+"""Pipelines of Haystack: plain, hybrid, with rewritten questions, routes and loops; and none."""
 
-from __future__ import annotations
+import asyncio
+import json
+from typing import Any
 
-from haystack import Document, Pipeline
-from haystack.components.builders import ChatPromptBuilder, PromptBuilder
-from haystack.components.preprocessors import DocumentSplitter
-from haystack.components.rankers import LostInTheMiddleRanker
+from haystack import Document, Pipeline, component, super_component
+from haystack.components.builders import AnswerBuilder, ChatPromptBuilder, PromptBuilder
+from haystack.components.converters import OutputAdapter
+from haystack.components.evaluators import FaithfulnessEvaluator
+from haystack.components.joiners import BranchJoiner, DocumentJoiner
+from haystack.components.preprocessors import DocumentSplitter, HierarchicalDocumentSplitter
+from haystack.components.query import QueryExpander
+from haystack.components.rankers import LLMRanker, LostInTheMiddleRanker
 from haystack.components.retrievers import (
+    AutoMergingRetriever,
     InMemoryBM25Retriever,
     InMemoryEmbeddingRetriever,
+    SentenceWindowRetriever,
 )
+from haystack.components.routers import ConditionalRouter
+from haystack.components.validators import JsonSchemaValidator
 from haystack.components.writers import DocumentWriter
-from haystack.dataclasses import ChatMessage
+from haystack.dataclasses import ChatMessage, GeneratedAnswer
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
 from .haystack_kit import (
     OPENLLMETRY,
+    AwaitedPipeline,
+    LocalChatGenerator,
     LocalGenerator,
+    LocalTextEmbedder,
     filled,
+    prompted,
     served,
     store,
+    wired,
 )
-from .kit import NOWHERE, Config, Truth, app
+from .kit import NOWHERE, Config, Truth, app, embed, turn
 
 CAR = (
     "Press the release button below the wheel to open the fuel flap.",
     "The spare wheel is under the floor of the boot, together with the jack.",
     "Tyres need 2.3 bar in front and 2.5 bar at the rear; with a full boot 2.9 bar.",
 )
-
-
 DUNE = (
     "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral. He heard the"
     " drip of water. The dream faded. Paul awoke in the warmth of his bed."
 )
-
-
 WONDERS = (
     (
         "The Colossus of Rhodes was a statue of the sun god Helios. It stood about 33 metres high"
@@ -50,8 +61,6 @@ WONDERS = (
         " famous."
     ),
 )
-
-
 TEMPLATE = """
 Given the following information, answer the question.
 
@@ -65,31 +74,26 @@ Answer:
 """
 
 
-@app(
-    Truth(
-        question="What does Rhodes Statue look like?",
-        contexts=(WONDERS[0], WONDERS[1]),
-        answer="It was a 33 metres high statue of the sun god Helios.",
-    ),
+@turn(
+    "What does Rhodes Statue look like?",
+    (WONDERS[0], WONDERS[1]),
+    "It was a 33 metres high statue of the sun god Helios.",
     not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation",
 )
-def first_pipeline(config: Config) -> str:
-    with served([("", "It was a 33 metres high statue of the sun god Helios.")]) as models:
-        basic_rag_pipeline = Pipeline()
-        basic_rag_pipeline.add_component("text_embedder", models.text_embedder())
-        basic_rag_pipeline.add_component(
-            "retriever", InMemoryEmbeddingRetriever(store(*WONDERS), top_k=2)
-        )
+def first_pipeline(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation."""
+    with served(("", answer)) as models:
         template = [ChatMessage.from_user(TEMPLATE)]
-        basic_rag_pipeline.add_component(
-            "prompt_builder", ChatPromptBuilder(template=template, required_variables="*")
+        basic_rag_pipeline = wired(
+            {
+                "text_embedder": models.text_embedder(),
+                "retriever": InMemoryEmbeddingRetriever(store(*WONDERS), top_k=2),
+                "prompt_builder": ChatPromptBuilder(template=template, required_variables="*"),
+                "llm": models.chat(),
+            },
+            "text_embedder.embedding > retriever.query_embedding, retriever > prompt_builder",
+            "prompt_builder.prompt > llm.messages",
         )
-        basic_rag_pipeline.add_component("llm", models.chat())
-        basic_rag_pipeline.connect("text_embedder.embedding", "retriever.query_embedding")
-        basic_rag_pipeline.connect("retriever", "prompt_builder")
-        basic_rag_pipeline.connect("prompt_builder.prompt", "llm.messages")
-        question = "What does Rhodes Statue look like?"
         response = basic_rag_pipeline.run(
             {"text_embedder": {"text": question}, "prompt_builder": {"question": question}}
         )
@@ -102,8 +106,6 @@ PEOPLE = (
     "My name is Giorgio and I live in Rome.",
     "My name is Marta and I live in Madrid.",
 )
-
-
 PUBLICATIONS = {
     "New therapies for Parkinson's disease were compared in 240 patients.": 2022,
     "The genetics of Parkinson's disease: an overview of the latest research.": 2023,
@@ -117,27 +119,22 @@ def _publications() -> InMemoryDocumentStore:
     )
 
 
-@app(
-    Truth(
-        question="What was published in 1950?",
-        contexts=(),
-        answer="I found nothing about that.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack, a filter that nothing fits: the prompt has no documents",
-)
-def nothing_found(config: Config) -> str:
+@turn("What was published in 1950?", (), "I found nothing about that.", not_on_spans=OPENLLMETRY)
+def nothing_found(config: Config, question: str, answer: str) -> str:
+    """Haystack, a filter that nothing fits: the prompt has no documents."""
     prompt = (
         "{% if documents %}{% for doc in documents %}{{ doc.content }}{% endfor %}"
         "{% else %}No relevant documents found.{% endif %}\n{{ query }}"
     )
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(_publications()))
-    pipe.add_component("prompt_builder", PromptBuilder(prompt))
-    pipe.add_component("llm", LocalGenerator([("No relevant", "I found nothing about that.")]))
-    pipe.connect("retriever.documents", "prompt_builder.documents")
-    pipe.connect("prompt_builder", "llm")
-    query = "What was published in 1950?"
+    pipe = wired(
+        {
+            "retriever": InMemoryBM25Retriever(_publications()),
+            "prompt_builder": PromptBuilder(prompt),
+            "llm": LocalGenerator(("No relevant", answer)),
+        },
+        "retriever.documents > prompt_builder.documents, prompt_builder > llm",
+    )
+    query = question
     old = {"field": "meta.year", "operator": "==", "value": 1950}
     result = pipe.run(
         {"retriever": {"query": query, "filters": old}, "prompt_builder": {"query": query}}
@@ -145,49 +142,614 @@ def nothing_found(config: Config) -> str:
     return result["llm"]["replies"][0]
 
 
-@app(
-    Truth(
-        question="Where does Marta live?",
-        contexts=(PEOPLE[3],),
-        answer="Marta lives in Madrid.",
-    ),
-    not_on_spans=NOWHERE,
-    page="Haystack, components run one by one, without a pipeline",
-)
-def without_a_pipeline(config: Config) -> str:
-    question = "Where does Marta live?"
-    with served([("", "Marta lives in Madrid.")]) as models:
+@turn("Where does Marta live?", (PEOPLE[3],), "Marta lives in Madrid.", not_on_spans=NOWHERE)
+def without_a_pipeline(config: Config, question: str, answer: str) -> str:
+    """Haystack, components run one by one, without a pipeline."""
+    with served(("", answer)) as models:
         found = InMemoryBM25Retriever(store(*PEOPLE), top_k=1).run(query=question)
-        builder = ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*")
+        builder = prompted(TEMPLATE)
         prompt = builder.run(documents=found["documents"], question=question)["prompt"]
         return models.chat().run(prompt)["replies"][0].text
 
 
-@app(page="Haystack tutorial 33: a hybrid retrieval pipeline, nothing generated")
+@app()
 def retrieves_only(config: Config) -> int:
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*CAR)))
-    pipe.add_component("ranker", LostInTheMiddleRanker())
-    pipe.connect("retriever.documents", "ranker.documents")
+    """Haystack tutorial 33: a hybrid retrieval pipeline, nothing generated."""
+    pipe = wired(
+        {"retriever": InMemoryBM25Retriever(store(*CAR)), "ranker": LostInTheMiddleRanker()},
+        "retriever.documents > ranker.documents",
+    )
     return len(pipe.run({"retriever": {"query": "spare wheel"}})["ranker"]["documents"])
 
 
-@app(page="Haystack, indexing pipeline: split, then write")
+@app()
 def indexes_only(config: Config) -> int:
-    pipe = Pipeline()
-    pipe.add_component("split", DocumentSplitter(split_by="word", split_length=10))
-    pipe.add_component("write", DocumentWriter(InMemoryDocumentStore()))
-    pipe.connect("split", "write")
+    """Haystack, indexing pipeline: split, then write."""
+    pipe = wired(
+        {
+            "split": DocumentSplitter(split_by="word", split_length=10),
+            "write": DocumentWriter(InMemoryDocumentStore()),
+        },
+        "split > write",
+    )
     found = pipe.run({"split": {"documents": [Document(content=DUNE)]}})
     return found["write"]["documents_written"]
 
 
-@app(page="Haystack, summarising documents that the user hands in")
+@app()
 def summarises_given_documents(config: Config) -> str:
+    """Haystack, summarising documents that the user hands in."""
     prompt = "Summarise:\n{% for d in documents %}{{ d.content }}\n{% endfor %}"
-    pipe = Pipeline()
-    pipe.add_component("prompt_builder", PromptBuilder(prompt))
-    pipe.add_component("llm", LocalGenerator([("", "Four people and their cities.")]))
-    pipe.connect("prompt_builder", "llm")
+    pipe = wired(
+        {
+            "prompt_builder": PromptBuilder(prompt),
+            "llm": LocalGenerator(("", "Four people and their cities.")),
+        },
+        "prompt_builder > llm",
+    )
     documents = [Document(content=text) for text in PEOPLE]
     return pipe.run({"prompt_builder": {"documents": documents}})["llm"]["replies"][0]
+
+
+CLIMATE = (
+    "Wind farms on land cost about 50 euros for each megawatt hour.",
+    "Solar panels on roofs are the cheapest source of green energy in the south.",
+    "Hydropower stores energy in lakes above the turbines.",
+    "Air travel is one of the core contributors to climate change.",
+)
+
+
+@component
+class MultiQueryInMemoryBM25Retriever:
+    """Runs a retriever for each query and keeps each document once."""
+
+    def __init__(self, retriever: InMemoryBM25Retriever) -> None:
+        self.retriever = retriever
+
+    @component.output_types(documents=list[Document])
+    def run(self, queries: list[str], top_k: int = 1) -> dict[str, Any]:
+        found = {}
+        for query in queries:
+            for document in self.retriever.run(query=query, top_k=top_k)["documents"]:
+                found[document.id] = document
+        return {"documents": list(found.values())}
+
+
+@turn(
+    "green energy sources",
+    (CLIMATE[0], CLIMATE[2], CLIMATE[1]),
+    "Solar panels, wind farms and hydropower.",
+    not_on_spans=OPENLLMETRY,
+)
+def query_expansion(config: Config, question: str, answer: str) -> str:
+    """Haystack cookbook, query expansion: documents put into the prompt as they are."""
+    prompt = (
+        "You answer a query using the textual content from the documents.\n###\n"
+        'Original Query: "{{query}}"\nRetrieved Documents: {{documents}}\nSummary Answer:\n'
+    )
+    expanded = json.dumps({"queries": ["wind farms on land", "hydropower lakes"]})
+    with served(("expand a given query", expanded), ("", answer)) as models:
+        retriever = InMemoryBM25Retriever(store(*CLIMATE))
+        pipe = wired(
+            {
+                "expander": QueryExpander(chat_generator=models.chat(), n_expansions=2),
+                "keyword_retriever": MultiQueryInMemoryBM25Retriever(retriever),
+                "chat_prompt_builder": prompted(prompt),
+                "llm": models.chat(),
+            },
+            "expander.queries > keyword_retriever.queries",
+            "keyword_retriever.documents > chat_prompt_builder.documents",
+            "chat_prompt_builder.prompt > llm.messages",
+        )
+        result = pipe.run({"query": question}, include_outputs_from={"expander"})
+        return result["llm"]["replies"][0].text
+
+
+@component
+class HypotheticalDocumentEmbedder:
+    """Embeds a made-up answer."""
+
+    def __init__(self, generator: Any) -> None:
+        template = "Given a question, generate a paragraph that answers it.\nQuestion: {{question}}"
+        self.pipeline = wired(
+            {"builder": prompted(template), "generator": generator},
+            "builder.prompt > generator.messages",
+        )
+
+    @component.output_types(hypothetical_embedding=list[float])
+    def run(self, query: str) -> dict[str, Any]:
+        result = self.pipeline.run({"builder": {"question": query}})
+        return {"hypothetical_embedding": embed(result["generator"]["replies"][0].text)}
+
+
+FEVER = (
+    "Adults with a temperature above 38.5 degrees should rest and drink a lot.",
+    "Paracetamol lowers the temperature; take no more than four grams a day.",
+    "Sprains are cooled and kept high.",
+)
+
+
+@turn(
+    "Que faire en cas de fièvre ?",
+    (FEVER[0], FEVER[1]),
+    "Se reposer, boire, et prendre du paracétamol.",
+    not_on_spans=OPENLLMETRY,
+)
+def hyde(config: Config, question: str, answer: str) -> str:
+    """Haystack cookbook, using hypothetical document embeddings (HyDE)."""
+    made_up = "Paracetamol lowers the temperature of adults above 38.5 degrees."
+    with served(("generate a paragraph", made_up), ("", answer)) as models:
+        prompt = "Réponds en français.\n{% for d in documents %}« {{ d.content }} »\n{% endfor %}\n{{ q }}"
+        pipe = wired(
+            {
+                "hyde": HypotheticalDocumentEmbedder(models.chat()),
+                "retriever": InMemoryEmbeddingRetriever(store(*FEVER), top_k=2),
+                "prompt_builder": prompted(prompt),
+                "llm": models.chat(),
+            },
+            "hyde.hypothetical_embedding > retriever.query_embedding",
+            "retriever.documents > prompt_builder.documents",
+            "prompt_builder.prompt > llm.messages",
+        )
+        query = question
+        result = pipe.run({"hyde": {"query": query}, "prompt_builder": {"q": query}})
+        return result["llm"]["replies"][0].text
+
+
+TOWER = (
+    "The Pharos tower was finished around 280 BC and was over 100 metres high.",
+    "Earthquakes between 956 and 1323 destroyed the Pharos tower.",
+)
+
+
+def _conversation(models: Any) -> Pipeline:
+    """Return a pipeline that rephrases the question, retrieves, and generates."""
+    rephrase = (
+        "Rewrite the question for search while keeping its meaning.\nConversation history:\n"
+        "{% for m in memories %}{{ m.text }}\n{% endfor %}\nUser Query: {{query}}\nRewritten Query:"
+    )
+    final = [
+        ChatMessage.from_system("You are a helpful guide."),
+        ChatMessage.from_user(
+            "{% for m in memories %}{{ m.text }}\n{% endfor %}"
+            "{% for d in documents %}{{ d.content }}\n{% endfor %}\nQuestion: {{query}}\nAnswer:"
+        ),
+    ]
+    return wired(
+        {
+            "rephrase_prompt": ChatPromptBuilder(
+                [ChatMessage.from_user(rephrase)], required_variables=["query"]
+            ),
+            "rephrase_llm": models.chat(),
+            "to_query": OutputAdapter(template="{{ replies[0].text }}", output_type=str),
+            "retriever": InMemoryBM25Retriever(store(*TOWER), top_k=1),
+            "prompt_builder": ChatPromptBuilder(final, required_variables=["query"]),
+            "llm": models.chat(),
+        },
+        "rephrase_prompt.prompt > rephrase_llm.messages",
+        "rephrase_llm.replies > to_query.replies, to_query.output > retriever.query",
+        "retriever.documents > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+    )
+
+
+@app(
+    Truth("How high was the Pharos tower?", (TOWER[0],), "It was over 100 metres high."),
+    Truth("And what destroyed it?", (TOWER[1],), "Earthquakes destroyed it."),
+    not_on_spans=OPENLLMETRY,
+)
+def conversation(config: Config) -> list[str]:
+    """Haystack tutorial 48: conversational RAG, the question rephrased from the history."""
+    said: list[str] = []
+    memories: list[ChatMessage] = []
+    with served(
+        ("Rewritten Query: & what destroyed", "What destroyed the Pharos tower, earthquakes?"),
+        ("Rewritten Query:", "How high was the Pharos tower in metres?"),
+        ("what destroyed", "Earthquakes destroyed it."),
+        ("", "It was over 100 metres high."),
+    ) as models:
+        pipe = _conversation(models)
+        for query in ("How high was the Pharos tower?", "And what destroyed it?"):
+            inputs = {"query": query, "memories": memories}
+            result = pipe.run({"rephrase_prompt": inputs, "prompt_builder": inputs})
+            said.append(result["llm"]["replies"][0].text)
+            memories += [ChatMessage.from_user(query), ChatMessage.from_assistant(said[-1])]
+    return said
+
+
+MEDICINE = (
+    "Caffeine citrate shortens the time that preterm infants with apnea need a ventilator.",
+    "Apnea of prematurity mostly ends by week 37; infants are watched for five days after it.",
+    "In adults, sleep apnea is treated with continuous positive airway pressure.",
+    "Kangaroo care steadies the heart rate of infants.",
+)
+HYBRID = [
+    ChatMessage.from_system(
+        "You answer from abstracts.\n"
+        "{% for d in documents %}## {{ loop.index }}\n{{ d.content }}\n{% endfor %}"
+    ),
+    ChatMessage.from_user("{{ question }}"),
+]
+
+
+def _hybrid(llm: Any) -> Any:
+    """Return a pipeline with two retrievers and a joiner."""
+    pipeline, documents = AwaitedPipeline(), store(*MEDICINE)
+    pipeline.add_component("text_embedder", LocalTextEmbedder())
+    pipeline.add_component("embedding_retriever", InMemoryEmbeddingRetriever(documents, top_k=2))
+    pipeline.add_component("bm25_retriever", InMemoryBM25Retriever(documents, top_k=2))
+    pipeline.add_component("joiner", DocumentJoiner(join_mode="reciprocal_rank_fusion"))
+    pipeline.add_component("prompt_builder", ChatPromptBuilder(HYBRID, required_variables="*"))
+    pipeline.add_component("llm", llm)
+    pipeline.connect("text_embedder.embedding", "embedding_retriever.query_embedding")
+    pipeline.connect("bm25_retriever.documents", "joiner.documents")
+    pipeline.connect("embedding_retriever.documents", "joiner.documents")
+    pipeline.connect("joiner.documents", "prompt_builder.documents")
+    pipeline.connect("prompt_builder.prompt", "llm.messages")
+    return pipeline
+
+
+def _hybrid_inputs(question: str) -> dict[str, Any]:
+    return {
+        "text_embedder": {"text": question},
+        "bm25_retriever": {"query": question},
+        "prompt_builder": {"question": question},
+    }
+
+
+APNEA = Truth(
+    "How is apnea treated in preterm infants?", (MEDICINE[2], MEDICINE[0]), "With caffeine citrate."
+)
+WATCHED = Truth(
+    "How long are infants watched after apnea ends?", (MEDICINE[1], MEDICINE[0]), "For five days."
+)
+
+
+@app(APNEA, WATCHED, not_on_spans=OPENLLMETRY)
+async def two_hybrids_at_once(config: Config) -> list[str]:
+    """Haystack cookbook, async pipeline: concurrent executions gathered."""
+    llm = LocalChatGenerator(("user: How is", "With caffeine citrate."), ("", "For five days."))
+    pipeline = _hybrid(llm)
+    asked = (
+        "How is apnea treated in preterm infants?",
+        "How long are infants watched after apnea ends?",
+    )
+    results = await asyncio.gather(*(pipeline.run_async(data=_hybrid_inputs(q)) for q in asked))
+    return [result["llm"]["replies"][0].text for result in results]
+
+
+@super_component
+class HybridRetriever:
+    """Both retrievers in one component."""
+
+    def __init__(self, document_store: InMemoryDocumentStore) -> None:
+        self.pipeline = wired(
+            {
+                "text_embedder": LocalTextEmbedder(),
+                "embedding_retriever": InMemoryEmbeddingRetriever(document_store, top_k=1),
+                "bm25_retriever": InMemoryBM25Retriever(document_store, top_k=2),
+                "document_joiner": DocumentJoiner(),
+            },
+            "text_embedder > embedding_retriever, bm25_retriever > document_joiner",
+            "embedding_retriever > document_joiner",
+        )
+        self.input_mapping = {"query": ["text_embedder.text", "bm25_retriever.query"]}
+
+
+@turn("What steadies the heart rate of infants?", (MEDICINE[3], MEDICINE[0]), "Kangaroo care does.")
+def super_component_retriever(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 44: creating custom SuperComponents, a hybrid retriever in RAG."""
+    with served(("", answer)) as models:
+        pipe = wired(
+            {
+                "hybrid": HybridRetriever(store(*MEDICINE)),
+                "builder": prompted(TEMPLATE),
+                "llm": models.chat(),
+            },
+            "hybrid.documents > builder.documents, builder.prompt > llm.messages",
+        )
+        result = pipe.run({"hybrid": {"query": question}, "builder": {"question": question}})
+        return result["llm"]["replies"][0].text
+
+
+@turn(
+    "What pressure do the tyres need?",
+    (CAR[2],),
+    "2.3 bar in front and 2.5 bar at the rear.",
+    not_on_spans=OPENLLMETRY,
+)
+def llm_ranker(config: Config, question: str, answer: str) -> str:
+    """Haystack, LLMRanker: a chat generator ranks what BM25 has found."""
+    chosen = json.dumps({"documents": [{"index": 1}]})
+    with served(("You are ranking", chosen), ("", answer)) as models:
+        pipe = wired(
+            {
+                "retriever": InMemoryBM25Retriever(store(*CAR), top_k=3),
+                "ranker": LLMRanker(chat_generator=models.chat(), top_k=2),
+                "prompt_builder": prompted(TEMPLATE),
+                "llm": models.chat(),
+            },
+            "retriever.documents > ranker.documents",
+            "ranker.documents > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+        )
+        asked = {name: {"query": question} for name in ("retriever", "ranker")}
+        result = pipe.run({**asked, "prompt_builder": {"question": question}})
+        return result["llm"]["replies"][0].text
+
+
+@turn(
+    "What was like a cathedral?",
+    (
+        (
+            "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral."
+            " He heard the drip of water."
+        ),
+    ),
+    "The cavern of Paul's dream.",
+    not_on_spans=OPENLLMETRY,
+)
+def sentence_window(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 42: sentence window retriever, its windows in the prompt."""
+    splitter = DocumentSplitter(split_length=1, split_overlap=0, split_by="period")
+    documents = filled(*splitter.run([Document(content=DUNE)])["documents"])
+    prompt = (
+        "Text:\n{% for window in windows %}{{ window }}\n---\n{% endfor %}\nQuestion: {{ query }}"
+    )
+    with served(("", answer)) as models:
+        pipe = wired(
+            {
+                "bm25_retriever": InMemoryBM25Retriever(documents, top_k=1),
+                "window_retriever": SentenceWindowRetriever(documents, window_size=1),
+                "prompt_builder": prompted(prompt),
+                "llm": models.chat(),
+            },
+            "bm25_retriever.documents > window_retriever.retrieved_documents",
+            "window_retriever.context_windows > prompt_builder.windows",
+            "prompt_builder.prompt > llm.messages",
+        )
+        query = question
+        result = pipe.run({"bm25_retriever": {"query": query}, "prompt_builder": {"query": query}})
+        return result["llm"]["replies"][0].text
+
+
+ARTICLE = (
+    "Thieves send mails that look as if they came from a bank. Spoof websites then ask for"
+    " passwords. Experts call such attacks phishing."
+)
+
+
+@turn(
+    "What are phishing attacks with spoof websites and mails?",
+    (ARTICLE,),
+    "Mails and websites that look like a bank's and ask for passwords.",
+    not_on_spans=OPENLLMETRY,
+)
+def auto_merging(config: Config, question: str, answer: str) -> str:
+    """Haystack cookbook, auto-merging retriever in a RAG pipeline."""
+    splitter = HierarchicalDocumentSplitter(block_sizes={60, 8}, split_overlap=0, split_by="word")
+    pieces = splitter.run([Document(content=ARTICLE)])["documents"]
+    leaves = filled(*(d for d in pieces if d.meta["__level"] == 1))
+    parents = InMemoryDocumentStore()
+    parents.write_documents([d for d in pieces if d.meta["__level"] == 0])
+    with served(("", answer)) as models:
+        pipe = wired(
+            {
+                "bm25": InMemoryBM25Retriever(leaves, top_k=3),
+                "merge": AutoMergingRetriever(parents, threshold=0.5),
+                "prompt_builder": prompted(TEMPLATE),
+                "llm": models.chat(),
+            },
+            "bm25.documents > merge.documents, merge.documents > prompt_builder.documents",
+            "prompt_builder.prompt > llm.messages",
+        )
+        result = pipe.run({"bm25": {"query": question}, "prompt_builder": {"question": question}})
+        return result["llm"]["replies"][0].text
+
+
+@component
+class WordLimit:
+    """A custom component between retriever and prompt: drops long documents."""
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document], words: int = 20) -> dict[str, Any]:
+        return {"documents": [d for d in documents if len((d.content or "").split()) <= words]}
+
+
+@turn(
+    "How do I open the flap, and where is the jack?",
+    (CAR[0], CAR[1]),
+    "Press the button; the jack is in the boot.",
+    not_on_spans=OPENLLMETRY,
+)
+def custom_component_streamed(config: Config, question: str, answer: str) -> str:
+    """Haystack, custom components; streaming_callback given at run time."""
+    chunks: list[str] = []
+    with served(("", answer)) as models:
+        pipe = wired(
+            {
+                "find": InMemoryBM25Retriever(store(*CAR), top_k=3),
+                "limit": WordLimit(),
+                "ask": prompted(TEMPLATE),
+                "say": models.chat(),
+            },
+            "find.documents > limit.documents, limit.documents > ask.documents",
+            "ask.prompt > say.messages",
+        )
+        pipe.run(
+            {
+                "find": {"query": question},
+                "limit": {"words": 15},
+                "ask": {"question": question},
+                "say": {"streaming_callback": lambda chunk: chunks.append(chunk.content)},
+            }
+        )
+    return "".join(chunks)
+
+
+MUNICH = (
+    "Munich is the capital of Bavaria in southern Germany, on the banks of the Isar.",
+    "The Oktoberfest in Munich is the world's largest beer festival.",
+)
+WEB = (
+    "As of 2024, about 1.6 million people live in Munich (example.org/munich).",
+    "Munich is Germany's third largest city.",
+)
+ROUTES = [
+    {
+        "condition": "{{'no_answer' in replies[0].text}}",
+        "output": "{{query}}",
+        "output_name": "go_to_websearch",
+        "output_type": str,
+    },
+    {
+        "condition": "{{'no_answer' not in replies[0].text}}",
+        "output": "{{replies[0].text}}",
+        "output_name": "answer",
+        "output_type": str,
+    },
+]
+
+
+@component
+class DuckSearch:
+    """A web search: documents and their links."""
+
+    @component.output_types(documents=list[Document], links=list[str])
+    def run(self, query: str) -> dict[str, Any]:
+        links = [f"https://example.org/{number}" for number in range(len(WEB))]
+        documents = [
+            Document(content=text, meta={"link": link, "title": query})
+            for text, link in zip(WEB, links, strict=True)
+        ]
+        return {"documents": documents, "links": links}
+
+
+def _fallback(models: Any) -> Pipeline:
+    instruction = (
+        "Answer the following query given the documents.\n"
+        "If the answer is not contained within the documents reply with 'no_answer'\n"
+    )
+    listed = "\nDocuments:\n{% for document in documents %}\n  {{document.content}}\n{% endfor %}\nQuery: {{query}}\n"
+    web = "Answer from websearch." + listed
+    pipe = Pipeline()
+    pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
+    for name, template in (("", instruction + listed), ("_for_websearch", web)):
+        messages = [ChatMessage.from_user(template)]
+        pipe.add_component(
+            f"prompt_builder{name}", ChatPromptBuilder(messages, required_variables="*")
+        )
+        pipe.add_component(f"llm{name}", models.chat())
+        pipe.connect(f"prompt_builder{name}.prompt", f"llm{name}.messages")
+    pipe.add_component("router", ConditionalRouter(ROUTES))
+    pipe.add_component("websearch", DuckSearch())
+    pipe.connect("retriever", "prompt_builder.documents")
+    pipe.connect("llm.replies", "router.replies")
+    pipe.connect("router.go_to_websearch", "websearch.query")
+    pipe.connect("router.go_to_websearch", "prompt_builder_for_websearch.query")
+    pipe.connect("websearch.documents", "prompt_builder_for_websearch.documents")
+    return pipe
+
+
+def _fallback_inputs(query: str) -> dict[str, Any]:
+    return {name: {"query": query} for name in ("retriever", "prompt_builder", "router")}
+
+
+@turn(
+    "What is Munich the capital of?",
+    (MUNICH[0],),
+    "Munich is the capital of Bavaria.",
+    not_on_spans=OPENLLMETRY,
+)
+def fallback_not_needed(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 36: fallbacks with conditional routing, answered from the store."""
+    with served(("", answer)) as models:
+        result = _fallback(models).run(_fallback_inputs(question))
+        return result["router"]["answer"]
+
+
+@turn(
+    "How many people live in Munich?",
+    WEB,
+    "According to a web search, about 1.6 million.",
+    not_on_spans=OPENLLMETRY,
+)
+def fallback_to_the_web(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 36: fallbacks with conditional routing, answered from the web."""
+    with served(("Answer from websearch", answer), ("", "no_answer")) as models:
+        result = _fallback(models).run(_fallback_inputs(question))
+        return result["llm_for_websearch"]["replies"][0].text
+
+
+@turn(
+    "Which city has the largest beer festival?",
+    (MUNICH[1],),
+    '{"city": "Munich"}',
+    not_on_spans=OPENLLMETRY,
+)
+def validated_in_a_loop(config: Config, question: str, answer: str) -> str:
+    """Haystack, JsonSchemaValidator in a loop: the error goes back to the generator."""
+    template = "{% for d in documents %}{{ d.content }}\n{% endfor %}As JSON: {{ query }}"
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    with served(("not a valid JSON", answer), ("", "Munich, of course.")) as models:
+        pipe = wired(
+            {
+                "retriever": InMemoryBM25Retriever(store(*MUNICH), top_k=1),
+                "prompt_builder": prompted(template),
+                "joiner": BranchJoiner(list[ChatMessage]),
+                "llm": models.chat(),
+                "schema_validator": JsonSchemaValidator(json_schema=schema),
+            },
+            "retriever.documents > prompt_builder.documents, prompt_builder.prompt > joiner",
+            "joiner > llm.messages, llm.replies > schema_validator.messages",
+            "schema_validator.validation_error > joiner",
+            max_runs_per_component=3,
+        )
+        query = question
+        result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"query": query}})
+        return result["schema_validator"]["validated"][0].text
+
+
+@turn("Which river is Munich on the banks of?", (MUNICH[0],), "It is on the Isar.")
+def evaluated_in_the_pipeline(config: Config, question: str, answer: str) -> str:
+    """Haystack tutorial 35: evaluating RAG, a faithfulness evaluator in the pipeline."""
+    verdict = json.dumps({"statements": [answer], "statement_scores": [1]})
+    with served(("Instructions:", verdict), ("", answer)) as models:
+        prompt = "{% for d in documents %}{{ d.content }}\n{% endfor %}\nQ: {{ question }}"
+        pipe = wired(
+            {
+                "retriever": InMemoryBM25Retriever(store(*MUNICH), top_k=1),
+                "prompt_builder": prompted(prompt),
+                "llm": models.chat(),
+                "answer_builder": AnswerBuilder(),
+                "collect": EvaluationInputs(),
+                "evaluate": FaithfulnessEvaluator(chat_generator=models.chat(), progress_bar=False),
+            },
+            "retriever > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+            "llm.replies > answer_builder.replies, retriever > answer_builder.documents",
+            "answer_builder.answers > collect.answers",
+        )
+        for name in ("questions", "contexts", "predicted_answers"):
+            pipe.connect(f"collect.{name}", f"evaluate.{name}")
+        result = pipe.run(
+            {
+                "retriever": {"query": question},
+                "prompt_builder": {"question": question},
+                "answer_builder": {"query": question},
+            },
+            include_outputs_from={"answer_builder"},
+        )
+        return result["answer_builder"]["answers"][0].data
+
+
+@component
+class EvaluationInputs:
+    """Turns answers into the columns of an evaluator."""
+
+    @component.output_types(
+        questions=list[str], contexts=list[list[str]], predicted_answers=list[str]
+    )
+    def run(self, answers: list[GeneratedAnswer]) -> dict[str, Any]:
+        return {
+            "questions": [answer.query for answer in answers],
+            "contexts": [[d.content or "" for d in answer.documents] for answer in answers],
+            "predicted_answers": [answer.data for answer in answers],
+        }

@@ -6,29 +6,30 @@
 the end-to-end tests compare with the truths of the applications, and the truths themselves.
 """
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corpus.kit import all_apps
-from corpus.retold import Retold, spans_of
+from corpus.kit import App, all_apps
+from corpus.retold import Note, Told, spans_of
 from corpus.run import quietly
 from corpus.sources import SOURCES
 
 
-def as_recording(retold: Retold, via: str) -> dict[str, Any]:
-    """Return the spans of an application in the form that `replay.load` reads."""
+def as_recording(
+    app: App, notes: Sequence[Note], instrumentation: str, samples: Iterable[Told] = ()
+) -> dict[str, Any]:
+    """Return noted spans in the form that `replay.load` reads, with ``samples`` and the truths."""
     spans, calls = {}, []
-    for note in retold.notes:
+    for note in notes:
         span: Any = note.what
         name = f"{span.span_id:016x}"
         at = span.start if note.operation == "start" else span.end
         calls.append({"op": note.operation, "span_id": name, "t": at})
         if note.operation == "start":
-            calls[-1]["attributes_at_start"] = dict(span.attributes)
+            calls[-1]["attributes_at_start"] = _plain(span.attributes)
             calls[-1]["name"] = span.name
             continue
         spans[name] = {
@@ -41,21 +42,25 @@ def as_recording(retold: Retold, via: str) -> dict[str, Any]:
             "start_time_unix_nano": span.start,
             "end_time_unix_nano": span.end,
             "status": {"code": "ERROR" if span.error else "UNSET", "description": span.error},
-            "attributes": dict(span.attributes),
-            "events": [{"name": name, "attributes": dict(a)} for name, a in span.events],
+            "attributes": _plain(span.attributes),
+            "events": [{"name": name, "attributes": _plain(a)} for name, a in span.events],
         }
-    app = retold.app
     stated = [one for truth in (*app.truths, *app.optional) for one in truth.statements()]
-    samples = [*retold.whole, *((t.question, t.contexts, t.answer) for t in stated)]
+    told = [*samples, *((t.question, t.contexts, t.answer) for t in stated)]
     return {
-        "instrumentation": f"{via} {app.framework}",
+        "instrumentation": instrumentation,
         "app": app.name,
         "env": {},
         "spans": list(spans.values()),
         "processor_sequence": calls,
         "never_ended": [],
-        "expected": [{"question": q, "contexts": list(c), "answer": a} for q, c, a in samples],
+        "expected": [{"question": q, "contexts": list(c), "answer": a} for q, c, a in told],
     }
+
+
+def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``attributes`` without stack traces, which name places on the recording machine."""
+    return {key: value for key, value in attributes.items() if key != "exception.stacktrace"}
 
 
 def main(folder: Path, via: str, *frameworks: str) -> None:
@@ -66,7 +71,8 @@ def main(folder: Path, via: str, *frameworks: str) -> None:
             if app.missing():
                 continue
             try:
-                recording = as_recording(spans_of(app, source), via)
+                retold = spans_of(app, source)
+                recording = as_recording(app, retold.notes, f"{via} {app.framework}", retold.whole)
                 text = json.dumps(recording, default=str)
             except Exception as error:  # noqa: BLE001
                 sys.stderr.write(f"{app.name}: {type(error).__name__}\n")

@@ -4,8 +4,6 @@ This module imports no framework. A module `<framework>_<topic>.py` beside it re
 applications with `@app(...)`; `all_apps("<framework>")` imports those modules and returns them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json
@@ -14,8 +12,10 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial, update_wrapper
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from pathlib import Path
 from platform import python_version
 from typing import Any, TypeAlias
@@ -43,129 +43,103 @@ SPANS = frozenset(VIAS) - {"callback"}
 NOWHERE = frozenset(VIAS)
 """For `not_on_spans`: nothing in the process records it."""
 
+V1 = ("langchain>=1",)
+"""For `needs`."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Truth:
-    """One question-answering turn, as a careful reader of the application states it.
-
-    Attributes:
-        question: What the user typed.
-        contexts: The texts that reached the generator, each document its own, in prompt order. If
-            the application rewrites documents beyond recognition: the retrieved documents.
-        answer: What came back to the user.
-        also: Other defensible statements, each as the fields in which it differs, for example
-            `({"contexts": (...)},)`.
-    """
+    """One question-answering turn, as a careful reader of the application states it."""
 
     question: str
     contexts: tuple[str, ...]
+    """The texts that reached the generator, in prompt order; if rewritten, those retrieved."""
     answer: str
     also: tuple[Mapping[str, Any], ...] = ()
+    """Other defensible statements, each as the fields in which it differs."""
 
-    def statements(self) -> tuple[Truth, ...]:
+    def statements(self) -> tuple["Truth", ...]:
         """Return all defensible statements, the preferred one first."""
         plain = replace(self, also=())
         return (plain, *(replace(plain, **change) for change in self.also))
 
     def holds_for(self, question: str, contexts: Iterable[str], answer: str) -> bool:
-        """Return True if the texts are those of one of the statements, up to whitespace.
-
-        An answer that is a JSON object is compared as an object.
-        """
-        told = (_squeezed(question), tuple(_squeezed(c) for c in contexts), _one_line(answer))
+        """Return True if the texts are those of a statement, up to whitespace and spaces of JSON."""
+        told = Truth(question, tuple(contexts), answer).squeezed()
         return told in [one.squeezed() for one in self.statements()]
 
     def squeezed(self) -> tuple[str, tuple[str, ...], str]:
         """Return question, contexts and answer with each run of whitespace as one space."""
-        return (
-            _squeezed(self.question),
-            tuple(_squeezed(text) for text in self.contexts),
-            _one_line(self.answer),
-        )
+        contexts = tuple(_squeezed(text) for text in self.contexts)
+        return _squeezed(self.question), contexts, _one_line(self.answer)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class App:
-    """A runnable application with its truths.
+    """A runnable application with its truths; its docstring names the page that it follows."""
 
-    Attributes:
-        name: The name of its function, unique in a framework.
-        framework: The first part of its module's name.
-        run: Runs the application once. It takes the config that the application hands to its
-            framework (`{"callbacks": [...]}` or `{}`); frameworks without one ignore it. It may be
-            an `async def`.
-        page: The tutorial or how-to page that it follows, in words.
-        truths: The turns that it must give. Without any it must give no sample.
-        optional: Turns that may be scored too, for example those of a RAG chain inside a tool.
-        not_on_spans: The ways of capture in which the truth is not recorded at all.
-        needs: Requirements without which it is skipped, for example `("langchain>=1",)`. Of
-            `python>=3.11`: before it, asynchronous nodes of LangGraph do not pass callbacks on.
-    """
-
-    name: str
-    framework: str
     run: Run
-    page: str
+    """Runs the application once with the config for its framework; it may be an `async def`."""
     truths: tuple[Truth, ...]
+    """The turns that it must give. Without any it must give no sample."""
     optional: tuple[Truth, ...] = ()
+    """Turns that may be scored too, for example those of a RAG chain inside a tool."""
     not_on_spans: frozenset[str] = frozenset()
+    """The ways of capture in which the truth is not recorded at all."""
     needs: tuple[str, ...] = ()
+    """Requirements without which it is skipped."""
+
+    @property
+    def name(self) -> str:
+        """The name of its function, unique in a framework."""
+        return self.run.__name__
+
+    @property
+    def framework(self) -> str:
+        """The first part of its module's name."""
+        return self.run.__module__.rpartition(".")[2].partition("_")[0]
 
     def missing(self) -> list[str]:
         """Return the requirements that are not met."""
         return [text for text in self.needs if not _is_met(Requirement(text))]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Registry:
-    """All applications that have been registered in this process."""
-
-    apps: dict[tuple[str, str], App] = field(default_factory=dict)
-
-    def add(self, one: App) -> None:
-        """Add an application, whose name must be new to its framework."""
-        key = (one.framework, one.name)
-        if key in self.apps:
-            message = f"two applications of {one.framework} are called {one.name}"
-            raise ValueError(message)
-        self.apps[key] = one
-
-
-_REGISTRY = Registry()
+_APPS: dict[tuple[str, str], App] = {}
 
 
 def app(
     *truths: Truth,
-    page: str,
     optional: Iterable[Truth] = (),
     not_on_spans: Iterable[str] = (),
     needs: Iterable[str] = (),
 ) -> Callable[[Run], Run]:
-    """Register the function below as an application with the truths above it.
-
-    Args:
-        truths: The turns that it must give, in any order.
-        page: The tutorial or how-to page that it follows, in words.
-        optional: Turns that may be scored too.
-        not_on_spans: The ways of capture in which the truth is not recorded at all.
-        needs: Requirements without which it is skipped.
-    """
+    """Register the function below as an application with these truths, in any order."""
 
     def register(run: Run) -> Run:
-        framework = run.__module__.rpartition(".")[2].partition("_")[0]
-        _REGISTRY.add(
-            App(
-                name=run.__name__,
-                framework=framework,
-                run=run,
-                page=page,
-                truths=truths,
-                optional=tuple(optional),
-                not_on_spans=frozenset(not_on_spans),
-                needs=tuple(needs),
-            )
-        )
+        made = App(run, truths, tuple(optional), frozenset(not_on_spans), tuple(needs))
+        assert _APPS.setdefault((made.framework, made.name), made) is made, "a name twice"
         return run
+
+    return register
+
+
+def turn(
+    question: str,
+    contexts: tuple[str, ...],
+    answer: str,
+    also: tuple[Mapping[str, Any], ...] = (),
+    **options: Any,
+) -> Callable[[Run], Run]:
+    """Register the function below as an application of one turn.
+
+    It is called with the question, or with the answer for its model, if it has such parameters.
+    """
+    texts = {"question": question, "answer": answer}
+
+    def register(run: Run) -> Run:
+        given = {name: texts[name] for name in texts if name in signature(run).parameters}
+        with_texts = update_wrapper(partial(run, **given), run)
+        return app(Truth(question, contexts, answer, also), **options)(with_texts)
 
     return register
 
@@ -176,10 +150,7 @@ def all_apps(*frameworks: str) -> tuple[App, ...]:
     for module in sorted(info.name for info in pkgutil.iter_modules([str(folder)])):
         if module.partition("_")[0] in frameworks and not module.endswith("_kit"):
             importlib.import_module(f"{__package__}.{module}")
-    return tuple(one for one in _REGISTRY.apps.values() if one.framework in frameworks)
-
-
-# --- texts and vectors, for the fakes of every framework ------------------------------------------
+    return tuple(one for one in _APPS.values() if one.framework in frameworks)
 
 
 def words(text: str) -> list[str]:

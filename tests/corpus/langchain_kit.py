@@ -4,8 +4,6 @@ An application names its model's replies; everything else about the model is as 
 tool calls, structured output, streaming by words, usage and response metadata.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import threading
@@ -47,6 +45,11 @@ def classic(name: str) -> Any:
         return importlib.import_module(f"langchain.{name}")
 
 
+def create_agent(*args: Any, **options: Any) -> Any:
+    """Make an agent by `create_agent` of LangChain 1, which 0.3 does not have."""
+    return importlib.import_module("langchain.agents").create_agent(*args, **options)
+
+
 def call(name: str, /, **args: Any) -> AIMessage:
     """Return a reply that calls one tool."""
     return calls((name, args))
@@ -80,17 +83,14 @@ class Scripted(BaseChatModel):
         return "scripted-chat"
 
     def get_num_tokens(self, text: str) -> int:
-        """Count words."""
         return len(text.split())
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """Offer tools to the model; which of them it calls is up to its script."""
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def with_structured_output(
         self, schema: Any, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[Any, Any]:
-        """Request an object, by a tool call or with ``method="json_schema"`` by a JSON text."""
         if kwargs.pop("method", "function_calling") == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw)
         is_model = isinstance(schema, type) and issubclass(schema, BaseModel)
@@ -99,7 +99,7 @@ class Scripted(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *_args: Any, **kwargs: Any) -> ChatResult:
         message = self._reply(messages, kwargs)
-        message = message.model_copy(update={"usage_metadata": _usage(messages, message)})
+        message = message.model_copy(update={"usage_metadata": usage_of(messages, message)})
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _stream(
@@ -108,10 +108,10 @@ class Scripted(BaseChatModel):
         message = self._reply(messages, kwargs)
         for piece in pieces(text_of(message)):
             yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
-        yield _last_chunk(message, _usage(messages, message))
+        yield _last_chunk(message, usage_of(messages, message))
 
     def _reply(self, messages: list[BaseMessage], kwargs: Mapping[str, Any]) -> AIMessage:
-        message = _as_message(self.script(messages), kwargs)
+        message = as_message(self.script(messages), kwargs)
         message.response_metadata = {"model_name": self.model_name, "finish_reason": "stop"}
         return message
 
@@ -126,7 +126,6 @@ class ScriptedLLM(LLM):
         return "scripted-completion"
 
     def get_num_tokens(self, text: str) -> int:
-        """Count words."""
         return len(text.split())
 
     def _call(self, prompt: str, *_args: Any, **_kwargs: Any) -> str:
@@ -137,15 +136,9 @@ class ScriptedLLM(LLM):
 
 
 def model(*script: Any, **fields: Any) -> BaseChatModel:
-    """Return a chat model.
-
-    Args:
-        script: Its replies one after the other; or one function of the messages; or one dict, whose
-            first key that stands in the messages gives the reply (in the last one, else in any).
-        fields: Fields of the model, for example `model_name`.
-    """
+    """Return a chat model."""
     made: Any = _factory(*script, **fields) if _factory else None
-    return made or Scripted(script=_script(script), **fields)
+    return made or Scripted(script=as_script(script), **fields)
 
 
 def use_models(factory: Callable[..., BaseChatModel] | None) -> None:
@@ -156,18 +149,16 @@ def use_models(factory: Callable[..., BaseChatModel] | None) -> None:
 
 def completion_model(*script: Any) -> ScriptedLLM:
     """Return a completion model with such a script."""
-    return ScriptedLLM(script=_script(script))
+    return ScriptedLLM(script=as_script(script))
 
 
 class Words(Embeddings):
     """Embeddings by the words of a text; no two texts are equally near to a query."""
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed one text."""
         return [*embed(text), 0.001 + zlib.crc32(text.encode()) * 1e-13]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed several texts."""
         return [self.embed_query(text) for text in texts]
 
 
@@ -203,7 +194,7 @@ def store(*texts: str | Document, **metadata: Any) -> InMemoryVectorStore:
     return made
 
 
-def _script(script: Sequence[Any]) -> Script:
+def as_script(script: Sequence[Any]) -> Script:
     if len(script) == 1 and callable(script[0]):
         return script[0]
     if len(script) == 1 and isinstance(script[0], Mapping):
@@ -237,7 +228,7 @@ def _by_cue(replies: Mapping[str, Reply]) -> Script:
     return reply
 
 
-def _as_message(reply: Reply, kwargs: Mapping[str, Any]) -> AIMessage:
+def as_message(reply: Reply, kwargs: Mapping[str, Any]) -> AIMessage:
     if isinstance(reply, Exception):
         raise reply
     if isinstance(reply, AIMessage):
@@ -250,7 +241,7 @@ def _as_message(reply: Reply, kwargs: Mapping[str, Any]) -> AIMessage:
     return AIMessage(content=json.dumps(fields, ensure_ascii=False))
 
 
-def _usage(messages: Sequence[BaseMessage], reply: AIMessage) -> UsageMetadata:
+def usage_of(messages: Sequence[BaseMessage], reply: AIMessage) -> UsageMetadata:
     asked = sum(len(text_of(message).split()) for message in messages)
     said = len(text_of(reply).split()) + 7 * len(reply.tool_calls)
     return UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)

@@ -4,43 +4,54 @@ For instrumentations that patch the OpenAI client. Within `openai_models()`, `mo
 `langchain_kit` returns `ChatOpenAI` objects; the server replies by the same scripts.
 """
 
-from __future__ import annotations
-
-import json
-import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from langchain_core.messages import AIMessage, convert_to_messages
+from langchain_core.messages import convert_to_messages
 from langchain_openai import ChatOpenAI
 
-from . import langchain_kit
-from .kit import pieces
+from openai_server import HttpReply, ScriptedOpenAI, chat_reply
 
-_NUMBERS = count(1)
+from . import langchain_kit
 
 
 class Served:
     """The scripts by model name, and the errors that they raised."""
 
-    url = ""
-
     def __init__(self) -> None:
         self.scripts: dict[str, Any] = {}
         self.errors: dict[str, Exception] = {}
+        self.server = ScriptedOpenAI(self._answer)
+        self._numbers = count(1)
 
     def model(self, *script: Any, **fields: Any) -> ChatOpenAI:
         """Return a client for a script, which replaces `langchain_kit.model`."""
-        name = f"{fields.get('model_name', 'scripted-chat-1')}-{next(_NUMBERS)}"
-        self.scripts[name] = langchain_kit._script(script)  # noqa: SLF001 - a part of that kit
-        return ScriptedOpenAI(model=name, base_url=self.url, served=self)
+        name = f"{fields.get('model_name', 'scripted-chat-1')}-{next(self._numbers)}"
+        self.scripts[name] = langchain_kit.as_script(script)
+        return Client(model=name, base_url=self.server.base_url, served=self)
+
+    def _answer(self, body: dict[str, Any]) -> HttpReply:
+        messages = convert_to_messages(body["messages"])
+        try:
+            message = langchain_kit.as_message(self.scripts[body["model"]](messages), body)
+        except Exception as error:  # noqa: BLE001 - it is raised again in the client
+            self.errors[body["model"]] = error
+            return HttpReply(status=500, body={"error": {"message": "scripted"}})
+        usage = langchain_kit.usage_of(messages, message)
+        reply = chat_reply(
+            body,
+            langchain_kit.text_of(message),
+            [(call["name"], call["args"]) for call in message.tool_calls],
+            (usage["input_tokens"], usage["output_tokens"]),
+        )
+        # No connection outlives the event loop of its request.
+        return replace(reply, headers={**reply.headers, "Connection": "close"})
 
 
-class ScriptedOpenAI(ChatOpenAI):
+class Client(ChatOpenAI):
     """`ChatOpenAI` that raises what its script raises, and counts words as tokens."""
 
     served: Any = None
@@ -49,7 +60,6 @@ class ScriptedOpenAI(ChatOpenAI):
         super().__init__(api_key="of-no-account", max_retries=0, timeout=30, **fields)
 
     def get_num_tokens(self, text: str) -> int:
-        """Count words."""
         return len(text.split())
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -72,113 +82,9 @@ class ScriptedOpenAI(ChatOpenAI):
 def openai_models() -> Iterator[None]:
     """Serve scripted models on loopback and let `langchain_kit.model` return their clients."""
     served = Served()
-    server = Server(("127.0.0.1", 0), _handler(served))
-    served.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     langchain_kit.use_models(served.model)
     try:
-        yield
+        with served.server:
+            yield
     finally:
         langchain_kit.use_models(None)
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class Server(ThreadingHTTPServer):
-    """A server that does not log disconnected clients."""
-
-    daemon_threads = True
-
-    def handle_error(self, *_args: Any) -> None:
-        """Ignore it."""
-
-
-def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.0"  # no connection outlives the event loop of its request
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            try:
-                message = _reply(served, body)
-            except Exception as error:  # noqa: BLE001 - it is raised again in the client
-                served.errors[body["model"]] = error
-                self._send(500, "application/json", b'{"error": {"message": "scripted"}}')
-                return
-            if body.get("stream"):
-                self._send(200, "text/event-stream", _events(body, message))
-            else:
-                reply = json.dumps(_completion(body, message)).encode()
-                self._send(200, "application/json", reply)
-
-        def _send(self, status: int, content_type: str, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_args: Any) -> None:
-            """Log nothing."""
-
-    return Handler
-
-
-def _reply(served: Served, body: Mapping[str, Any]) -> AIMessage:
-    messages = convert_to_messages(body["messages"])
-    return langchain_kit._as_message(served.scripts[body["model"]](messages), body)  # noqa: SLF001
-
-
-def _completion(body: Mapping[str, Any], message: AIMessage) -> dict[str, Any]:
-    said = {"role": "assistant", "content": langchain_kit.text_of(message) or None}
-    if message.tool_calls:
-        said["tool_calls"] = _tool_calls(message)
-    choice = {"index": 0, "message": said, "finish_reason": _finish(message)}
-    return {**_head(body, "chat.completion"), "choices": [choice], "usage": _usage(body, message)}
-
-
-def _events(body: Mapping[str, Any], message: AIMessage) -> bytes:
-    head = _head(body, "chat.completion.chunk")
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"content": piece} for piece in pieces(langchain_kit.text_of(message))]
-    if message.tool_calls:
-        deltas.append({"tool_calls": _tool_calls(message)})
-    chunks = [{**head, "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    last = {"index": 0, "delta": {}, "finish_reason": _finish(message)}
-    chunks.append({**head, "choices": [last]})
-    chunks.append({**head, "choices": [], "usage": _usage(body, message)})
-    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
-    return "".join([*lines, "data: [DONE]\n\n"]).encode()
-
-
-def _tool_calls(message: AIMessage) -> list[dict[str, Any]]:
-    return [
-        {
-            "index": index,
-            "id": one["id"],
-            "type": "function",
-            "function": {"name": one["name"], "arguments": json.dumps(one["args"])},
-        }
-        for index, one in enumerate(message.tool_calls)
-    ]
-
-
-def _finish(message: AIMessage) -> str:
-    return "tool_calls" if message.tool_calls else "stop"
-
-
-def _head(body: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    return {
-        "id": f"chatcmpl-{next(_NUMBERS)}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": body["model"],
-    }
-
-
-def _usage(body: Mapping[str, Any], message: AIMessage) -> dict[str, int]:
-    asked = len(json.dumps(body["messages"]).split())
-    said = len(langchain_kit.text_of(message).split()) + 7 * len(message.tool_calls)
-    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}

@@ -1,21 +1,166 @@
-"""The RAG graphs of LangGraph's examples: corrective, adaptive and self-RAG."""
+"""Graphs of RAG: the published ones, flows, and states of many forms."""
 
-from __future__ import annotations
-
+import dataclasses
 import operator
 from typing import Annotated, Any, Literal
 
 from langchain_core.documents import Document
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Send
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from .kit import Config, Truth, app
+from .kit import Config, turn
 from .langchain_kit import model, store, text_of
+
+TRASH = "Bins are collected on Tuesdays, paper in even weeks."
+NOISE = "Quiet hours are from 22 to 7 and on Sundays all day."
+PETS = "Cats need no permission; dogs do, in writing."
+CELLAR = "Each flat has a cellar of four square metres; bicycles go to the yard."
+HOUSE = (TRASH, NOISE, PETS, CELLAR)
+
+
+class Inquiry(TypedDict):
+    inquiry: str
+    parts: list[str]
+    found: Annotated[list[Document], operator.add]
+    letter: str
+
+
+class Part(TypedDict):
+    part: str
+
+
+@turn(
+    "I want to move in with a dog and a drum kit. What must I know?",
+    (PETS, NOISE),
+    "Ask for the dog in writing, and do not drum after 22 hours or on Sundays.",
+)
+def send_one_search_for_each_part(config: Config, question: str, answer: str) -> None:
+    """LangGraph: map-reduce by Send, one retrieval for each part of the question."""
+    llm = model({"Split": "dogs permission\nquiet hours Sundays", "Write": answer})
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+
+    def split(state: Inquiry) -> dict[str, Any]:
+        return {"parts": text_of(llm.invoke(f"Split: {state['inquiry']}")).splitlines()}
+
+    def fan_out(state: Inquiry) -> list[Send]:
+        return [Send("search", {"part": part}) for part in state["parts"]]
+
+    def search(state: Part) -> dict[str, Any]:
+        return {"found": retriever.invoke(state["part"])}
+
+    def write(state: Inquiry) -> dict[str, Any]:
+        rules = "\n".join(f"§ {i} {d.page_content}" for i, d in enumerate(state["found"], 1))
+        return {"letter": text_of(llm.invoke(f"Write to {state['inquiry']}\n{rules}"))}
+
+    graph = StateGraph(Inquiry)
+    graph.add_node(split)
+    graph.add_node(search)
+    graph.add_node(write)
+    graph.add_edge(START, "split")
+    graph.add_conditional_edges("split", fan_out, ["search"])
+    graph.add_edge("search", "write")
+    graph.add_edge("write", END)
+    inquiry = question
+    graph.compile().invoke({"inquiry": inquiry}, config)
+
+
+class Both(TypedDict):
+    query: str
+    hits: Annotated[list[str], operator.add]
+    reply: str
+
+
+@turn(
+    "When are the bins collected?",
+    (TRASH, "Bins: in the holidays on Wednesdays."),
+    "On Tuesdays, in the holidays on Wednesdays.",
+    also=({"contexts": ("Bins: in the holidays on Wednesdays.", TRASH)},),
+    needs=("python>=3.11",),
+)
+async def two_retriever_nodes_in_parallel(config: Config, question: str, answer: str) -> None:
+    """LangGraph: two retriever nodes in parallel branches."""
+    rules = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    notices = store("Bins: in the holidays on Wednesdays.").as_retriever()
+    llm = model(answer)
+
+    async def house_rules(state: Both) -> dict[str, Any]:
+        return {"hits": [d.page_content for d in await rules.ainvoke(state["query"])]}
+
+    async def notice_board(state: Both) -> dict[str, Any]:
+        return {"hits": [d.page_content for d in await notices.ainvoke(state["query"])]}
+
+    async def respond(state: Both) -> dict[str, Any]:
+        told = "\n\n".join(state["hits"])
+        message = await llm.ainvoke([SystemMessage(told), HumanMessage(state["query"])])
+        return {"reply": message.content}
+
+    graph = StateGraph(Both)
+    for node in (house_rules, notice_board, respond):
+        graph.add_node(node)
+    graph.add_edge(START, "house_rules")
+    graph.add_edge(START, "notice_board")
+    graph.add_edge(["house_rules", "notice_board"], "respond")
+    await graph.compile().ainvoke({"query": question}, config)
+
+
+@turn("How large is a cellar?", (CELLAR, PETS), "Four square metres.")
+def functional_api(config: Config, question: str) -> None:
+    """LangGraph functional API: tasks and an entrypoint."""
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 2})
+    llm = model("Four square metres.")
+
+    @task
+    def fetch(text: str) -> list[Document]:
+        return retriever.invoke(text)
+
+    @task
+    def answer(text: str, docs: list[Document]) -> str:
+        told = "\n\n".join(d.page_content for d in docs)
+        return text_of(llm.invoke(f"{told}\n\nTenant asks: {text}"))
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def janitor(text: str) -> str:
+        return answer(text, fetch(text).result()).result()
+
+    thread = {**config, "configurable": {"thread_id": "f-1"}}
+    for _ in janitor.stream(question, thread):
+        pass
+
+
+class Live(TypedDict):
+    user_msg: str
+    kb: list[str]
+    bot_msg: str
+
+
+@turn("Who needs a permission?", (PETS,), "Owners of dogs.", needs=("python>=3.11",))
+async def chain_inside_a_node(config: Config, question: str, answer: str) -> None:
+    """LangGraph: `astream_events` over a graph whose node is an LCEL chain."""
+    from langchain_core.output_parsers import StrOutputParser
+    from langchain_core.prompts import ChatPromptTemplate
+
+    kb = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    chain = (
+        ChatPromptTemplate.from_template("[{passages}]\n{msg}") | model(answer) | StrOutputParser()
+    )
+
+    async def both(state: Live) -> dict[str, Any]:
+        docs = await kb.ainvoke(state["user_msg"] + " permission writing dogs")
+        passages = "; ".join(d.page_content for d in docs)
+        return {"bot_msg": await chain.ainvoke({"passages": passages, "msg": state["user_msg"]})}
+
+    graph = StateGraph(Live).add_node(both).add_edge(START, "both").compile()
+    async for _ in graph.astream_events({"user_msg": question}, config, version="v2"):
+        pass
 
 
 class GradeDocuments(BaseModel):
@@ -24,11 +169,9 @@ class GradeDocuments(BaseModel):
     binary_score: str = Field(description="'yes' if relevant, or 'no' if not")
 
 
-# --- corrective RAG ------------------------------------------------------------------------------------
-
 SHORT = "Short-term memory of an agent is what stands in the context window of the model."
 LONG = "Long-term memory of an agent is kept in an external store and can be recalled at any time."
-NOISE = "The memory foam mattress of our test was rated good by nine of ten sleepers."
+MATTRESS = "The memory foam mattress of our test was rated good by nine of ten sleepers."
 WEB = "A survey of 2025 lists episodic, semantic and procedural memory of agents."
 KINDS = "What are the types of agent memory?"
 KINDS_ANSWER = "Agents have short-term memory in the context and long-term memory in a store."
@@ -42,7 +185,7 @@ class CragState(TypedDict):
 
 
 def corrective_graph(llm: Any, web: Any) -> Any:
-    retriever = store(SHORT, LONG, NOISE).as_retriever()
+    retriever = store(SHORT, LONG, MATTRESS).as_retriever()
     grade_prompt = ChatPromptTemplate.from_messages(
         [
             ("system", "You grade the relevance of a retrieved document to a user question."),
@@ -62,10 +205,7 @@ def corrective_graph(llm: Any, web: Any) -> Any:
     question_rewriter = rewrite_prompt | llm | StrOutputParser()
 
     def retrieve(state: CragState) -> dict[str, Any]:
-        return {
-            "documents": retriever.invoke(state["question"]),
-            "question": state["question"],
-        }
+        return {"documents": retriever.invoke(state["question"]), "question": state["question"]}
 
     def grade_documents(state: CragState) -> dict[str, Any]:
         filtered_docs, web_search = [], "No"
@@ -135,30 +275,19 @@ def crag_model(**generations: str) -> Any:
     return model(reply)
 
 
-@app(
-    Truth(question=KINDS, contexts=(SHORT, LONG, NOISE), answer=KINDS_ANSWER),
-    page="LangGraph example: corrective RAG, all documents relevant, documents passed as they are",
-)
-def corrective_rag(config: Config) -> None:
-    graph = corrective_graph(crag_model(plain=KINDS_ANSWER), web_search_tool)
-    for output in graph.stream({"question": KINDS}, config):
+@turn(KINDS, (SHORT, LONG, MATTRESS), KINDS_ANSWER)
+def corrective_rag(config: Config, question: str, answer: str) -> None:
+    """LangGraph example: corrective RAG, all documents relevant, documents passed as they are."""
+    graph = corrective_graph(crag_model(plain=answer), web_search_tool)
+    for output in graph.stream({"question": question}, config):
         assert output
 
 
-@app(
-    Truth(
-        question=KINDS,
-        contexts=(SHORT, LONG, WEB),
-        answer="Short-term, long-term and, by a survey, episodic memory.",
-    ),
-    page="LangGraph example: corrective RAG with a web search after grading",
-)
-def corrective_rag_with_web_search(config: Config) -> None:
-    llm = crag_model(web="Short-term, long-term and, by a survey, episodic memory.")
-    corrective_graph(llm, web_search_tool).invoke({"question": KINDS}, config)
-
-
-# --- adaptive RAG --------------------------------------------------------------------------------------
+@turn(KINDS, (SHORT, LONG, WEB), "Short-term, long-term and, by a survey, episodic memory.")
+def corrective_rag_with_web_search(config: Config, question: str, answer: str) -> None:
+    """LangGraph example: corrective RAG with a web search after grading."""
+    llm = crag_model(web=answer)
+    corrective_graph(llm, web_search_tool).invoke({"question": question}, config)
 
 
 class RouteQuery(BaseModel):
@@ -227,26 +356,19 @@ def adaptive_graph(llm: Any) -> Any:
 TAP = "The tap in the kitchen drips. What now?"
 
 
-@app(
-    Truth(
-        question=TAP,
-        contexts=(LEAK,),
-        answer="Close the main valve and put in a new washer of size 15.",
-    ),
-    page="LangGraph example: adaptive RAG, routed to the vector store, generation graded",
+@turn(
+    TAP,
+    (LEAK,),
+    "Close the main valve and put in a new washer of size 15.",
     needs=("python>=3.11",),
 )
-async def adaptive_rag(config: Config) -> None:
+async def adaptive_rag(config: Config, question: str, answer: str) -> None:
+    """LangGraph example: adaptive RAG, routed to the vector store, generation graded."""
     llm = model(
-        {"datasource": "vectorstore"},
-        "Close the main valve and put in a new washer of size 15.",
-        {"binary_score": "yes"},
-        {"binary_score": "yes"},
+        {"datasource": "vectorstore"}, answer, {"binary_score": "yes"}, {"binary_score": "yes"}
     )
-    await adaptive_graph(llm).ainvoke({"question": TAP}, config)
+    await adaptive_graph(llm).ainvoke({"question": question}, config)
 
-
-# --- self-RAG ------------------------------------------------------------------------------------------
 
 FASTING = "Do not eat for six hours before the blood is drawn; water is allowed, coffee is not."
 RESULT = "Results are in the portal after two working days; urgent ones are phoned through."
@@ -295,22 +417,131 @@ def self_graph(llm: Any) -> Any:
     return flow.compile()
 
 
-@app(
-    Truth(
-        question="When will I know?",
-        contexts=(RESULT,),
-        answer="After two working days, in the portal.",
-    ),
-    page="LangGraph example: self-RAG, nothing relevant found at first, question rephrased",
-)
-def self_rag_rephrased(config: Config) -> None:
+@turn("When will I know?", (RESULT,), "After two working days, in the portal.")
+def self_rag_rephrased(config: Config, question: str, answer: str) -> None:
+    """LangGraph example: self-RAG, nothing relevant found at first, question rephrased."""
     llm = model(
         {
             "Rephrase:": "After how many working days are results in the portal?",
             "portal?'? Results": "relevant, it says how long",
             "relevant to": "off the point",
             "Does this draft": "it does",
-            "Patient:": "After two working days, in the portal.",
+            "Patient:": answer,
         }
     )
-    self_graph(llm).invoke({"question": "When will I know?"}, config)
+    self_graph(llm).invoke({"question": question}, config)
+
+
+ASPIRIN = "Aspirin: do not take it with anticoagulants; adults take at most 3 g a day."
+SYRUP = "Cough syrup: contains alcohol; not for children under six."
+CREAM = "Zinc cream: apply thinly twice a day; external use only."
+DROPS = "Eye drops: discard four weeks after opening."
+SHELF = (ASPIRIN, SYRUP, CREAM, DROPS)
+
+
+@dataclasses.dataclass
+class Ticket:
+    """A state as a dataclass."""
+
+    subject: str
+    body: str
+    references: list[Document] = dataclasses.field(default_factory=list)
+    reply: str = ""
+
+
+@turn(
+    "Can my four-year-old have the syrup?",
+    (SYRUP,),
+    "No, not before the age of six.",
+    also=(
+        {"question": "Cough syrup: children Can my four-year-old have the syrup?"},
+        {"question": "Cough syrup: children\nCan my four-year-old have the syrup?"},
+    ),
+)
+def dataclass_state(config: Config, question: str, answer: str) -> None:
+    """LangGraph: a dataclass as the state, subject and body of a ticket."""
+    shelf = store(*SHELF).as_retriever(search_kwargs={"k": 1})
+    llm = model(answer)
+
+    def attach(state: Ticket) -> dict[str, Any]:
+        return {"references": shelf.invoke(f"{state.subject} {state.body}")}
+
+    def reply(state: Ticket) -> dict[str, Any]:
+        told = "\n\n".join(d.page_content for d in state.references)
+        message = llm.invoke([("system", f"References:\n{told}"), ("human", state.body)])
+        return {"reply": message.content}
+
+    graph = StateGraph(Ticket).add_sequence([attach, reply]).add_edge(START, "attach").compile()
+    graph.invoke({"subject": "Cough syrup: children", "body": question}, config)
+
+
+class Ask(TypedDict):
+    text: str
+
+
+class Told(TypedDict):
+    reply: str
+
+
+class Everything(Ask, Told):
+    hits: list[str]
+
+
+class Titled(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    title: str
+    intent: str
+
+
+@turn(
+    "Hi, is there alcohol in the syrup?", (SYRUP, CREAM), "Yes, there is.", needs=("python>=3.11",)
+)
+async def intent_answer_title(config: Config, question: str, answer: str) -> None:
+    """LangGraph: intent first, then the answer, then a title for the conversation."""
+    llm = model("product_question", answer, "Alcohol in cough syrup")
+    shelf = store(SYRUP, CREAM).as_retriever()
+
+    async def classify(state: Titled) -> dict[str, Any]:
+        said = await llm.ainvoke([SystemMessage("Name the intent."), *state["messages"]])
+        return {"intent": text_of(said)}
+
+    async def respond(state: Titled) -> dict[str, Any]:
+        found = await shelf.ainvoke(text_of(state["messages"][-1]))
+        told = SystemMessage("Products:\n" + "\n".join(d.page_content for d in found))
+        return {"messages": [await llm.ainvoke([told, *state["messages"]])]}
+
+    async def entitle(state: Titled) -> dict[str, Any]:
+        talk = "\n".join(f"{m.type}: {text_of(m)}" for m in state["messages"])
+        return {"title": text_of(await llm.ainvoke(f"A title of five words for:\n{talk}"))}
+
+    graph = StateGraph(Titled)
+    graph.add_sequence([classify, respond, entitle]).add_edge(START, "classify")
+    async for _ in graph.compile().astream(
+        {"messages": [HumanMessage(question)]}, config, stream_mode="messages"
+    ):
+        pass
+
+
+@turn(
+    "Do you sell zinc cream?", (CREAM,), "Yes, for external use.", not_on_spans=("openinference",)
+)
+def own_search_recorded_by_hand(config: Config, question: str, answer: str) -> None:
+    """Retrieval by the application's own function, told by `record_retrieval()`."""
+    from rag_eval_otel import record_retrieval
+
+    llm = model(answer)
+
+    def search(text: str) -> list[str]:
+        found = [page for page in SHELF if any(w in page.lower() for w in ("zinc", "cream"))]
+        record_retrieval(text, found)
+        return found
+
+    def look(state: Everything) -> dict[str, Any]:
+        return {"hits": search(state["text"])}
+
+    def tell(state: Everything) -> dict[str, Any]:
+        told = "\n".join(state["hits"])
+        return {"reply": text_of(llm.invoke(f"{told}\n\n{state['text']}"))}
+
+    graph = StateGraph(Everything).add_sequence([look, tell]).add_edge(START, "look")
+    graph.compile().invoke({"text": question}, config)

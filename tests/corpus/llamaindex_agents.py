@@ -1,22 +1,22 @@
-"""Agents that search with tools: query engines, retrievers and functions."""
-
-from __future__ import annotations
+"""Agents that search with tools, chat engines, and clients over HTTP."""
 
 import json
 from typing import Any
 
 from llama_index.core.agent.workflow import AgentStream, AgentWorkflow, FunctionAgent, ReActAgent
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.chat_engine import CondenseQuestionChatEngine, ContextChatEngine
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.tools import FunctionTool, QueryEngineTool, RetrieverTool, ToolMetadata
 from llama_index.core.workflow import Context
 from pydantic import BaseModel
 
-from .kit import Config, Truth, app
+from .kit import Config, Truth, app, turn
 from .llamaindex_kit import ChatModel, CompletionModel, index
-from .scripted import Call
+from .scripted import Call, openai_server
 
 NATIVE = ("llamaindex_native",)
 """For `not_on_spans`: of a streamed reply it records the start of a `repr`, cut at 200 letters."""
-
 REPORT = (
     "Revenue of Halden Paper rose to 212 million crowns in 2023, from 187 million in 2022.",
     "Halden Paper employed 640 people at the end of 2023.",
@@ -25,41 +25,27 @@ REPORT = (
 REVENUE = "Revenue in 2023 was 212 million crowns."
 
 
-@app(
-    Truth(
-        question="What was the revenue of Halden Paper in 2023?",
-        contexts=(REPORT[0], REPORT[1]),
-        answer="Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
-        also=({"contexts": (REVENUE,)},),
-    ),
-    optional=(
-        Truth(
-            question="revenue of Halden Paper 2023",
-            contexts=(REPORT[0], REPORT[1]),
-            answer=REVENUE,
-        ),
-    ),
+@turn(
+    "What was the revenue of Halden Paper in 2023?",
+    (REPORT[0], REPORT[1]),
+    "Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
+    also=({"contexts": (REVENUE,)},),
+    optional=(Truth("revenue of Halden Paper 2023", (REPORT[0], REPORT[1]), REVENUE),),
     not_on_spans=NATIVE,
-    page="LlamaIndex, agents: FunctionAgent with a QueryEngineTool",
 )
-async def query_engine_as_tool(config: Config) -> str:
-    """Give an agent a query engine, whose answer is the tool's result."""
+async def query_engine_as_tool(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, agents: FunctionAgent with a QueryEngineTool."""
     llm = ChatModel(
-        [
-            ("Context information is below", REVENUE),
-            (
-                REVENUE,
-                "Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
-            ),
-            ("", Call("halden", {"input": "revenue of Halden Paper 2023"})),
-        ]
+        ("Context information is below", REVENUE),
+        (REVENUE, answer),
+        ("", Call("halden", {"input": "revenue of Halden Paper 2023"})),
     )
     tool = QueryEngineTool(
         query_engine=index(*REPORT).as_query_engine(llm=llm, similarity_top_k=2),
         metadata=ToolMetadata(name="halden", description="The report of Halden Paper"),
     )
     agent = FunctionAgent(tools=[tool], llm=llm, system_prompt="You are an analyst.")
-    return str(await agent.run("What was the revenue of Halden Paper in 2023?"))
+    return str(await agent.run(question))
 
 
 FAQ = {
@@ -73,45 +59,36 @@ def lookup_faq(topics: list[str]) -> list[str]:
     return [FAQ[topic] for topic in topics]
 
 
-@app(
-    Truth(
-        question="Wann ist das Bad offen, und gibt es Handtücher?",
-        contexts=(FAQ["opening"], FAQ["towels"]),
-        answer="Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken.",
-    ),
-    page="LlamaIndex, agents: a plain Python function as a tool, without any retriever",
+@turn(
+    "Wann ist das Bad offen, und gibt es Handtücher?",
+    (FAQ["opening"], FAQ["towels"]),
+    "Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken.",
 )
-async def plain_function_tool(config: Config) -> str:
-    """Look texts up in a dictionary; the tool returns a list of them."""
+async def plain_function_tool(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, agents: a plain Python function as a tool, without any retriever."""
     llm = ChatModel(
-        [
-            ("3 francs", "Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken."),
-            ("", Call("lookup_faq", {"topics": ["opening", "towels"]})),
-        ]
+        ("3 francs", answer), ("", Call("lookup_faq", {"topics": ["opening", "towels"]}))
     )
     agent = FunctionAgent(tools=[FunctionTool.from_defaults(lookup_faq)], llm=llm, streaming=False)
-    return str(await agent.run("Wann ist das Bad offen, und gibt es Handtücher?"))
+    return str(await agent.run(question))
 
 
-@app(
-    Truth(
-        question="Did Halden Paper close a mill?",
-        contexts=(REPORT[2], REPORT[1]),
-        answer="Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report.",
-        also=({"contexts": ("Yes, the mill in Moss, in 2021.",)},),
-    ),
+@turn(
+    "Did Halden Paper close a mill?",
+    (REPORT[2], REPORT[1]),
+    "Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report.",
+    also=({"contexts": ("Yes, the mill in Moss, in 2021.",)},),
     optional=(
         Truth(
-            question="When did Halden Paper close a mill?",
-            contexts=(REPORT[2], REPORT[1]),
-            answer="Yes, the mill in Moss, in 2021.",
+            "When did Halden Paper close a mill?",
+            (REPORT[2], REPORT[1]),
+            "Yes, the mill in Moss, in 2021.",
         ),
     ),
     not_on_spans=NATIVE,
-    page="LlamaIndex, agents: ReActAgent over query engine tools",
 )
-async def react_agent(config: Config) -> str:
-    """Reason in text: Thought, Action, Observation, Answer."""
+async def react_agent(config: Config, question: str) -> str:
+    """LlamaIndex, agents: ReActAgent over query engine tools."""
     action = (
         "Thought: The current language of the user is: English. I need to use a tool.\n"
         "Action: halden_report\n"
@@ -122,11 +99,9 @@ async def react_agent(config: Config) -> str:
         "Answer: Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report."
     )
     llm = CompletionModel(
-        [
-            ("Context information is below", "Yes, the mill in Moss, in 2021."),
-            ("Observation: Yes, the mill", answer),
-            ("", action),
-        ]
+        ("Context information is below", "Yes, the mill in Moss, in 2021."),
+        ("Observation: Yes, the mill", answer),
+        ("", action),
     )
     tool = QueryEngineTool.from_defaults(
         index(*REPORT).as_query_engine(llm=llm, similarity_top_k=2),
@@ -134,32 +109,24 @@ async def react_agent(config: Config) -> str:
         description="Information about Halden Paper. Ask in plain words.",
     )
     agent = ReActAgent(tools=[tool], llm=llm)
-    handler = agent.run("Did Halden Paper close a mill?")
+    handler = agent.run(question)
     async for event in handler.stream_events():
         assert not isinstance(event, AgentStream) or event.response is not None
     return str(await handler)
 
 
-@app(
-    Truth(
-        question="Tell me about the staff of Halden Paper and its mills.",
-        contexts=(REPORT[1], REPORT[2]),
-        answer="Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
-    ),
+@turn(
+    "Tell me about the staff of Halden Paper and its mills.",
+    (REPORT[1], REPORT[2]),
+    "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
     not_on_spans=NATIVE,
-    page="LlamaIndex, retriever tools: RetrieverTool in a FunctionAgent",
 )
-async def retriever_tools(config: Config) -> str:
-    """Call a retriever tool twice, for two parts of the question."""
+async def retriever_tools(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, retriever tools: RetrieverTool in a FunctionAgent."""
     llm = ChatModel(
-        [
-            (
-                "640 people & Moss",
-                "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
-            ),
-            ("640 people", Call("notes", {"input": "Halden Paper closed mill Moss 2021"})),
-            ("", Call("notes", {"input": "people that Halden Paper employed end of 2023"})),
-        ]
+        ("640 people & Moss", answer),
+        ("640 people", Call("notes", {"input": "Halden Paper closed mill Moss 2021"})),
+        ("", Call("notes", {"input": "people that Halden Paper employed end of 2023"})),
     )
     tool = RetrieverTool.from_defaults(
         retriever=index(*REPORT).as_retriever(similarity_top_k=1),
@@ -167,7 +134,7 @@ async def retriever_tools(config: Config) -> str:
         description="Retrieves notes about Halden Paper.",
     )
     agent = FunctionAgent(tools=[tool], llm=llm)
-    return str(await agent.run("Tell me about the staff of Halden Paper and its mills."))
+    return str(await agent.run(question))
 
 
 NEWS = (
@@ -183,24 +150,19 @@ def search_news(query: str) -> str:
     return "\n".join(f"- {text}" for text in NEWS)
 
 
-@app(
-    Truth(
-        question="Write a line about the harbour crane of Świnoujście.",
-        contexts=NEWS,
-        answer=SUMMARY,
-        also=({"contexts": (search_news(""),)},),  # the tool gives one text
-    ),
+@turn(
+    "Write a line about the harbour crane of Świnoujście.",
+    NEWS,
+    SUMMARY,
+    also=({"contexts": (search_news(""),)},),
     not_on_spans=NATIVE,
-    page="LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer",
 )
-async def research_and_write(config: Config) -> str:
-    """Search with one agent, hand off, and write with another."""
+async def research_and_write(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer."""
     llm = ChatModel(
-        [
-            ("You are the writer & handling the request", SUMMARY),
-            ("January 2024", Call("handoff", {"to_agent": "Writer", "reason": "notes are ready"})),
-            ("", Call("search_news", {"query": "harbour crane Świnoujście"})),
-        ]
+        ("You are the writer & handling the request", answer),
+        ("January 2024", Call("handoff", {"to_agent": "Writer", "reason": "notes are ready"})),
+        ("", Call("search_news", {"query": "harbour crane Świnoujście"})),
     )
     researcher = FunctionAgent(
         name="Researcher",
@@ -218,7 +180,7 @@ async def research_and_write(config: Config) -> str:
         can_handoff_to=["Researcher"],
     )
     workflow = AgentWorkflow(agents=[researcher, writer], root_agent="Researcher")
-    return str(await workflow.run(user_msg="Write a line about the harbour crane of Świnoujście."))
+    return str(await workflow.run(user_msg=question))
 
 
 class Answer(BaseModel):
@@ -231,20 +193,17 @@ class Answer(BaseModel):
 CLOSED = {"text": "The mill in Moss was closed.", "year": 2021}
 
 
-@app(
-    Truth(
-        question="Which mill was closed, and when?",
-        contexts=(REPORT[2],),
-        answer=json.dumps(CLOSED),
-        also=(
-            {"answer": "The mill in Moss was closed in 2021."},
-            {"answer": json.dumps(CLOSED, separators=(",", ":"))},
-        ),
+@turn(
+    "Which mill was closed, and when?",
+    (REPORT[2],),
+    json.dumps(CLOSED),
+    also=(
+        {"answer": "The mill in Moss was closed in 2021."},
+        {"answer": json.dumps(CLOSED, separators=(",", ":"))},
     ),
-    page="LlamaIndex, agents with structured output: output_cls",
 )
-async def structured_agent(config: Config) -> Any:
-    """Retrieve, answer, and bring the answer into a form."""
+async def structured_agent(config: Config, question: str) -> Any:
+    """LlamaIndex, agents with structured output: output_cls."""
     retriever = index(*REPORT).as_retriever(similarity_top_k=1)
 
     def search(query: str) -> str:
@@ -252,46 +211,36 @@ async def structured_agent(config: Config) -> Any:
         return retriever.retrieve(query)[0].get_content()
 
     llm = ChatModel(
-        [
-            ("according to the provided schema", Call("Answer", CLOSED)),
-            ("closed its mill", "The mill in Moss was closed in 2021."),
-            ("", Call("search", {"query": "closed mill"})),
-        ]
+        ("according to the provided schema", Call("Answer", CLOSED)),
+        ("closed its mill", "The mill in Moss was closed in 2021."),
+        ("", Call("search", {"query": "closed mill"})),
     )
     agent = FunctionAgent(tools=[search], llm=llm, output_cls=Answer)
-    response = await agent.run("Which mill was closed, and when?")
+    response = await agent.run(question)
     return json.dumps(response.structured_response)
 
 
-@app(
-    Truth(
-        question="When is the pool open on Sundays?",
-        contexts=(FAQ["opening"],),
-        answer="On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
-    ),
+@turn(
+    "When is the pool open on Sundays?",
+    (FAQ["opening"],),
+    "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
     not_on_spans=NATIVE,
-    page="LlamaIndex, agents: maintaining state, a Context over several runs",
 )
-async def agent_with_memory(config: Config) -> list[str]:
-    """Search for the first message; answer thanks without a search."""
+async def agent_with_memory(config: Config, question: str, answer: str) -> list[str]:
+    """LlamaIndex, agents: maintaining state, a Context over several runs."""
 
     def search_faq(word: str) -> str:
         """Search the pool's FAQ for a word."""
         return FAQ["opening"] if word == "open" else ""
 
     llm = ChatModel(
-        [
-            ("Thank you", "You are welcome!"),
-            (
-                "on Sundays from 9 to 18",
-                "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
-            ),
-            ("", Call("search_faq", {"word": "open"})),
-        ]
+        ("Thank you", "You are welcome!"),
+        ("on Sundays from 9 to 18", answer),
+        ("", Call("search_faq", {"word": "open"})),
     )
     agent = FunctionAgent(tools=[search_faq], llm=llm)
     context = Context(agent)
-    asked = ("When is the pool open on Sundays?", "Thank you!")
+    asked = (question, "Thank you!")
     return [str(await agent.run(message, ctx=context)) for message in asked]
 
 
@@ -300,14 +249,185 @@ def multiply(a: float, b: float) -> float:
     return a * b
 
 
-@app(page="LlamaIndex, starter tutorial: a FunctionAgent with a calculator tool")
+@app()
 async def calculator_agent(config: Config) -> str:
-    """Multiply, without any document."""
+    """LlamaIndex, starter tutorial: a FunctionAgent with a calculator tool."""
     llm = ChatModel(
-        [
-            ("5635678", "The product of 1234 and 4567 is 5,635,678."),
-            ("", Call("multiply", {"a": 1234, "b": 4567})),
-        ]
+        ("5635678", "The product of 1234 and 4567 is 5,635,678."),
+        ("", Call("multiply", {"a": 1234, "b": 4567})),
     )
     agent = FunctionAgent(tools=[multiply], llm=llm, system_prompt="You can multiply numbers.")
     return str(await agent.run("What is 1234 * 4567?"))
+
+
+TRAILS = (
+    "The Juniper trail is 8 km long, easy, and starts at the old sawmill.",
+    "The Raven trail is 14 km long and steep; ropes help on the last kilometre.",
+    "The hut on the Raven trail serves soup from May to October.",
+)
+
+
+@app(
+    Truth(
+        "How long is the Raven trail?",
+        (TRAILS[1], TRAILS[2]),
+        "The Raven trail is 14 km long, and steep.",
+    ),
+    Truth(
+        "Is there anything to eat on it?",
+        (TRAILS[2], TRAILS[1]),
+        "Yes, the hut serves soup from May to October.",
+    ),
+)
+def condense_plus_context(config: Config) -> list[str]:
+    """LlamaIndex, chat engine: condense plus context mode."""
+    llm = ChatModel(
+        ("Standalone question", "Does the hut on the Raven trail serve food like soup?"),
+        ("anything to eat", "Yes, the hut serves soup from May to October."),
+        ("", "The Raven trail is 14 km long, and steep."),
+    )
+    chat_engine = index(*TRAILS).as_chat_engine(
+        chat_mode="condense_plus_context",
+        memory=ChatMemoryBuffer.from_defaults(token_limit=3900),
+        llm=llm,
+        context_prompt=(
+            "You are a chatbot, able to talk about hiking trails.\n"
+            "Here are the relevant documents for the context:\n{context_str}"
+            "\nInstruction: Use the previous chat history, or the context above, to help the user."
+        ),
+        similarity_top_k=2,
+    )
+    asked = ("How long is the Raven trail?", "Is there anything to eat on it?")
+    return [str(chat_engine.chat(message)) for message in asked]
+
+
+@app(
+    Truth("Where does the Juniper trail start?", (TRAILS[0],), "At the old sawmill."),
+    Truth(
+        "And how long is it?",
+        (TRAILS[0],),
+        "It is 8 km long.",
+        also=({"question": "How long is the Juniper trail?"},),
+    ),
+)
+def condense_question(config: Config) -> list[str]:
+    """LlamaIndex, chat engine: condense question mode."""
+    llm = ChatModel(
+        ("<Standalone question> & And how long", "How long is the Juniper trail?"),
+        ("<Standalone question>", "Where does the Juniper trail start?"),
+        ("How long", "It is 8 km long."),
+        ("", "At the old sawmill."),
+    )
+    query_engine = index(*TRAILS).as_query_engine(llm=llm, similarity_top_k=1)
+    chat_engine = CondenseQuestionChatEngine.from_defaults(query_engine=query_engine, llm=llm)
+    return [
+        str(chat_engine.chat("Where does the Juniper trail start?")),
+        str(chat_engine.chat("And how long is it?")),
+    ]
+
+
+@turn(
+    "Which trail is steep, and where do ropes help?",
+    (TRAILS[1], TRAILS[2]),
+    "The Raven trail is steep; ropes help on its last kilometre.",
+)
+def streamed_context_chat(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, chat engine: stream_chat and response_gen, after earlier messages."""
+    llm = ChatModel(("", answer))
+    history = [
+        ChatMessage(role=MessageRole.USER, content="Hello, I want to go for a walk."),
+        ChatMessage(role=MessageRole.ASSISTANT, content="With pleasure! What do you look for?"),
+    ]
+    chat_engine = ContextChatEngine.from_defaults(
+        retriever=index(*TRAILS).as_retriever(similarity_top_k=2), llm=llm, chat_history=history
+    )
+    streaming = chat_engine.stream_chat(question)
+    return "".join(streaming.response_gen)
+
+
+@turn("What is served in the hut on the trail?", (TRAILS[2],), "Soup, from May to October.")
+async def streamed_and_awaited_chat(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, chat engine: astream_chat with async_response_gen."""
+    llm = ChatModel(("", answer))
+    chat_engine = index(*TRAILS).as_chat_engine(
+        chat_mode="condense_plus_context", llm=llm, similarity_top_k=1
+    )
+    streaming = await chat_engine.astream_chat(question)
+    return "".join([token async for token in streaming.async_response_gen()])
+
+
+OPENAI_LIKE = ("llama-index-llms-openai-like",)
+FERRIES = (
+    "Line 1 sails from Harstad to Bergen every second day, at 08:00.",
+    "Line 2 takes cars; bookings close one hour before it sails.",
+    "Dogs travel free of charge on all lines, on a leash.",
+)
+
+
+def _llm(url: str) -> Any:
+    from llama_index.llms.openai_like import OpenAILike
+
+    return OpenAILike(
+        model="qwen-3",
+        api_base=url,
+        api_key="none",
+        is_chat_model=True,
+        is_function_calling_model=True,
+        context_window=8192,
+    )
+
+
+@turn(
+    "When does line 1 sail from Harstad to Bergen?",
+    (FERRIES[0], FERRIES[1]),
+    "Line 1 sails every second day at eight in the morning.",
+    needs=OPENAI_LIKE,
+)
+def query_over_http(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, OpenAI-compatible models: OpenAILike in a query engine."""
+    said = answer
+    with openai_server(("", said)) as server:
+        engine = index(*FERRIES).as_query_engine(llm=_llm(server.base_url), similarity_top_k=2)
+        return str(engine.query(question))
+
+
+@turn(
+    "When do bookings of cars close?",
+    (FERRIES[1],),
+    "One hour before the ship sails.",
+    needs=OPENAI_LIKE,
+)
+def chat_stream_over_http(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, streaming with OpenAILike: a chat engine, its tokens read one by one."""
+    with openai_server(("", answer)) as server:
+        chat_engine = index(*FERRIES).as_chat_engine(
+            chat_mode="context", llm=_llm(server.base_url), similarity_top_k=1
+        )
+        response = chat_engine.stream_chat(question)
+        return "".join(response.response_gen)
+
+
+@turn(
+    "Reisen Hunde kostenlos, und wann fährt Linie 1?",
+    (FERRIES[2], FERRIES[0]),
+    "Hunde reisen an der Leine kostenlos; Linie 1 fährt jeden zweiten Tag um acht Uhr ab Harstad.",
+    not_on_spans=("llamaindex_native",),
+    needs=OPENAI_LIKE,
+)
+async def agent_over_http(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, agents: FunctionAgent with OpenAILike, two tool calls in one reply."""
+    retriever = index(*FERRIES).as_retriever(similarity_top_k=1)
+
+    async def search_timetable(query: str) -> str:
+        """Search the timetable."""
+        found = await retriever.aretrieve(query)
+        return found[0].get_content()
+
+    calls = [
+        Call("search_timetable", {"query": "dogs travel free of charge"}),
+        Call("search_timetable", {"query": "Line 1 sails from Harstad"}),
+    ]
+    with openai_server(("on a leash", answer), ("", calls)) as server:
+        tool = FunctionTool.from_defaults(async_fn=search_timetable)
+        agent = FunctionAgent(tools=[tool], llm=_llm(server.base_url))
+        return str(await agent.run(question))

@@ -1,36 +1,291 @@
-"""Query engines over one index: response modes, streaming, async, prompts, structure."""
-
-from __future__ import annotations
+"""Query engines over one index and over several, what stands between, and workflows."""
 
 import asyncio
+import itertools
 import json
+import re
 
 from llama_index.core import (
+    Document,
     PromptTemplate,
     SummaryIndex,
     VectorStoreIndex,
     get_response_synthesizer,
 )
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.evaluation import FaithfulnessEvaluator
+from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.indices.query.query_transform.base import StepDecomposeQueryTransform
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.node_parser import SentenceWindowNodeParser
+from llama_index.core.postprocessor import (
+    LLMRerank,
+    MetadataReplacementPostProcessor,
+    PrevNextNodePostprocessor,
+)
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import (
     CitationQueryEngine,
     CustomQueryEngine,
+    MultiStepQueryEngine,
     RetrieverQueryEngine,
+    RouterQueryEngine,
+    SubQuestionQueryEngine,
+    TransformQueryEngine,
 )
-from llama_index.core.response_synthesizers import ResponseMode
-from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
+from llama_index.core.question_gen import LLMQuestionGenerator
+from llama_index.core.response_synthesizers import CompactAndRefine, ResponseMode
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever, VectorIndexRetriever
+from llama_index.core.schema import (
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
+from llama_index.core.selectors import LLMSingleSelector
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.tools import QueryEngineTool
+from llama_index.core.vector_stores import FilterCondition, MetadataFilter, MetadataFilters
+from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 from pydantic import BaseModel
 
-from .kit import Config, Truth, app
-from .llamaindex_kit import (
-    ChatModel,
-    CompletionModel,
-    Embedding,
-    documents,
-    headed,
-    index,
-    nodes,
-)
+from .kit import NOWHERE, Config, Truth, app, turn
+from .llamaindex_kit import ChatModel, CompletionModel, Embedding, documents, headed, index, nodes
 from .scripted import Call
+
+NOVEL = (
+    "In chapter one Ishbel finds a letter in the wall of the lighthouse.",
+    "In chapter two she rows to Muckle Roe and is caught by fog.",
+    "In chapter three the letter turns out to be her grandmother's.",
+)
+
+
+@app(
+    Truth(
+        "Summarise the novel about Ishbel.",
+        NOVEL,
+        "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
+    ),
+    Truth(
+        "What does Ishbel find in the wall of the lighthouse?", (NOVEL[0],), "She finds a letter."
+    ),
+)
+def router(config: Config) -> list[str]:
+    """LlamaIndex, router query engine: LLMSingleSelector over a summary and a vector index."""
+    llm = ChatModel(
+        ("Using only the choices above & Summarise", _choice(1, "asks for a summary")),
+        ("Using only the choices above", _choice(2, "asks for a fact")),
+        (
+            "Summarise",
+            "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
+        ),
+        ("", "She finds a letter."),
+    )
+    summaries = SummaryIndex(nodes(*NOVEL)).as_query_engine(response_mode="tree_summarize", llm=llm)
+    facts = index(*NOVEL).as_query_engine(similarity_top_k=1, llm=llm)
+    query_engine = RouterQueryEngine(
+        selector=LLMSingleSelector.from_defaults(llm=llm),
+        query_engine_tools=[
+            QueryEngineTool.from_defaults(summaries, description="Useful for summaries."),
+            QueryEngineTool.from_defaults(facts, description="Useful for facts."),
+        ],
+        llm=llm,
+    )
+    asked = (
+        "Summarise the novel about Ishbel.",
+        "What does Ishbel find in the wall of the lighthouse?",
+    )
+    return [str(query_engine.query(question)) for question in asked]
+
+
+def _choice(number: int, reason: str) -> str:
+    return json.dumps([{"choice": number, "reason": reason}])
+
+
+LISBON = ("Lisbon's trams carried 19 million passengers in 2022.", "Lisbon has six tram lines.")
+PORTO = ("Porto's trams carried 1.1 million passengers in 2022.", "Porto has three tram lines.")
+COMPARED = "Lisbon's trams carried 19 million passengers, Porto's 1.1 million."
+SUB_ANSWERS = (
+    "Sub question: How many passengers did the trams of Lisbon carry?\nResponse: 19 million.",
+    "Sub question: How many passengers did the trams of Porto carry?\nResponse: 1.1 million.",
+)
+
+
+@turn(
+    "Compare the passengers of the trams of Lisbon and Porto.",
+    (LISBON[0], PORTO[0]),
+    COMPARED,
+    also=({"contexts": SUB_ANSWERS}, {"contexts": (LISBON[0], PORTO[0], *SUB_ANSWERS)}),
+    optional=(
+        Truth("How many passengers did the trams of Lisbon carry?", (LISBON[0],), "19 million."),
+        Truth("How many passengers did the trams of Porto carry?", (PORTO[0],), "1.1 million."),
+    ),
+)
+def sub_questions(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, sub question query engine."""
+    parts = [
+        {"sub_question": "How many passengers did the trams of Lisbon carry?", "tool_name": "lx"},
+        {"sub_question": "How many passengers did the trams of Porto carry?", "tool_name": "op"},
+    ]
+    llm = ChatModel(
+        (
+            "output a list of relevant sub-questions",
+            f"```json\n{json.dumps({'items': parts})}\n```",
+        ),
+        ("Sub question:", answer),
+        ("Lisbon's trams", "19 million."),
+        ("Porto's trams", "1.1 million."),
+    )
+    tools = [
+        QueryEngineTool.from_defaults(
+            index(*texts).as_query_engine(llm=llm, similarity_top_k=1), name=name, description=name
+        )
+        for name, texts in (("lx", LISBON), ("op", PORTO))
+    ]
+    query_engine = SubQuestionQueryEngine.from_defaults(
+        query_engine_tools=tools,
+        question_gen=LLMQuestionGenerator.from_defaults(llm=llm),
+        llm=llm,
+        use_async=False,
+        verbose=False,
+    )
+    return str(query_engine.query(question))
+
+
+ARCHIVE = (
+    "The observatory of Vila Verde was founded by the astronomer Teresa Pinho.",
+    "Teresa Pinho was born in Braga in 1871 and studied in Coimbra.",
+    "The observatory's dome was repaired in 1954.",
+)
+BORN = "The founder of the observatory, Teresa Pinho, was born in Braga."
+
+
+@turn(
+    "Where was the founder of the observatory born?",
+    (ARCHIVE[0], ARCHIVE[1]),
+    BORN,
+    also=(
+        {
+            "contexts": (
+                "\nQuestion: Who founded the observatory of Vila Verde?\nAnswer: Teresa Pinho.",
+                "\nQuestion: Where was Teresa Pinho born?\nAnswer: In Braga.",
+            )
+        },
+    ),
+    optional=(
+        Truth("Who founded the observatory of Vila Verde?", (ARCHIVE[0],), "Teresa Pinho."),
+        Truth("Where was Teresa Pinho born?", (ARCHIVE[1],), "In Braga."),
+    ),
+)
+def multi_step(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, multi-step query engine."""
+    llm = ChatModel(
+        ("- Where was Teresa Pinho born?", "None"),
+        ("return a question & - Who founded", "Where was Teresa Pinho born?"),
+        ("return a question", "Who founded the observatory of Vila Verde?"),
+        ("Question: Where was", answer),
+        ("Query: Where was Teresa Pinho", "In Braga."),
+        ("Query: Who founded", "Teresa Pinho."),
+    )
+    query_engine = MultiStepQueryEngine(
+        query_engine=index(*ARCHIVE).as_query_engine(llm=llm, similarity_top_k=1),
+        query_transform=StepDecomposeQueryTransform(llm=llm, verbose=False),
+        index_summary="About an observatory",
+        response_synthesizer=get_response_synthesizer(llm=llm),
+        num_steps=2,
+    )
+    return str(query_engine.query(question))
+
+
+VOLCANO = (
+    "Etna erupts several times a year; the 2001 eruption destroyed the cable car station.",
+    "Stromboli has erupted almost without a break for two thousand years.",
+)
+
+
+@turn("Was zerstörte der Ausbruch am Etna 2001?", (VOLCANO[0],), "Die Station der Seilbahn.")
+def hyde(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, HyDE query transform."""
+    llm = ChatModel(
+        ("write a passage", "The eruption of Etna in 2001 destroyed roads and a cable car."),
+        ("", answer),
+    )
+    transform = HyDEQueryTransform(llm=llm, include_original=True)
+    engine = index(*VOLCANO).as_query_engine(llm=llm, similarity_top_k=1)
+    return str(TransformQueryEngine(engine, transform).query(question))
+
+
+MANUAL = (
+    "To descale the machine, fill the tank with one part vinegar and two parts water.",
+    "The red lamp blinks when the machine needs to be descaled, about every 200 cups.",
+    "Never put the brewing unit into the dishwasher.",
+    "Vinegar smells go away after two rinses with fresh water.",
+)
+
+
+@turn(
+    "How do I descale the machine?",
+    (MANUAL[0], MANUAL[1], MANUAL[3]),
+    "Fill the tank with vinegar and water, then rinse twice.",
+)
+def fusion(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, query fusion retriever: generated queries and reciprocal rerank."""
+    llm = ChatModel(
+        ("generates multiple search queries", "red lamp blinks\nvinegar smells after rinses"),
+        ("", answer),
+    )
+    retriever = QueryFusionRetriever(
+        [index(*MANUAL).as_retriever(similarity_top_k=2)],
+        llm=llm,
+        similarity_top_k=3,
+        num_queries=3,
+        mode="reciprocal_rerank",
+        use_async=False,
+    )
+    engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
+    return str(engine.query(question))
+
+
+def _clubs() -> VectorStoreIndex:
+    about = {
+        "Rowing club: novices meet on Tuesdays at the boathouse.": ("sport", 1921),
+        "Chess club: novices meet on Mondays in the library.": ("games", 1987),
+        "Bouldering club: the hall opens to novices on Tuesdays.": ("sport", 2014),
+    }
+    return VectorStoreIndex(
+        [
+            TextNode(
+                text=text,
+                id_=text[:5],
+                metadata={"kind": kind, "year": year},
+                excluded_llm_metadata_keys=["kind", "year"],
+                excluded_embed_metadata_keys=["kind", "year"],
+            )
+            for text, (kind, year) in about.items()
+        ],
+        embed_model=Embedding(),
+    )
+
+
+@turn(
+    "When do novices meet at the club?",
+    ("Rowing club: novices meet on Tuesdays at the boathouse.",),
+    "On Tuesdays.",
+)
+def metadata_filters(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, vector stores: metadata filters."""
+    filters = MetadataFilters(
+        filters=[
+            MetadataFilter(key="kind", value="sport"),
+            MetadataFilter(key="year", value=2000, operator="<"),
+        ],
+        condition=FilterCondition.AND,
+    )
+    llm = CompletionModel(("", answer))
+    engine = _clubs().as_query_engine(llm=llm, filters=filters, similarity_top_k=2)
+    return str(engine.query(question))
+
 
 ESSAY = (
     (
@@ -48,61 +303,48 @@ ESSAY = (
 )
 
 
-@app(
-    Truth(
-        question="What did the author do growing up?",
-        contexts=(
-            headed("college", "At college the author did philosophy, and switched to AI."),
-            headed("growing_up", "The author grew up writing short stories and repairing radios."),
-        ),
-        answer="Growing up, the author wrote short stories and repaired radios.",
-        also=(
-            {
-                "contexts": (
-                    "At college the author did philosophy, and switched to AI.",
-                    "The author grew up writing short stories and repairing radios.",
-                )
-            },
-        ),
+@turn(
+    "What did the author do growing up?",
+    (
+        headed("college", "At college the author did philosophy, and switched to AI."),
+        headed("growing_up", "The author grew up writing short stories and repairing radios."),
     ),
-    page="LlamaIndex, starter tutorial: VectorStoreIndex.from_documents and as_query_engine",
+    "Growing up, the author wrote short stories and repaired radios.",
+    also=(
+        {
+            "contexts": (
+                "At college the author did philosophy, and switched to AI.",
+                "The author grew up writing short stories and repairing radios.",
+            )
+        },
+    ),
 )
-def starter(config: Config) -> str:
-    """Index documents that have metadata and ask, with everything as it comes."""
+def starter(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, starter tutorial: VectorStoreIndex.from_documents and as_query_engine."""
     pages = documents(
         growing_up="The author grew up writing short stories and repairing radios.",
         college="At college the author did philosophy, and switched to AI.",
         startup="The startup sold software for online shops.",
     )
     story = VectorStoreIndex.from_documents(pages, embed_model=Embedding())
-    llm = ChatModel([("", "Growing up, the author wrote short stories and repaired radios.")])
+    llm = ChatModel(("", answer))
     query_engine = story.as_query_engine(llm=llm)
-    return str(query_engine.query("What did the author do growing up?"))
+    return str(query_engine.query(question))
 
 
 REFINED = "He wrote stories and programmed an IBM 1401; later he studied painting in Florence."
 
 
-@app(
-    Truth(
-        question="Which things did he study or work on, and where?",
-        contexts=(ESSAY[1], ESSAY[0]),
-        answer=REFINED,
-    ),
-    page="LlamaIndex, response modes: refine",
-)
-def refine_mode(config: Config) -> str:
-    """Ask with one node at a time, each reply refining the one before."""
+@turn("Which things did he study or work on, and where?", (ESSAY[1], ESSAY[0]), REFINED)
+def refine_mode(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, response modes: refine."""
     llm = ChatModel(
-        [
-            ("Original Answer:", REFINED),
-            ("", "In the summer of 1989 he studied painting in Florence."),
-        ]
+        ("Original Answer:", answer), ("", "In the summer of 1989 he studied painting in Florence.")
     )
     retriever = VectorIndexRetriever(index=index(*ESSAY), similarity_top_k=2)
     synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode.REFINE)
     engine = RetrieverQueryEngine(retriever=retriever, response_synthesizer=synthesizer)
-    return str(engine.query("Which things did he study or work on, and where?"))
+    return str(engine.query(question))
 
 
 MINUTES = (
@@ -116,30 +358,22 @@ MINUTES = (
 )
 
 
-@app(
-    Truth(
-        question="Summarise what was decided about the canal bridge.",
-        contexts=MINUTES,
-        answer="The bridge is closed to lorries and will get new bearings from June to November.",
-    ),
-    page="LlamaIndex, response modes: tree_summarize over a summary index",
+@turn(
+    "Summarise what was decided about the canal bridge.",
+    MINUTES,
+    "The bridge is closed to lorries and will get new bearings from June to November.",
 )
-def tree_summarize_mode(config: Config) -> str:
-    """Summarise long nodes in groups, then summarise the summaries."""
+def tree_summarize_mode(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, response modes: tree_summarize over a summary index."""
     llm = ChatModel(
-        [
-            (
-                "PART",
-                "The bridge is closed to lorries and will get new bearings from June to November.",
-            ),
-            ("4 March", "PART 1: the bridge is closed to lorries; work is from June to November."),
-            ("18 March", "PART 2: residents complain, so the quay is limited to 20 km/h."),
-        ],
+        ("PART", answer),
+        ("4 March", "PART 1: the bridge is closed to lorries; work is from June to November."),
+        ("18 March", "PART 2: residents complain, so the quay is limited to 20 km/h."),
         window=900,
     )
     minutes = SummaryIndex(nodes(*MINUTES))
     engine = minutes.as_query_engine(llm=llm, response_mode="tree_summarize")
-    return str(engine.query("Summarise what was decided about the canal bridge."))
+    return str(engine.query(question))
 
 
 RECIPES = (
@@ -149,24 +383,17 @@ RECIPES = (
 )
 
 
-@app(
-    Truth(
-        question="Wie lange muss der Teig gehen?",
-        contexts=(RECIPES[1], RECIPES[0]),
-        answer="Der Teig geht eine Stunde.",
-    ),
-    page="LlamaIndex, response modes: simple_summarize, with a template of one's own",
-)
-def simple_summarize_in_german(config: Config) -> str:
-    """Put all nodes into one prompt, which is German."""
+@turn("Wie lange muss der Teig gehen?", (RECIPES[1], RECIPES[0]), "Der Teig geht eine Stunde.")
+def simple_summarize_in_german(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, response modes: simple_summarize, with a template of one's own."""
     template = PromptTemplate(
         "Beantworte die Frage nur mit diesen Auszügen:\n\n{context_str}\n\nFrage: {query_str}\n"
     )
-    llm = CompletionModel([("eine Stunde gehen", "Der Teig geht eine Stunde.")])
+    llm = CompletionModel(("eine Stunde gehen", answer))
     engine = index(*RECIPES).as_query_engine(
         llm=llm, response_mode="simple_summarize", text_qa_template=template, similarity_top_k=2
     )
-    return str(engine.query("Wie lange muss der Teig gehen?"))
+    return str(engine.query(question))
 
 
 REVIEWS = (
@@ -175,23 +402,20 @@ REVIEWS = (
 )
 
 
-@app(
-    Truth(
-        question="What do buyers say about the vacuum cleaner?",
-        contexts=(REVIEWS[1], REVIEWS[0]),
-        answer="Response 1: It is loud at full power.\n---------------------\n"
-        "Response 2: It runs for 40 minutes.",
-        also=({"contexts": REVIEWS},),
-    ),
-    page="LlamaIndex, response modes: accumulate",
+@turn(
+    "What do buyers say about the vacuum cleaner?",
+    (REVIEWS[1], REVIEWS[0]),
+    "Response 1: It is loud at full power.\n---------------------\n"
+    "Response 2: It runs for 40 minutes.",
+    also=({"contexts": REVIEWS},),
 )
-def accumulate_mode(config: Config) -> str:
-    """Ask the same of every node and join the replies."""
+def accumulate_mode(config: Config, question: str) -> str:
+    """LlamaIndex, response modes: accumulate."""
     llm = ChatModel(
-        [("Noise:", "It is loud at full power."), ("Battery:", "It runs for 40 minutes.")]
+        ("Noise:", "It is loud at full power."), ("Battery:", "It runs for 40 minutes.")
     )
     engine = index(*REVIEWS).as_query_engine(llm=llm, response_mode="accumulate")
-    return str(engine.query("What do buyers say about the vacuum cleaner?"))
+    return str(engine.query(question))
 
 
 HARBOUR = (
@@ -201,40 +425,32 @@ HARBOUR = (
 )
 
 
-@app(
-    Truth(
-        question="Who was the last keeper of the lighthouse?",
-        contexts=(HARBOUR[2], HARBOUR[0]),
-        answer="The last keeper was Ingrid Moe, who left in 1984.",
-    ),
-    not_on_spans=("llamaindex_native",),  # the model is called in a trace of its own
-    page="LlamaIndex, streaming: as_query_engine(streaming=True), response_gen",
+@turn(
+    "Who was the last keeper of the lighthouse?",
+    (HARBOUR[2], HARBOUR[0]),
+    "The last keeper was Ingrid Moe, who left in 1984.",
+    not_on_spans=("llamaindex_native",),
 )
-def streamed_tokens(config: Config) -> str:
-    """Read the answer token by token."""
-    llm = ChatModel([("", "The last keeper was Ingrid Moe, who left in 1984.")])
+def streamed_tokens(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, streaming: as_query_engine(streaming=True), response_gen."""
+    llm = ChatModel(("", answer))
     query_engine = index(*HARBOUR).as_query_engine(llm=llm, streaming=True, similarity_top_k=2)
-    streaming_response = query_engine.query("Who was the last keeper of the lighthouse?")
+    streaming_response = query_engine.query(question)
     return "".join(streaming_response.response_gen)
 
 
 @app(
     Truth(
-        question="When was the lighthouse lit, and what did its lamp burn?",
-        contexts=(HARBOUR[0], HARBOUR[2]),
-        answer="It was lit in 1857 and burned rapeseed oil.",
+        "When was the lighthouse lit, and what did its lamp burn?",
+        (HARBOUR[0], HARBOUR[2]),
+        "It was lit in 1857 and burned rapeseed oil.",
     ),
-    Truth(
-        question="How many boats fit into the harbour?",
-        contexts=(HARBOUR[1],),
-        answer="Forty boats.",
-    ),
-    page="LlamaIndex, async queries: several aquery calls gathered",
+    Truth("How many boats fit into the harbour?", (HARBOUR[1],), "Forty boats."),
 )
 async def two_awaited_at_once(config: Config) -> list[str]:
-    """Ask two questions at once in one event loop."""
+    """LlamaIndex, async queries: several aquery calls gathered."""
     llm = ChatModel(
-        [("How many boats", "Forty boats."), ("", "It was lit in 1857 and burned rapeseed oil.")]
+        ("How many boats", "Forty boats."), ("", "It was lit in 1857 and burned rapeseed oil.")
     )
     town = index(*HARBOUR)
     lamp = town.as_query_engine(llm=llm, similarity_top_k=2)
@@ -252,31 +468,18 @@ CITED = (
 )
 
 
-@app(
-    Truth(
-        question="What does a ticket for the ferry with a bicycle cost, and how often does it leave?",
-        contexts=(CITED[1], CITED[0]),
-        answer="A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].",
-        also=(
-            {
-                "contexts": (
-                    f"Source 1:\n{CITED[1]}\n",
-                    f"Source 2:\n{CITED[0]}\n",
-                )
-            },
-        ),
-    ),
-    page="LlamaIndex, CitationQueryEngine",
+@turn(
+    "What does a ticket for the ferry with a bicycle cost, and how often does it leave?",
+    (CITED[1], CITED[0]),
+    "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].",
+    also=({"contexts": (f"Source 1:\n{CITED[1]}\n", f"Source 2:\n{CITED[0]}\n")},),
 )
-def citations(config: Config) -> str:
-    """Number the sources in the prompt and cite them in the answer."""
-    llm = ChatModel(
-        [("", "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].")]
-    )
+def citations(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, CitationQueryEngine."""
+    llm = ChatModel(("", answer))
     engine = CitationQueryEngine.from_args(
         index(*CITED), llm=llm, similarity_top_k=2, citation_chunk_size=512
     )
-    question = "What does a ticket for the ferry with a bicycle cost, and how often does it leave?"
     return str(engine.query(question))
 
 
@@ -288,7 +491,6 @@ class RAGStringQueryEngine(CustomQueryEngine):
     qa_prompt: PromptTemplate
 
     def custom_query(self, query_str: str) -> str:
-        """Retrieve, then complete a prompt."""
         found = self.retriever.retrieve(query_str)
         context_str = "\n\n".join(node.node.get_content() for node in found)
         response = self.llm.complete(
@@ -304,26 +506,19 @@ CHEESE = (
 )
 
 
-@app(
-    Truth(
-        question="How long does Comté ripen in the cellars?",
-        contexts=(CHEESE[0], CHEESE[1]),
-        answer="At least four months.",
-    ),
-    page="LlamaIndex, defining a custom query engine, option 2",
-)
-def custom_engine_with_a_string(config: Config) -> str:
-    """Write an engine that fills a prompt itself."""
+@turn("How long does Comté ripen in the cellars?", (CHEESE[0], CHEESE[1]), "At least four months.")
+def custom_engine_with_a_string(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, defining a custom query engine, option 2."""
     prompt = PromptTemplate(
         "Context information is below.\n---\n{context_str}\n---\nGiven the context information"
         " and not prior knowledge, answer the query.\nQuery: {query_str}\nAnswer: "
     )
     engine = RAGStringQueryEngine(
         retriever=index(*CHEESE).as_retriever(similarity_top_k=2),
-        llm=CompletionModel([("", "At least four months.")]),
+        llm=CompletionModel(("", answer)),
         qa_prompt=prompt,
     )
-    return str(engine.query("How long does Comté ripen in the cellars?"))
+    return str(engine.query(question))
 
 
 class Biography(BaseModel):
@@ -345,34 +540,410 @@ MERIAN = {
 }
 
 
-@app(
-    Truth(
-        question="Who is known for drawings of insects and plants?",
-        contexts=(LIVES[0], LIVES[1]),
-        answer=json.dumps(MERIAN, separators=(",", ":")),
-        also=({"answer": json.dumps(MERIAN)},),
-    ),
-    page="LlamaIndex, query engine with Pydantic outputs: as_query_engine(output_cls=...)",
+@turn(
+    "Who is known for drawings of insects and plants?",
+    (LIVES[0], LIVES[1]),
+    json.dumps(MERIAN, separators=(",", ":")),
+    also=({"answer": json.dumps(MERIAN)},),
 )
-def pydantic_output(config: Config) -> str:
-    """Get a Pydantic object for an answer, by a tool call."""
-    llm = ChatModel([("", Call("Biography", MERIAN))])
+def pydantic_output(config: Config, question: str) -> str:
+    """LlamaIndex, query engine with Pydantic outputs: as_query_engine(output_cls=...)."""
+    llm = ChatModel(("", Call("Biography", MERIAN)))
     engine = index(*LIVES).as_query_engine(
         output_cls=Biography, response_mode="compact", llm=llm, similarity_top_k=2
     )
-    return str(engine.query("Who is known for drawings of insects and plants?"))
+    return str(engine.query(question))
 
 
-@app(page="LlamaIndex, retriever modules: as_retriever().retrieve, nothing generated")
+@app()
 def retrieves_only(config: Config) -> list[str]:
-    """Retrieve and print, without a model."""
+    """LlamaIndex, retriever modules: as_retriever().retrieve, nothing generated."""
     found = index(*CHEESE).as_retriever(similarity_top_k=3).retrieve("ewes' milk")
     return [node.get_content() for node in found]
 
 
-@app(page="LlamaIndex, using LLMs: complete and chat without an index")
+@app()
 def completes_and_chats(config: Config) -> str:
-    """Complete a sentence and write a poem, without any document."""
-    llm = ChatModel([("limerick", "There once was a lock on the Spree."), ("", "a painter.")])
+    """LlamaIndex, using LLMs: complete and chat without an index."""
+    llm = ChatModel(("limerick", "There once was a lock on the Spree."), ("", "a painter."))
     ended = llm.complete("Paul Graham is ")
     return f"{ended} {llm.complete('Write a limerick about a lock.')}"
+
+
+BAKERY = (
+    "The bakery opens at six on weekdays and at seven on Saturdays.",
+    "Sourdough bread is baked twice a day, at five and at noon.",
+    "The bakery's owner, Mrs Okafor, learned the trade in Lagos.",
+    "Dogs may wait outside, where there is a bowl of water.",
+)
+
+
+class WithoutWord(BaseNodePostprocessor):
+    """Drops nodes with a word that is not wanted."""
+
+    word: str
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return [node for node in nodes if self.word not in node.node.get_content()]
+
+
+@turn(
+    "Is there bread or water for dogs at the bakery?",
+    (BAKERY[0], BAKERY[1]),
+    "There is bread at five and at noon.",
+)
+def custom_postprocessor(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, node postprocessors: a custom postprocessor."""
+    llm = CompletionModel(("Sourdough", answer))
+    filters = [WithoutWord(word="bowl"), WithoutWord(word="Lagos")]
+    engine = index(*BAKERY).as_query_engine(
+        llm=llm, similarity_top_k=4, node_postprocessors=filters
+    )
+    return str(engine.query(question))
+
+
+CLAUSES = (
+    "§ 4 Notice. The tenant gives notice in writing, three months before the end of a quarter.",
+    "§ 7 Pets. Small animals are allowed. Dogs and cats need the landlord's consent in writing.",
+    (
+        "§ 9 Deposit. The deposit is three months' rent, kept in an account of its own, and is paid"
+        " back within six months of the end of the tenancy."
+    ),
+    "§ 12 Keys. The tenant gets three keys and returns them in writing at the end.",
+)
+
+
+@turn(
+    "When is the deposit paid back at the end of the tenancy?",
+    (CLAUSES[2], CLAUSES[0]),
+    "Within six months of the end of the tenancy.",
+)
+def llm_rerank(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, node postprocessors: LLMRerank."""
+    llm = ChatModel(
+        ("Respond with the numbers of the documents", "Doc: 1, Relevance: 9\nDoc: 3, Relevance: 4"),
+        ("", answer),
+    )
+    engine = index(*CLAUSES).as_query_engine(
+        llm=llm,
+        similarity_top_k=4,
+        node_postprocessors=[LLMRerank(llm=llm, choice_batch_size=5, top_n=2)],
+    )
+    return str(engine.query(question))
+
+
+DIARY = (
+    "We left Tromsø at dawn. The wind was light. Near Rebbenesøya two fin whales surfaced beside"
+    " the boat. One dived under the keel. We drifted for an hour. In the evening we anchored off"
+    " Karlsøya. Supper was cod."
+)
+WINDOW = (
+    "We left Tromsø at dawn.  The wind was light.  Near Rebbenesøya two fin whales surfaced beside"
+    " the boat.  One dived under the keel.  We drifted for an hour. "
+)
+
+
+@turn(
+    "Where did the fin whales surface?",
+    (WINDOW,),
+    "Near Rebbenesøya, beside the boat.",
+    also=({"contexts": (f"window: {WINDOW}",)},),
+)
+def sentence_window(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, metadata replacement and node sentence window."""
+    parser = SentenceWindowNodeParser.from_defaults(
+        window_size=2,
+        window_metadata_key="window",
+        original_text_metadata_key="original_text",
+        sentence_splitter=lambda text: re.findall(r"[^.]+\.\s*", text),
+    )
+    sentences = parser.get_nodes_from_documents([Document(text=DIARY)])
+    llm = ChatModel(("", answer))
+    engine = VectorStoreIndex(sentences, embed_model=Embedding()).as_query_engine(
+        similarity_top_k=1,
+        llm=llm,
+        node_postprocessors=[MetadataReplacementPostProcessor(target_metadata_key="window")],
+    )
+    return str(engine.query(question))
+
+
+STEPS = (
+    "Step 1: switch the boiler off and let it cool for half an hour.",
+    "Step 2: open the bleed valve a quarter turn until water comes.",
+    "Step 3: top up to 1.5 bar and switch on.",
+)
+
+
+def _in_a_row(*texts: str) -> list[TextNode]:
+    steps = nodes(*texts)
+    for before, after in itertools.pairwise(steps):
+        before.relationships[NodeRelationship.NEXT] = RelatedNodeInfo(node_id=after.node_id)
+        after.relationships[NodeRelationship.PREVIOUS] = RelatedNodeInfo(node_id=before.node_id)
+    return steps
+
+
+@turn(
+    "How far do I open the bleed valve until water comes, and then?",
+    (STEPS[1], STEPS[2]),
+    "A quarter turn; then top up to 1.5 bar and switch on.",
+)
+def next_node(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, PrevNextNodePostprocessor."""
+    steps = _in_a_row(*STEPS)
+    docstore = SimpleDocumentStore()
+    docstore.add_documents(steps)
+    llm = ChatModel(("", answer))
+    engine = VectorStoreIndex(steps, embed_model=Embedding()).as_query_engine(
+        llm=llm,
+        similarity_top_k=1,
+        node_postprocessors=[
+            PrevNextNodePostprocessor(docstore=docstore, num_nodes=1, mode="next")
+        ],
+        response_mode="tree_summarize",
+    )
+    return str(engine.query(question))
+
+
+MUSEUM = (
+    "Room 12 shows the astrolabe of Muhammad al-Sahli from Valencia, dated 1067.",
+    "Room 14 shows clocks of the 17th century, among them a pendulum clock by Coster.",
+    "The museum shop sells postcards and a small brass sundial.",
+)
+
+
+@turn("What does the museum shop sell?", (MUSEUM[2], MUSEUM[1]), "Postcards and a brass sundial.")
+def evaluated_afterwards(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, evaluation: FaithfulnessEvaluator.evaluate_response after a query."""
+    llm = ChatModel(("Information:", "YES"), ("", answer))
+    engine = index(*MUSEUM).as_query_engine(llm=llm, similarity_top_k=2)
+    response = engine.query(question)
+    verdict = FaithfulnessEvaluator(llm=llm).evaluate_response(response=response)
+    return f"{response} ({verdict.passing})"
+
+
+dispatcher = get_dispatcher(__name__)
+PAPERS = (
+    "Table 4: the 70B model scores 68.9 on MMLU with five shots.",
+    "The fine-tuned chat model was trained with 27,540 annotations of high quality.",
+    "We share the carbon footprint of pretraining: 539 tCO2eq.",
+    "Ghost attention keeps instructions in force over many turns of a chat.",
+)
+
+
+class RetrieverEvent(Event):
+    """Result of running retrieval."""
+
+    nodes: list[NodeWithScore]
+
+
+class RerankEvent(Event):
+    """Result of running reranking on retrieved nodes."""
+
+    nodes: list[NodeWithScore]
+
+
+class RAGWorkflow(Workflow):
+    """Retrieval, reranking and synthesis, a step each."""
+
+    def __init__(self, llm: ChatModel, texts: tuple[str, ...]) -> None:
+        super().__init__(timeout=30)
+        self.llm, self.index = llm, index(*texts)
+
+    @step
+    async def retrieve(self, ctx: Context, ev: StartEvent) -> RetrieverEvent | None:
+        """Entry point for RAG, triggered by a StartEvent with `query`."""
+        query = ev.get("query")
+        if not query:
+            return None
+        await ctx.store.set("query", query)
+        retriever = self.index.as_retriever(similarity_top_k=3)
+        return RetrieverEvent(nodes=await retriever.aretrieve(query))
+
+    @step
+    async def rerank(self, ctx: Context, ev: RetrieverEvent) -> RerankEvent:
+        """Rerank the nodes."""
+        ranker = LLMRerank(choice_batch_size=5, top_n=2, llm=self.llm)
+        query = await ctx.store.get("query")
+        return RerankEvent(nodes=ranker.postprocess_nodes(ev.nodes, query_str=query))
+
+    @step
+    async def synthesize(self, ctx: Context, ev: RerankEvent) -> StopEvent:
+        """Return a response using reranked nodes."""
+        summarizer = CompactAndRefine(llm=self.llm, verbose=False)
+        query = await ctx.store.get("query")
+        response = await summarizer.asynthesize(query, nodes=ev.nodes)
+        return StopEvent(result=response)
+
+
+@turn(
+    "With how many annotations was the chat model trained?",
+    (PAPERS[1], PAPERS[3]),
+    "With 27,540 annotations.",
+)
+async def rag_workflow(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, RAG workflow with reranking."""
+    llm = ChatModel(
+        ("Respond with the numbers", "Doc: 1, Relevance: 9\nDoc: 2, Relevance: 5"), ("", answer)
+    )
+    workflow = RAGWorkflow(llm, PAPERS)
+    return str(await workflow.run(query=question))
+
+
+GARDEN = (
+    "Prune apple trees in late winter, before the buds swell.",
+    "Cherry trees are pruned in summer, after the harvest, or they bleed gum.",
+    "Water young trees once a week with ten litres in their first summer.",
+)
+
+
+class FoundEvent(Event):
+    """What was found for a question."""
+
+    question: str
+    passages: list[str]
+
+
+class GardenFlow(Workflow):
+    """Retrieves and fills a prompt of its own."""
+
+    def __init__(self, llm: CompletionModel) -> None:
+        super().__init__(timeout=30)
+        self.llm = llm
+
+    @step
+    async def find(self, ev: StartEvent) -> FoundEvent:
+        """Find passages."""
+        found = index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(ev.question)
+        return FoundEvent(question=ev.question, passages=[node.text for node in found])
+
+    @step
+    async def say(self, ev: FoundEvent) -> StopEvent:
+        """Generate from numbered passages."""
+        numbered = "\n".join(f"[{i}] {text}" for i, text in enumerate(ev.passages, 1))
+        prompt = f"Passages:\n{numbered}\n\nAnswer with numbers of passages: {ev.question}"
+        return StopEvent(result=str(await self.llm.acomplete(prompt)))
+
+
+@turn("When are cherry trees pruned?", (GARDEN[1], GARDEN[0]), "In summer, after the harvest [1].")
+async def workflow_with_own_prompt(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, workflows: an f-string prompt over retrieved texts."""
+    flow = GardenFlow(CompletionModel(("[1] Cherry", answer)))
+    return str(await flow.run(question=question))
+
+
+GRADE = PromptTemplate(
+    "As a grader, assess the relevance of a document in relation to a user's question.\n"
+    "Retrieved document:\n{context_str}\nUser question:\n{query_str}\n"
+    "Answer 'yes' if it is relevant, 'no' if not."
+)
+REWRITE = PromptTemplate("Refine this search query for the web: {query_str}\nNew query:")
+
+
+class RetrieveEvent(Event):
+    """Retrieved nodes."""
+
+    nodes: list[NodeWithScore]
+
+
+class GradedEvent(Event):
+    """Texts that were found relevant, and whether a search is needed."""
+
+    texts: list[str]
+    search: bool
+
+
+def search_web(query: str) -> str:
+    """Search the web."""
+    del query
+    return "Ash dieback reached the county in 2016 and has killed a third of its ash trees."
+
+
+class CorrectiveRAG(Workflow):
+    """Grades what was retrieved and searches the web if something is irrelevant."""
+
+    def __init__(self, llm: ChatModel) -> None:
+        super().__init__(timeout=30)
+        self.llm = llm
+
+    @step
+    async def retrieve(self, ctx: Context, ev: StartEvent) -> RetrieveEvent:
+        """Retrieve the relevant nodes for the query."""
+        await ctx.store.set("query_str", ev.query_str)
+        return RetrieveEvent(
+            nodes=index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(ev.query_str)
+        )
+
+    @step
+    async def grade(self, ctx: Context, ev: RetrieveEvent) -> GradedEvent:
+        """Let the model grade each node."""
+        query = await ctx.store.get("query_str")
+        texts = []
+        for node in ev.nodes:
+            verdict = await self.llm.apredict(GRADE, context_str=node.text, query_str=query)
+            texts += [node.text] if verdict.lower().strip() == "yes" else []
+        return GradedEvent(texts=texts, search=len(texts) < len(ev.nodes))
+
+    @step
+    async def answer(self, ctx: Context, ev: GradedEvent) -> StopEvent:
+        """Search if needed, and query a summary index over all that is relevant."""
+        query, texts = await ctx.store.get("query_str"), list(ev.texts)
+        if ev.search:
+            rewritten = await self.llm.apredict(REWRITE, query_str=query)
+            texts.append(search_web(rewritten))
+        found = SummaryIndex.from_documents([Document(text=text) for text in texts])
+        return StopEvent(result=await found.as_query_engine(llm=self.llm).aquery(query))
+
+
+@turn(
+    "When do I water young trees, and what kills ash trees?",
+    (GARDEN[2], search_web("")),
+    "Once a week in the first summer; ash trees die of ash dieback.",
+)
+async def corrective_rag(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, corrective RAG workflow."""
+    llm = ChatModel(
+        ("As a grader & Water young", "yes"),
+        ("As a grader", "no"),
+        ("Refine this search query", "what kills ash trees"),
+        ("", answer),
+    )
+    flow = CorrectiveRAG(llm)
+    return str(await flow.run(query_str=question))
+
+
+@turn(
+    "Wann schneide ich apple trees in winter?",
+    (GARDEN[0], GARDEN[2]),
+    "Im späten Winter, bevor die Knospen schwellen.",
+    not_on_spans=("traceloop",),
+)
+def function_with_a_span(config: Config, answer: str) -> str:
+    """LlamaIndex, instrumentation: a function with @dispatcher.span."""
+
+    @dispatcher.span
+    def ask(question: str) -> str:
+        found = index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(question)
+        context = "\n".join(f"* {node.text}" for node in found)
+        messages = [
+            ChatMessage(role=MessageRole.SYSTEM, content=f"Antworte aus diesem Text:\n{context}"),
+            ChatMessage(role=MessageRole.USER, content=question),
+        ]
+        return str(llm.chat(messages).message.content)
+
+    llm = ChatModel(("Prune apple", answer))
+    return ask("Wann schneide ich apple trees in winter?")
+
+
+@turn(
+    "How much water do young trees need in their first summer?",
+    (GARDEN[2],),
+    "Ten litres, once a week.",
+    not_on_spans=NOWHERE,
+)
+def plain_code(config: Config, question: str, answer: str) -> str:
+    """LlamaIndex, building RAG from scratch: retriever and model in plain code."""
+    found = index(*GARDEN).as_retriever(similarity_top_k=1).retrieve(question)
+    prompt = f"Context:\n{found[0].get_content()}\n\nQuestion: {question}\nAnswer:"
+    return CompletionModel(("ten litres", answer)).complete(prompt).text

@@ -4,8 +4,6 @@ The models answer from a script. The embedding model is `kit.embed`, so retrieva
 are ranked by the words that they share with the query.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
@@ -29,7 +27,7 @@ from llama_index.core.schema import TextNode
 from pydantic import PrivateAttr
 
 from .kit import embed, pieces
-from .scripted import Call, Reply, Script, scripted
+from .scripted import Call, Reply, Rule, scripted
 
 
 class ChatModel(FunctionCallingLLM):
@@ -39,18 +37,16 @@ class ChatModel(FunctionCallingLLM):
     window: int = 8192
     _script: Callable[[str], Reply] = PrivateAttr()
 
-    def __init__(self, script: Script, **fields: Any) -> None:
+    def __init__(self, *rules: Rule, **fields: Any) -> None:
         super().__init__(**fields)
-        self._script = scripted(script)
+        self._script = scripted(*rules)
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name that LlamaIndex writes beside the model."""
         return "scripted_chat_model"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Return the model's metadata for LlamaIndex."""
         return LLMMetadata(
             context_window=self.window,
             num_output=256,
@@ -61,25 +57,20 @@ class ChatModel(FunctionCallingLLM):
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **_: Any) -> ChatResponse:
-        """Reply."""
         return self._whole(messages)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **_: Any) -> ChatResponse:
-        """Reply, awaited."""
         return self._whole(messages)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **_: Any) -> Iterator[ChatResponse]:
-        """Reply word by word."""
         return self._parts(messages)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **_: Any
     ) -> AsyncIterator[ChatResponse]:
-        """Reply word by word, awaited."""
-
         async def parts() -> AsyncIterator[ChatResponse]:
             for part in self._parts(messages):
                 yield part
@@ -88,13 +79,11 @@ class ChatModel(FunctionCallingLLM):
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **_: Any) -> CompletionResponse:  # noqa: FBT001, FBT002 - the base class's
-        """Complete, by one user message."""
         response = self._whole([ChatMessage(role=MessageRole.USER, content=prompt)])
         return CompletionResponse(text=response.message.content or "", raw=response.raw)
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **_: Any) -> CompletionResponse:  # noqa: FBT001, FBT002 - the base class's
-        """Complete, awaited."""
         response = self._whole([ChatMessage(role=MessageRole.USER, content=prompt)])
         return CompletionResponse(text=response.message.content or "", raw=response.raw)
 
@@ -105,7 +94,6 @@ class ChatModel(FunctionCallingLLM):
         formatted: bool = False,  # noqa: FBT001, FBT002 - the base class's
         **_: Any,
     ) -> Iterator[CompletionResponse]:
-        """Complete word by word."""
         return _streamed(str(self._reply(prompt)))
 
     @llm_completion_callback()
@@ -115,8 +103,6 @@ class ChatModel(FunctionCallingLLM):
         formatted: bool = False,  # noqa: FBT001, FBT002 - the base class's
         **_: Any,
     ) -> AsyncIterator[CompletionResponse]:
-        """Complete word by word, awaited."""
-
         async def parts() -> AsyncIterator[CompletionResponse]:
             for part in _streamed(str(self._reply(prompt))):
                 yield part
@@ -129,7 +115,6 @@ class ChatModel(FunctionCallingLLM):
         error_on_no_tool_call: bool = True,  # noqa: FBT001, FBT002 - the base class's
         **_: Any,
     ) -> list[ToolSelection]:
-        """Return the tool calls of a reply."""
         calls = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
         if not calls and error_on_no_tool_call:
             message = "the model has called no tool"
@@ -183,18 +168,16 @@ class CompletionModel(CustomLLM):
     window: int = 4096
     _script: Callable[[str], Reply] = PrivateAttr()
 
-    def __init__(self, script: Script, **fields: Any) -> None:
+    def __init__(self, *rules: Rule, **fields: Any) -> None:
         super().__init__(**fields)
-        self._script = scripted(script)
+        self._script = scripted(*rules)
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Return the model's metadata for LlamaIndex."""
         return LLMMetadata(context_window=self.window, num_output=256, model_name=self.name)
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **_: Any) -> CompletionResponse:  # noqa: FBT001, FBT002 - the base class's
-        """Complete."""
         return CompletionResponse(text=self._reply(prompt))
 
     @llm_completion_callback()
@@ -204,7 +187,6 @@ class CompletionModel(CustomLLM):
         formatted: bool = False,  # noqa: FBT001, FBT002 - the base class's
         **_: Any,
     ) -> Iterator[CompletionResponse]:
-        """Complete word by word."""
         return _streamed(self._reply(prompt))
 
     def _reply(self, prompt: str) -> str:

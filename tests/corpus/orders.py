@@ -1,7 +1,5 @@
 """Possible orders of the recorded notes of several applications."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import strategies as st

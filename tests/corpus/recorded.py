@@ -4,8 +4,6 @@ A context that is only in a prompt can be guessed, not known. Texts are compared
 escapes of JSON, Python and HTML, because each instrumentation encodes values differently.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence

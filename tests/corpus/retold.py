@@ -5,8 +5,6 @@ callback, `spans_of` under an instrumentation. `tell_runs` and `tell_spans` repl
 the samples.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections import Counter
@@ -59,28 +57,22 @@ class Retold:
 
     @cached_property
     def whole(self) -> Counter[Told]:
-        """The samples of all notes."""
         return Counter(self.tell(self.notes))
 
     @property
     def keys(self) -> list[int]:
-        """The started runs or spans, in order."""
         return [note.key for note in self.notes if note.operation == "start"]
 
     def name_of(self, key: int) -> str:
-        """Return the name of the run or span ``key``."""
         return next(note.what.name for note in self.notes if note.key == key)
 
     def without(self, keys: Collection[int]) -> list[Note]:
-        """Return the notes without those of ``keys``, as if lost."""
         return [note for note in self.notes if note.key not in keys]
 
     def unended(self, keys: Collection[int]) -> list[Note]:
-        """Return the notes without the ends of ``keys``, as if unended."""
         return [n for n in self.notes if n.operation == "start" or n.key not in keys]
 
     def wrong(self, notes: Iterable[Note]) -> list[Told]:
-        """Return the samples of ``notes`` that neither all notes nor the truth contain."""
         stated = (*self.app.truths, *self.app.optional)
         extra = Counter(self.tell(notes)) - self.whole
         return [one for one in extra.elements() if not any(t.holds_for(*one) for t in stated)]
@@ -100,9 +92,6 @@ def call(app: App, config: dict[str, Any]) -> None:
             asyncio.run(found)
 
     copy_context().run(ran)
-
-
-# --- runs of LangChain ----------------------------------------------------------------------------
 
 
 class _Trees:
@@ -167,10 +156,7 @@ def tell_runs(notes: Iterable[Note]) -> list[Told]:
     return [told(found) for turn in turns if isinstance(found := extract(turn), Sample)]
 
 
-# --- spans of instrumentations --------------------------------------------------------------------
-
-
-class _Calls(SpanProcessor):
+class Calls(SpanProcessor):
     """Records the calls of a processor."""
 
     def __init__(self) -> None:
@@ -210,7 +196,7 @@ def as_recorded(view: SdkSpan) -> ExportedSpan:
 
 def spans_of(app: App, source: Source) -> Retold:
     """Run ``app`` under an instrumentation and record its spans."""
-    calls, provider = _Calls(), TracerProvider()
+    calls, provider = Calls(), TracerProvider()
     provider.add_span_processor(calls)
     with source.watching(provider, cast("Handle", None)) as config:
         call(app, config)

@@ -8,8 +8,6 @@ records the captured samples. Only the library's public API is used. An instrume
 once in the process, on a provider that delegates to that of the running application.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import inspect
@@ -51,7 +49,6 @@ class Told:
     asks: tuple[Any, ...] = ()
 
     async def measure(self, sample: Sample, ask: Any, embed: Any) -> Score:
-        """Keep ``sample``."""
         del ask, embed
         self.samples.append(sample)
         return Score(name=self.name, value=1.0)
@@ -59,14 +56,7 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """The results of one run of an application.
-
-    Attributes:
-        samples: Question, contexts and answer of every scored turn.
-        outcomes: The count of turns by outcome and reason.
-        spans: The spans that reached the exporter.
-        error: The unexpected exception of the application.
-    """
+    """The results of one run of an application."""
 
     samples: list[Truth]
     outcomes: Counter[str]
@@ -84,7 +74,6 @@ class Verdict:
     differs: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a row of the file."""
         return {
             "app": self.app.name,
             "framework": self.app.framework,
@@ -211,7 +200,7 @@ def _call(app: App, config: dict[str, Any]) -> str:
 
 def _told(sample: Sample) -> Truth:
     contexts = tuple(passage.text for passage in sample.contexts or ())
-    return Truth(question=sample.question or "", contexts=contexts, answer=sample.answer or "")
+    return Truth(sample.question or "", contexts, sample.answer or "")
 
 
 def _outcomes(reader: InMemoryMetricReader) -> Counter[str]:

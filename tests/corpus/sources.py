@@ -5,8 +5,6 @@ that of the running application. OpenLLMetry's instrumentation of Haystack needs
 LlamaIndex and LlamaIndex's own tracing cannot be switched off, so a process runs one of them.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +19,6 @@ from opentelemetry.trace import TracerProvider as AnyProvider
 
 from rag_eval_otel import Handle
 
-Sources: TypeAlias = "Mapping[str, Callable[[], AbstractContextManager[Source]]]"
-
 
 class Source(Protocol):
     """A source of captured runs or spans."""
@@ -34,13 +30,16 @@ class Source(Protocol):
         ...
 
 
+Sources: TypeAlias = "Mapping[str, Callable[[], AbstractContextManager[Source]]]"
+Attach: TypeAlias = "Callable[[Any, str, TracerProvider, Handle], AbstractContextManager[Any]]"
+"""With a client, its key, the application's provider and the handle: the application's config."""
+
+
 class Callback:
     """Our own callback handler, in the config of every run."""
 
     @contextmanager
-    def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
-        """Yield a config with the handler."""
-        del provider
+    def watching(self, _: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
         yield {"callbacks": [handle.callback]}
 
 
@@ -51,13 +50,10 @@ class PassedOn(AnyProvider):
         self.now: AnyProvider = NoOpTracerProvider()
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
-        """Return a tracer that looks up the current provider for every span."""
-        return _PassedOnTracer(self, args, kwargs)
+        return _PassedOnTracer(lambda: self.now.get_tracer(*args, **kwargs))
 
     @contextmanager
-    def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
-        """Delegate to ``provider``; the application needs no config."""
-        del handle
+    def watching(self, provider: TracerProvider, _: Handle) -> Iterator[dict[str, Any]]:
         self.now = provider
         try:
             yield {}
@@ -66,17 +62,14 @@ class PassedOn(AnyProvider):
 
 
 class _PassedOnTracer(Tracer):
-    def __init__(self, owner: PassedOn, args: Any, kwargs: Any) -> None:
-        self._owner, self._args, self._kwargs = owner, args, kwargs
-
-    def _tracer(self) -> Tracer:
-        return self._owner.now.get_tracer(*self._args, **self._kwargs)
+    def __init__(self, current: Callable[[], Tracer]) -> None:
+        self._current = current
 
     def start_span(self, *args: Any, **kwargs: Any) -> Any:
-        return self._tracer().start_span(*args, **kwargs)
+        return self._current().start_span(*args, **kwargs)
 
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
-        return self._tracer().start_as_current_span(*args, **kwargs)
+        return self._current().start_as_current_span(*args, **kwargs)
 
 
 class PassedOnSdk(TracerProvider):
@@ -87,7 +80,6 @@ class PassedOnSdk(TracerProvider):
         self._source = source
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
-        """Return the source's tracer."""
         return self._source.get_tracer(*args, **kwargs)
 
 
@@ -99,7 +91,6 @@ class Langfuse:
 
     @contextmanager
     def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
-        """Capture the block's runs to ``provider``."""
         import langfuse
 
         self._made += 1
@@ -115,16 +106,6 @@ class Langfuse:
                 yield config
         finally:
             client.shutdown()
-
-
-Attach: TypeAlias = "Callable[[Any, str, TracerProvider, Handle], AbstractContextManager[Any]]"
-"""With a client, its key, the application's provider and the handle: the application's config."""
-
-
-@contextmanager
-def callback() -> Iterator[Source]:
-    """Our own handler."""
-    yield Callback()
 
 
 @contextmanager
@@ -153,21 +134,16 @@ def _models_of_openai() -> AbstractContextManager[Any]:
 
 @contextmanager
 def langfuse_langchain() -> Iterator[Source]:
-    """Langfuse's handler."""
-
-    @contextmanager
-    def attach(_client: Any, key: str, *_: Any) -> Iterator[dict[str, Any]]:
+    def attach(_client: Any, key: str, *_: Any) -> AbstractContextManager[dict[str, Any]]:
         from langfuse.langchain import CallbackHandler
 
-        yield {"callbacks": [CallbackHandler(public_key=key)]}
+        return nullcontext({"callbacks": [CallbackHandler(public_key=key)]})
 
     yield Langfuse(attach)
 
 
 @contextmanager
 def langfuse_haystack() -> Iterator[Source]:
-    """Langfuse's tracer for Haystack."""
-
     @contextmanager
     def attach(client: Any, *_: Any) -> Iterator[dict[str, Any]]:
         from haystack_integrations.tracing.langfuse import LangfuseTracer
@@ -181,8 +157,17 @@ def langfuse_haystack() -> Iterator[Source]:
 @contextmanager
 def langfuse_llamaindex() -> Iterator[Source]:
     """Langfuse's client on OpenInference's provider, as in its guide."""
-    with instrumented(OPENINFERENCE.format("llama_index.LlamaIndexInstrumentor")) as source:
+    with instrumented(f"{OPENINFERENCE}.llama_index.LlamaIndexInstrumentor") as source:
         yield Langfuse(lambda _client, _key, provider, handle: source.watching(provider, handle))
+
+
+@contextmanager
+def langsmith() -> Iterator[Source]:
+    """LangSmith, writing spans of OpenTelemetry alone, to the global provider."""
+    names = ("LANGSMITH_TRACING", "LANGSMITH_OTEL_ENABLED", "LANGSMITH_OTEL_ONLY")
+    nowhere = {"LANGSMITH_API_KEY": "none", "LANGSMITH_ENDPOINT": "http://127.0.0.1:9"}
+    os.environ |= {**dict.fromkeys(names, "true"), **nowhere}
+    yield PassedOn()
 
 
 @contextmanager
@@ -212,7 +197,6 @@ def haystack_native() -> Iterator[Source]:
 
 @contextmanager
 def traceloop_llamaindex() -> Iterator[Source]:
-    """OpenLLMetry's instrumentation of LlamaIndex."""
     from opentelemetry.instrumentation.llamaindex import LlamaIndexInstrumentor
 
     source = PassedOn()
@@ -232,29 +216,26 @@ def llamaindex_native() -> Iterator[Source]:
     yield source
 
 
-OPENINFERENCE = "openinference.instrumentation.{}"
-OPENTELEMETRY = "opentelemetry.instrumentation.{}"
+OPENINFERENCE, OPENTELEMETRY = "openinference.instrumentation", "opentelemetry.instrumentation"
 CONTENT = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"}
-GENAI = partial(
-    instrumented, OPENTELEMETRY.format("genai.langchain.LangChainInstrumentor"), **CONTENT
-)
+STABLE = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental", **CONTENT}
+
+
+def by(package: str, module: str, **options: Any) -> Callable[[], AbstractContextManager[Source]]:
+    return partial(instrumented, f"{package}.{module}Instrumentor", **options)
+
+
+GENAI = by(OPENTELEMETRY, "genai.langchain.LangChain", **CONTENT)
 LANGCHAIN: Sources = {
-    "callback": callback,
+    "callback": lambda: nullcontext(Callback()),
     "genai": GENAI,
     "genai_openai": partial(GENAI, openai=True),
     "langfuse": langfuse_langchain,
-    "openai_v2": partial(
-        instrumented,
-        OPENTELEMETRY.format("openai_v2.OpenAIInstrumentor"),
-        openai=True,
-        OTEL_SEMCONV_STABILITY_OPT_IN="gen_ai_latest_experimental",
-        **CONTENT,
-    ),
-    "openinference": partial(instrumented, OPENINFERENCE.format("langchain.LangChainInstrumentor")),
-    "openinference_openai": partial(
-        instrumented, OPENINFERENCE.format("openai.OpenAIInstrumentor"), openai=True
-    ),
-    "traceloop": partial(instrumented, OPENTELEMETRY.format("langchain.LangchainInstrumentor")),
+    "langsmith": langsmith,
+    "openai_v2": by(OPENTELEMETRY, "openai_v2.OpenAI", openai=True, **STABLE),
+    "openinference": by(OPENINFERENCE, "langchain.LangChain"),
+    "openinference_openai": by(OPENINFERENCE, "openai.OpenAI", openai=True),
+    "traceloop": by(OPENTELEMETRY, "langchain.Langchain"),
 }
 SOURCES: Mapping[str, Sources] = {
     "langchain": LANGCHAIN,
@@ -262,17 +243,13 @@ SOURCES: Mapping[str, Sources] = {
     "haystack": {
         "haystack_native": haystack_native,
         "langfuse": langfuse_haystack,
-        "openinference": partial(
-            instrumented, OPENINFERENCE.format("haystack.HaystackInstrumentor")
-        ),
-        "traceloop": partial(instrumented, OPENTELEMETRY.format("haystack.HaystackInstrumentor")),
+        "openinference": by(OPENINFERENCE, "haystack.Haystack"),
+        "traceloop": by(OPENTELEMETRY, "haystack.Haystack"),
     },
     "llamaindex": {
         "langfuse": langfuse_llamaindex,
         "llamaindex_native": llamaindex_native,
-        "openinference": partial(
-            instrumented, OPENINFERENCE.format("llama_index.LlamaIndexInstrumentor")
-        ),
+        "openinference": by(OPENINFERENCE, "llama_index.LlamaIndex"),
         "traceloop": traceloop_llamaindex,
     },
 }

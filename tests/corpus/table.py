@@ -6,8 +6,6 @@
 Each file of the folder is `<frameworks>--<way of capture>.json`, as `corpus.run --json` writes it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -4,20 +4,21 @@ The model calls the search tool, then answers from its result. It supports chat 
 streamed or not, and the responses API.
 """
 
-from __future__ import annotations
-
 import asyncio
+import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from apps import company
 from e2e.checks import QUESTIONS, TRUTHS
 from e2e.watched import Watched
-from openai_server import HttpReply, LoopbackServer
+from openai_server import HttpReply, LoopbackServer, chat_reply
 
 SEARCH, FINAL = "search_docs", "final_answer"
 MODEL = "gpt-4o-mini"
@@ -25,17 +26,14 @@ ASKED = QUESTIONS[:2]
 
 
 def pages(question: str) -> list[str]:
-    """Return the two pages that match ``question``."""
     return list(TRUTHS[question].contexts)
 
 
 def joined(question: str) -> str:
-    """Return the pages as one text."""
     return "\n\n".join(pages(question))
 
 
 def records(question: str) -> list[dict[str, Any]]:
-    """Return the pages as dicts."""
     return [{"text": text, "score": 0.5, "source": "handbook.md"} for text in pages(question)]
 
 
@@ -48,18 +46,49 @@ RETURNS = (pages, joined, records, in_json)
 """What tools return; a framework may not take all of it."""
 
 
-def assert_each_scored(
-    watch: Watched, ask: Callable[[str], object], *, before: str = "", end: str = ""
+def tool(found: Callable[[str], object]) -> Callable[[str], Any]:
+    """Return a search tool, which returns what ``found`` makes of its query."""
+
+    def search_docs(query: str) -> Any:
+        """Search the handbook."""
+        return found(query)
+
+    return search_docs
+
+
+EACH_RETURN = pytest.mark.parametrize("found", RETURNS, ids=lambda found: found.__name__)
+
+
+@EACH_RETURN
+def test_a_turn_is_scored(
+    watch: Watched, url: str, found: Callable[[str], object], request: pytest.FixtureRequest
 ) -> None:
-    """Assert that two consecutive turns are scored with their question, contexts and answer.
+    """For each form of tool result, question, documents and answer are those of the turn.
+
+    A module that imports this test has a function `program`: it makes an agent that asks the model
+    at ``url`` and has the tool ``found``, and returns a function of the question, which may be
+    asynchronous.
+    """
+    assert_each_scored(watch, request.module.program(url, found))
+
+
+def assert_each_scored(
+    watch: Watched, ask: Callable[[str], Any], *, before: str = "", end: str = ""
+) -> None:
+    """Assert that two turns, one after the other, are scored with question, contexts and answer.
 
     The application puts ``before`` in front of a question; the framework appends ``end`` to an
-    answer.
+    answer. Asynchronous turns share an event loop.
     """
 
+    async def both() -> list[object]:
+        return [await ask(question) for question in ASKED]
+
     def use() -> None:
-        for question in ASKED:
-            assert TRUTHS[question].answer in str(ask(question))
+        is_async = inspect.iscoroutinefunction(ask)
+        answers = asyncio.run(both()) if is_async else [ask(question) for question in ASKED]
+        for question, answer in zip(ASKED, answers, strict=True):
+            assert TRUTHS[question].answer in str(answer)
 
     run = watch.run(use)
     truths = [TRUTHS[question] for question in ASKED]
@@ -70,17 +99,11 @@ def assert_each_scored(
     assert run.outcomes == {("scored", None): len(truths)}
 
 
-def assert_each_awaited(watch: Watched, ask: Callable[[str], Awaitable[object]]) -> None:
-    """Assert the same of two awaited turns in one event loop."""
-
-    async def both() -> list[object]:
-        return [await ask(question) for question in ASKED]
-
-    answers: list[object] = []
-    run = watch.run(lambda: answers.extend(asyncio.run(both())))
-    assert run.truths == Counter(TRUTHS[question] for question in ASKED)
-    assert run.outcomes == {("scored", None): len(ASKED)}
-    assert answers == [TRUTHS[question].answer for question in ASKED]
+def assert_nothing_scored(watch: Watched, ask: Callable[[str], Any]) -> None:
+    """Assert that a turn is skipped."""
+    run = watch.run(lambda: asyncio.run(ask(ASKED[0])))
+    assert not run.truths
+    assert {outcome for outcome, _ in run.outcomes} <= {"skipped"}
 
 
 @contextmanager
@@ -140,45 +163,7 @@ def _answer(path: str, body: Mapping[str, Any], reply: Callable[[Mapping[str, An
     what = reply(body)
     if path.endswith("/responses"):
         return HttpReply(body=_response(body, what))
-    if body.get("stream"):
-        return HttpReply(body=_chunks(body, what), headers={"Content-Type": "text/event-stream"})
-    message = {"role": "assistant", "content": None, "refusal": None, **_spoken(what)}
-    return HttpReply(body=_chat(body, "chat.completion", message=message, finish=_finish(what)))
-
-
-def _spoken(what: Any) -> dict[str, Any]:
-    if isinstance(what, str):
-        return {"content": what}
-    name, arguments = what
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    return {"tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
-
-
-def _finish(what: Any) -> str:
-    return "stop" if isinstance(what, str) else "tool_calls"
-
-
-def _chat(body: Mapping[str, Any], kind: str, *, finish: str | None, **said: Any) -> dict[str, Any]:
-    choice = {"index": 0, "finish_reason": finish, "logprobs": None, **said}
-    head = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": body["model"]}
-    usage = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
-    return {**head, "choices": [choice], "usage": usage}
-
-
-def _chunks(body: Mapping[str, Any], what: Any) -> str:
-    spoken = _spoken(what)
-    calls = [{"index": 0, **call} for call in spoken.get("tool_calls", ())]
-    words: Sequence[str] = str(spoken.get("content", "")).split(" ")
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"tool_calls": calls}] if calls else [{"content": word} for word in _pieces(words)]
-    kind = "chat.completion.chunk"
-    chunks = [_chat(body, kind, delta=delta, finish=None) for delta in deltas]
-    chunks.append(_chat(body, kind, delta={}, finish=_finish(what)))
-    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-
-
-def _pieces(words: Sequence[str]) -> list[str]:
-    return [word if n == 0 else f" {word}" for n, word in enumerate(words)]
+    return chat_reply(body, what) if isinstance(what, str) else chat_reply(body, "", [what])
 
 
 def _response(body: Mapping[str, Any], what: Any) -> dict[str, Any]:

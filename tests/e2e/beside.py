@@ -3,12 +3,10 @@
 The app and our judge call different scripted OpenAI servers, so ports distinguish their calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,12 +16,12 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
 from apps import company
 from apps.parts import rag
 from e2e.started import StartedSpans
+from e2e.watched import instrumented
 from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel import Handle, OpenAIEmbedder, OpenAIJudge, instrument
@@ -54,34 +52,16 @@ class Seen:
 
     @property
     def turns(self) -> list[ReceivedSpan]:
-        """The spans that stand for a turn; a second record of a turn is marked as skipped."""
         status = "rag.evaluation.status"
         spans = self.receiver.spans()
         return [s for s in spans if s.attributes.get(status) not in {None, "skipped"}]
 
     def of_scope(self, part: str) -> list[ReceivedSpan]:
-        """Return the spans of the instrumentation whose scope name contains ``part``."""
         return [span for span in self.receiver.spans() if part in span.scope]
 
     def calls_to(self, server: ScriptedOpenAI) -> list[ReceivedSpan]:
-        """Return the HTTP client's spans of calls to ``server``."""
         spans = self.of_scope("instrumentation.httpx")
         return [span for span in spans if server.base_url in _texts(span)]
-
-
-@contextmanager
-def instrumented(provider: TracerProvider, *instrumentors: Any) -> Iterator[None]:
-    http = [traced_http.HTTPXClientInstrumentor()]
-    if hasattr(traced_http, "HTTPX2ClientInstrumentor"):
-        http.append(traced_http.HTTPX2ClientInstrumentor())
-    everyone = (*instrumentors, *http)
-    for one in everyone:
-        one.instrument(tracer_provider=provider, skip_dep_check=True)
-    try:
-        yield
-    finally:
-        for one in reversed(everyone):
-            one.uninstrument()
 
 
 def run_beside(instrumentors: Sequence[Any]) -> dict[str, Seen]:
@@ -103,7 +83,11 @@ def run_beside(instrumentors: Sequence[Any]) -> dict[str, Seen]:
         providers = _providers(seen)
         stack.callback(providers.shutdown)
         truths = [rag().invoke(question) for question in company.QUESTIONS]
-        stack.enter_context(instrumented(providers.tracer_provider, *instrumentors))
+        http = [traced_http.HTTPXClientInstrumentor()]
+        if hasattr(traced_http, "HTTPX2ClientInstrumentor"):
+            http.append(traced_http.HTTPX2ClientInstrumentor())
+        options = {"tracer_provider": providers.tracer_provider, "skip_dep_check": True}
+        stack.enter_context(instrumented(*instrumentors, *http, **options))
         chain = rag(llm=_model(app))
         tracer = providers.tracer_provider.get_tracer("app")
         in_flight = tracer.start_span("in flight")
@@ -234,3 +218,20 @@ CHECKS: tuple[Callable[[Seen], None], ...] = (
     assert_span_in_flight_arrives_once,
     assert_judge_is_not_traced,
 )
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> dict[str, Seen]:
+    """Run beside what `instrumentors` of the module returns."""
+    return run_beside(request.module.instrumentors())
+
+
+@pytest.fixture(params=PROTOCOLS)
+def seen(request: pytest.FixtureRequest, runs: dict[str, Seen]) -> Seen:
+    return runs[request.param]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_beside(seen: Seen, check: Callable[[Seen], None]) -> None:
+    """Scores and spans arrive once, without spans of the judge."""
+    check(seen)

@@ -1,7 +1,5 @@
 """Assertions on an instrumented app, for any framework and any instrumentation."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from threading import Barrier
 from typing import Protocol
+
+import pytest
 
 from apps import Truth, company
 from apps.parts import handbook, join
@@ -151,3 +151,17 @@ CHECKS: tuple[Callable[[Watched, App], None], ...] = (
     assert_only_the_turn_waits,
     assert_nothing_lost_or_doubled,
 )
+
+
+EACH_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+
+
+@EACH_CHECK
+def test_turns_are_scored_from_spans_alone(
+    watch: Watched, check: Callable[..., None], request: pytest.FixtureRequest
+) -> None:
+    """Scores and spans arrive once, and only the turn's span waits for scores.
+
+    The application is what `program` of the module returns.
+    """
+    check(watch, request.module.program())

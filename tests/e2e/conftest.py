@@ -1,6 +1,8 @@
 """Settings of the end-to-end tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
@@ -25,4 +27,18 @@ def url() -> Iterator[str]:
     from e2e import agents  # noqa: PLC0415  # once asserts in it are rewritten
 
     with agents.model() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def watch(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A provider with our processor, for which the module switches an instrumentation on.
+
+    By the function `trace` of the module, which returns a context manager. A parameter of the
+    fixture, which may hide content, is passed to it.
+    """
+    from e2e.watched import watched  # noqa: PLC0415  # once asserts in it are rewritten
+
+    trace: Callable[..., Any] = getattr(request.module, "trace", lambda *_: nullcontext())
+    with watched() as found, trace(found, *([request.param] if hasattr(request, "param") else [])):
         yield found

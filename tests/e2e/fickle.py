@@ -1,7 +1,5 @@
 """A RAG app that gives good or bad answers on request, and exports to a collector."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,14 +46,12 @@ class Fickle:
     said: list[str] = field(default_factory=lambda: [GOOD])
 
     def ask(self, count: int, answer: str = GOOD) -> None:
-        """Run ``count`` turns with this ``answer``, and export them with their scores."""
         self.run(count, answer)
         assert self.handle.flush()
         self.providers.meter_provider.force_flush()
         self.providers.logger_provider.force_flush()
 
     def run(self, count: int, answer: str = GOOD) -> None:
-        """Run ``count`` turns with this ``answer``, and wait for nothing."""
         self.said[:] = [answer]
         for _ in range(count):
             self._chain.invoke(company.FOUNDED, {"callbacks": [self.handle.callback]})

@@ -1,7 +1,5 @@
 """The handbook's pipeline in Haystack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,22 +58,18 @@ class HandbookPipeline:
         )
 
     def ask(self, question: str) -> str:
-        """Answer."""
         return _reply(self._pipeline().run(_inputs(question)))
 
     async def aask(self, question: str) -> str:
-        """Answer asynchronously."""
         return _reply(await self._pipeline().run_async(_inputs(question)))
 
     def stream(self, question: str) -> str:
-        """Return the joined pieces of a streamed answer."""
         chunks: list[StreamingChunk] = []
         inputs = {**_inputs(question), "llm": {"streaming_callback": chunks.append}}
         self._pipeline().run(inputs)
         return "".join(chunk.content for chunk in chunks)
 
     def ask_agent(self, question: str) -> str:
-        """Return the streamed answer of an agent that searches with a tool."""
         chunks: list[StreamingChunk] = []
         search = create_tool_from_function(self._search, name="search_handbook")
         agent = Agent(chat_generator=MockChatGenerator(response_fn=search_first), tools=[search])
@@ -83,18 +77,15 @@ class HandbookPipeline:
         return "".join(chunk.content for chunk in chunks if not chunk.tool_call_result)
 
     def fail(self, question: str) -> None:
-        """Retrieve, then raise the model's error."""
         with pytest.raises(PipelineRuntimeError, match="the model is down"):
             self._pipeline(unavailable).run(_inputs(question))
 
     def chat(self, greeting: str) -> str:
-        """Answer without retrieval."""
         pipeline = Pipeline()
         pipeline.add_component("llm", MockChatGenerator(response_fn=answer))
         return _reply(pipeline.run({"llm": {"messages": [ChatMessage.from_user(greeting)]}}))
 
     def _search(self, query: str) -> str:
-        """Search the handbook."""
         near = InMemoryEmbeddingRetriever(self._store, top_k=2)
         found = near.run(query_embedding=WordEmbeddings().embed_query(query))
         return "\n\n".join(str(page.content) for page in found["documents"])

@@ -4,8 +4,6 @@ Chromium takes screenshots of a trace that the demo prints, of a page that the r
 a page that compares two runs.
 """
 
-from __future__ import annotations
-
 import html
 import subprocess
 import sys
@@ -39,7 +37,6 @@ def render(folder: Path) -> list[Path]:
 
 
 def _trace() -> str:
-    """Return one turn of the demo."""
     done = subprocess.run(
         [sys.executable, "-m", "rag_eval_otel", "demo"], capture_output=True, text=True, check=True
     )

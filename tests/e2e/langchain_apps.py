@@ -1,8 +1,5 @@
-"""LangChain: the handbook's chain, and an assertion on every app."""
+"""The handbook's chain in LangChain."""
 
-from __future__ import annotations
-
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +9,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from apps import APPS, App
 from apps.fakes import ScriptedChat
 from apps.parts import rag
 from apps.replies import unavailable
-from e2e.watched import Watched
 
-EACH_APP = pytest.mark.parametrize("app", [a for a in APPS if not a.skip], ids=lambda app: app.name)
 PLAIN = ChatPromptTemplate.from_template("{greeting}")
 
 
@@ -32,32 +26,21 @@ class HandbookChain:
     callbacks: list[BaseCallbackHandler] = field(default_factory=list)
 
     def ask(self, question: str) -> str:
-        """Answer."""
         return rag(llm=self.llm).invoke(question, self._config)
 
     async def aask(self, question: str) -> str:
-        """Answer asynchronously."""
         return await rag(llm=self.llm).ainvoke(question, self._config)
 
     def stream(self, question: str) -> str:
-        """Return the joined pieces of a streamed answer."""
         return "".join(rag(llm=self.llm).stream(question, self._config))
 
     def fail(self, question: str) -> None:
-        """Retrieve, then raise the model's error."""
         with pytest.raises(self.error):
             rag(llm=self.dead_llm).invoke(question, self._config)
 
     def chat(self, greeting: str) -> str:
-        """Answer without retrieval."""
         return (PLAIN | self.llm | StrOutputParser()).invoke({"greeting": greeting}, self._config)
 
     @property
     def _config(self) -> dict[str, Any]:
         return {"callbacks": self.callbacks}
-
-
-def assert_truth(watch: Watched, app: App, *callbacks: BaseCallbackHandler) -> None:
-    """Assert that the scored turns of ``app`` are exactly its real turns."""
-    run = watch.run(lambda: app.run(list(callbacks)))
-    assert run.truths == Counter(app.truths)

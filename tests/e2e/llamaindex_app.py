@@ -1,7 +1,5 @@
 """The handbook's query engine in LlamaIndex."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -35,17 +33,14 @@ class Writer(CustomLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """The name of the model."""
         return LLMMetadata(model_name="writer")
 
     @llm_completion_callback()
     def complete(self, prompt: str, *_args: Any, **_options: Any) -> CompletionResponse:
-        """Answer."""
         return CompletionResponse(text=self._answer(prompt))
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, *_args: Any, **_options: Any) -> CompletionResponseGen:
-        """Answer word by word."""
         text = ""
         for word in self._answer(prompt).split(" "):
             delta = word if not text else f" {word}"
@@ -72,30 +67,24 @@ class HandbookEngine:
         self._index = VectorStoreIndex(nodes, embed_model=Words())
 
     def ask(self, question: str) -> str:
-        """Answer."""
         return str(self._engine(Writer()).query(question))
 
     async def aask(self, question: str) -> str:
-        """Answer asynchronously."""
         return str(await self._engine(Writer()).aquery(question))
 
     def ask_filtered(self, question: str) -> str:
-        """Answer from the pages above a similarity cutoff."""
         near = SimilarityPostprocessor(similarity_cutoff=0.4)
         engine = self._engine(Writer(), similarity_top_k=4, node_postprocessors=[near])
         return str(engine.query(question))
 
     def stream(self, question: str) -> str:
-        """Return the joined pieces of a streamed answer."""
         return "".join(self._engine(Writer(), streaming=True).query(question).response_gen)
 
     def fail(self, question: str) -> None:
-        """Retrieve, then raise the model's error."""
         with pytest.raises(ConnectionError):
             self._engine(DeadWriter()).query(question)
 
     def chat(self, greeting: str) -> str:
-        """Answer without retrieval."""
         return Writer().complete(greeting).text
 
     def _engine(self, llm: Writer, **options: Any) -> BaseQueryEngine:

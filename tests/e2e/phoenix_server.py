@@ -1,7 +1,5 @@
 """A real Phoenix, and its data over its REST and GraphQL API."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -35,7 +33,6 @@ class Phoenix:
     grpc: str
 
     def pages(self, path: str, **parameters: str) -> Iterator[dict[str, Any]]:
-        """Yield the objects at ``path`` of its REST API, page by page."""
         cursor: str | None = ""
         while cursor is not None:
             told = get(
@@ -46,7 +43,6 @@ class Phoenix:
             cursor = page["next_cursor"]
 
     def query(self, text: str) -> Any:
-        """Return the response of its GraphQL API."""
         body = json.dumps({"query": text}).encode()
         told = {"Content-Type": "application/json"}
         asked = Request(f"{self.http}/graphql", body, told)  # noqa: S310
@@ -54,16 +50,13 @@ class Phoenix:
             return json.load(answer)["data"]
 
     def project_of(self, service: str) -> str:
-        """Return the id of the project of ``service``."""
         (found,) = [one["id"] for one in self.pages("projects") if one["name"] == service]
         return str(found)
 
     def spans(self, service: str) -> list[dict[str, Any]]:
-        """Return the spans of ``service``."""
         return list(self.pages(f"projects/{service}/spans", limit="500"))
 
     def turns(self, service: str) -> dict[str, dict[str, Any]]:
-        """Return the spans of ``service`` that stand for a turn, by span id."""
         return {
             span["context"]["span_id"]: span
             for span in self.spans(service)
@@ -71,7 +64,6 @@ class Phoenix:
         }
 
     def annotations(self, service: str, spans: list[str]) -> list[dict[str, Any]]:
-        """Return the annotations of the spans with these ids."""
         found: list[dict[str, Any]] = []
         for i in range(0, len(spans), 50):
             ids = "&".join(f"span_ids={one}" for one in spans[i : i + 50])

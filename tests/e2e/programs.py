@@ -1,7 +1,5 @@
 """External programs on loopback: start, wait, query over HTTP, and stop."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -36,7 +34,6 @@ def program(name: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports of 127.0.0.1."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
@@ -133,14 +130,12 @@ class Prometheus:
         self.url = url
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return the series of an instant query; AssertionError if the query fails."""
         answer = json.loads(get(f"{self.url}/api/v1/query", query=expression) or "{}")
         assert answer.get("status", "success") == "success", answer
         found: list[dict[str, Any]] = answer.get("data", {}).get("result", [])
         return found
 
     def has_data(self, expression: str, *, since: float) -> bool:
-        """Return True if a panel from the time ``since`` until now shows data."""
         times = {"start": str(since), "end": str(time.time()), "step": "5"}
         told = get(f"{self.url}/api/v1/query_range", query=expression, **times)
         answer = json.loads(told or "{}")
@@ -148,11 +143,9 @@ class Prometheus:
         return bool(answer.get("data", {}).get("result"))
 
     def value(self, expression: str) -> float:
-        """Return the sum of an instant query's series; 0 without series."""
         return sum(float(series["value"][1]) for series in self.query(expression))
 
     def exemplars(self, expression: str) -> list[dict[str, Any]]:
-        """Return the exemplars of the last hour."""
         now = time.time()
         times = {"start": str(now - 3600), "end": str(now + 60)}
         told = get(f"{self.url}/api/v1/query_exemplars", query=expression, **times)
@@ -160,7 +153,6 @@ class Prometheus:
         return [one for series in answer["data"] for one in series["exemplars"]]
 
     def alerts(self, name: str, state: str = "firing") -> list[dict[str, Any]]:
-        """Return the alerts called ``name`` that are in ``state``."""
         answer = json.loads(get(f"{self.url}/api/v1/alerts") or '{"data": {"alerts": []}}')
         alerts = answer["data"]["alerts"]
         return [a for a in alerts if a["labels"]["alertname"] == name and a["state"] == state]

@@ -4,8 +4,6 @@ OpenAI's chat completions and embeddings, also for providers with the same path 
 Anthropic's messages; Ollama's chat and embeddings; Bedrock's converse; Google's generateContent.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

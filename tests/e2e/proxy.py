@@ -1,9 +1,4 @@
-"""A proxy in front of an HTTP server, which can be down, slow, or fail a tenth of the requests.
-
-It can also add a script to pages.
-"""
-
-from __future__ import annotations
+"""A proxy in front of an HTTP server, which can be down, slow, or fail a tenth of the requests."""
 
 import random
 import threading
@@ -29,28 +24,18 @@ _ERRORS, _FORWARDED = 0.1, 0.5  # shares of all requests, and of those that are 
 
 @dataclass
 class Proxy:
-    """A proxy at ``url``. ``fault`` is what it does with requests from now on.
-
-    - ``down``: it closes the connection, for 20 seconds from the first request.
-    - ``slow``: it waits for some ``seconds`` before it forwards a request.
-    - ``errors``: it answers a tenth of the requests with 500, by chance. It forwards half of these
-      requests before, so that the sender cannot know whether the server has done the work.
-
-    ``script`` is run by each page before its own scripts.
-    """
+    """A proxy at ``url``. ``fault`` is what it does with requests from now on."""
 
     target: str
     url: str = ""
     fault: Fault = "none"
     seconds: float = 2.0
-    script: str = ""
     requests: int = 0
     failed: int = 0
     down_since: float | None = None
     draw: random.Random = field(default_factory=lambda: random.Random(3))
 
     def is_down(self) -> bool:
-        """Return True in the first 20 seconds from the first call."""
         now = time.monotonic()
         self.down_since = self.down_since or now
         return now - self.down_since < _OUTAGE
@@ -86,16 +71,11 @@ class _Handler(BaseHTTPRequestHandler):
             connection.request(self.command, self.path, body, headers)
             answer = connection.getresponse()
             found = {k: v for k, v in answer.getheaders() if k.lower() not in _PER_HOP}
-            return answer.status, found, self._with_script(answer.read())
+            return answer.status, found, answer.read()
         except (OSError, HTTPException):
             return 502, {}, b""
         finally:
             connection.close()
-
-    def _with_script(self, body: bytes) -> bytes:
-        if not self.proxy.script:
-            return body
-        return body.replace(b"<head>", f"<head><script>{self.proxy.script}</script>".encode(), 1)
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         with suppress(OSError):  # the client may have gone

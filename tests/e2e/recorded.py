@@ -4,8 +4,6 @@ They answer the requests of the real clients as the documentation of each servic
 them shows which requests are sent, and not what the service makes of them.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from base64 import b64decode
@@ -40,10 +38,7 @@ class Recorded:
 
 @dataclass
 class Service:
-    """A service that knows the spans ``known``, by their OpenTelemetry ids; None means all.
-
-    ``stored`` has what it stores, by id. ``requests`` are all requests in order.
-    """
+    """A service that knows the spans ``known``, by their OpenTelemetry ids; None means all."""
 
     known: set[int] | None = None
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -54,11 +49,9 @@ class Service:
         return self.known is None or span_id in self.known
 
     def answer(self, request: Recorded) -> Answer:
-        """Return the status and the JSON body of the response."""
         raise NotImplementedError
 
     def sent(self, method: str, path: str) -> list[Recorded]:
-        """Return the requests with this method to this path."""
         return [one for one in self.requests if (one.method, one.path) == (method, path)]
 
     def statuses(self) -> Counter[str]:

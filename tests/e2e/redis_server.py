@@ -1,7 +1,5 @@
 """A Redis or Valkey server on loopback, which may be killed and started again."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -33,7 +31,6 @@ class Server:
         self.processes[-1].send_signal(number)
 
     def kill(self) -> None:
-        """Kill the server."""
         self.processes[-1].kill()
         self.processes[-1].wait(PATIENCE)
 
@@ -45,22 +42,18 @@ class Server:
             return False
 
     def client(self) -> Any:
-        """Return a client that waits long."""
         return redis.Redis(port=self.port, socket_timeout=PATIENCE)
 
     def counted(self) -> int:
-        """Return the sum of the counts in all windows."""
         with self.client() as client:
             cells = [client.hgetall(key) for key in client.scan_iter("*")]
         return sum(int(amount) for each in cells for at, amount in each.items() if at.isdigit())
 
     @property
     def address(self) -> str:
-        """The URL of the server."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def url(self, patience: float | None = PATIENCE) -> str:
-        """Return the URL for the option ``redis``."""
         times = f"?socket_timeout={patience}&socket_connect_timeout={patience}" if patience else ""
         return f"{self.address}{times}#test"
 

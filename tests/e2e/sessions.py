@@ -6,8 +6,6 @@ The output of a session is printed as a whole when the session ends. The exit st
 session fails.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -31,7 +29,6 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """One line for the list of all sessions."""
         is_skipped = f"Session {self.session} skipped" in self.output
         result = "failed" if self.status else "skipped" if is_skipped else "success"
         return f"nox > * {self.session}: {result}, took {self.seconds:.0f} seconds"

@@ -1,7 +1,5 @@
 """The folder ``collector/`` run on loopback, unchanged except for addresses."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -57,7 +55,6 @@ class Collector:
     log: Path
 
     def told(self) -> str:
-        """Return the collector's log."""
         return self.log.read_text(errors="replace")
 
 

@@ -1,7 +1,5 @@
 """A span processor that records all started spans, to find lost and duplicate ones."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 

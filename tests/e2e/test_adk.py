@@ -1,16 +1,15 @@
 """An agent of Google's ADK with its own tracing and content on spans."""
 
-from __future__ import annotations
-
-import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry.trace import set_tracer_provider
 
 from e2e import agents as common
-from e2e.watched import Watched, watched
+from e2e.agents import test_a_turn_is_scored  # noqa: F401
+from e2e.watched import Watched
 
 adk = pytest.importorskip("google.adk.agents")
 runners = pytest.importorskip("google.adk.runners")
@@ -23,48 +22,40 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[Watched]:
-    """The global provider for the agents' spans, with the two settings that record content."""
-    with watched() as found, pytest.MonkeyPatch.context() as patch:
-        trace.set_tracer_provider(found.provider)
+@contextmanager
+def trace(watch: Watched) -> Iterator[None]:
+    """Trace with the two settings that record content, to the global provider."""
+    with pytest.MonkeyPatch.context() as patch:
+        set_tracer_provider(watch.provider)
         for name, setting in SETTINGS.items():
             patch.setenv(name, setting)
-        yield found
+        yield
 
 
-async def answer(url: str, found: Callable[[str], object], question: str) -> str:
-    """Return the answer of an agent with a search tool."""
+def program(url: str, found: Callable[[str], object]) -> Callable[[str], Any]:
+    async def answer(question: str) -> str:
+        agent = adk.LlmAgent(
+            name="helper",
+            instruction="Answer from the handbook.",
+            tools=[common.tool(found)],
+            model=lite.LiteLlm(model=f"openai/{common.MODEL}", api_base=url, api_key="app"),
+        )
+        runner = runners.InMemoryRunner(agent=agent, app_name="app")
+        session = await runner.session_service.create_session(app_name="app", user_id="u")
+        asked = types.Content(role="user", parts=[types.Part(text=question)])
+        said = ""
+        async for event in runner.run_async(user_id="u", session_id=session.id, new_message=asked):
+            if event.is_final_response() and event.content:
+                said = event.content.parts[0].text
+        return said
 
-    def search_docs(query: str) -> Any:
-        """Search the handbook."""
-        return found(query)
-
-    agent = adk.LlmAgent(
-        name="helper",
-        instruction="Answer from the handbook.",
-        tools=[search_docs],
-        model=lite.LiteLlm(model=f"openai/{common.MODEL}", api_base=url, api_key="app"),
-    )
-    runner = runners.InMemoryRunner(agent=agent, app_name="app")
-    session = await runner.session_service.create_session(app_name="app", user_id="u")
-    asked = types.Content(role="user", parts=[types.Part(text=question)])
-    said = ""
-    async for event in runner.run_async(user_id="u", session_id=session.id, new_message=asked):
-        if event.is_final_response() and event.content:
-            said = event.content.parts[0].text
-    return said
+    return answer
 
 
-def results(question: str) -> dict[str, Any]:
-    """Return pages as a dict, as ADK expects."""
-    return {"results": common.pages(question)}
-
-
-@pytest.mark.parametrize("found", [*common.RETURNS, results], ids=lambda found: found.__name__)
-def test_a_turn_is_scored(watch: Watched, url: str, found: Callable[[str], object]) -> None:
-    """For each form of tool result, question, documents and answer are those of the turn."""
-    common.assert_each_awaited(watch, lambda question: answer(url, found, question))
+def test_a_dict_as_adk_expects_it_is_read(watch: Watched, url: str) -> None:
+    """The pages are in a field of the tool's result."""
+    asked = program(url, lambda question: {"results": common.pages(question)})
+    common.assert_each_scored(watch, asked)
 
 
 def test_without_the_settings_the_turn_is_refused(
@@ -73,6 +64,4 @@ def test_without_the_settings_the_turn_is_refused(
     """By default ADK's spans lack the conventions' text attributes, so the turn is refused."""
     for name in SETTINGS:
         monkeypatch.delenv(name)
-    run = watch.run(lambda: asyncio.run(answer(url, common.pages, common.ASKED[0])))
-    assert not run.truths
-    assert {outcome for outcome, _ in run.outcomes} <= {"skipped"}
+    common.assert_nothing_scored(watch, program(url, common.pages))

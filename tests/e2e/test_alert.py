@@ -4,8 +4,6 @@ An app's answers become bad half-way. The scores pass its spans, the collector's
 Prometheus and Alertmanager to a webhook. All programs are real and run our configuration.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -42,7 +40,6 @@ class Webhook:
         return HttpReply()
 
     def alert(self, status: str, **labels: str) -> tuple[str, dict[str, Any]]:
-        """Wait for the first message with these labels; return its path and alert."""
         with self._changed:
             found = self._changed.wait_for(lambda: self._find(status, labels), PATIENCE)
         assert found, f"no {status} message for {labels}: {self._posted}"
@@ -70,7 +67,6 @@ class Watched:
         self.times[what] = time.monotonic()
 
     def counted(self, at_least: int) -> None:
-        """Wait until Prometheus has ``at_least`` scores."""
         expression = (
             f'rag_evaluation_span_score_count{{service_name="{SERVICE}",'
             f'gen_ai_evaluation_name="{METRIC}"}}'

@@ -1,7 +1,5 @@
 """An unchanged app, started by ``opentelemetry-instrument``."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the real clients of LangSmith, Langfuse and Opik send for the scores of live turns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,17 +13,7 @@ pytest.importorskip("opik", reason="the clients of the backends are not installe
 from langsmith import utils
 
 from e2e.proxy import Fault, Proxy, proxied
-from e2e.recorded import (
-    KEY,
-    PROJECT,
-    PROJECT_ID,
-    Langfuse,
-    LangSmith,
-    Opik,
-    Service,
-    opik_id,
-    serving,
-)
+from e2e.recorded import KEY, PROJECT, Langfuse, LangSmith, Opik, Service, opik_id, serving
 from live import App, attached
 
 TURNS = 200
@@ -153,54 +141,6 @@ def test_every_score_is_sent(name: str, fault: Fault) -> None:
         assert set(found) == expected(run.app)
         assert set(run.outcomes()) == {"delivered"}
         assert (run.proxy.failed > 0) == (fault in {"down", "errors"})
-
-
-def test_langsmith_gets_feedback_on_the_run_of_the_span() -> None:
-    """By POST /feedback, with the ids of the span and of the project."""
-    with running("langsmith") as run:
-        span = run.app.turn().get_span_context().span_id
-        assert run.app.handle.flush(PATIENCE)
-        sent = run.service.sent("POST", "/feedback")
-        (one,) = [each.body for each in sent if each.body["key"] == "faithfulness"]
-        assert one["run_id"] == f"00000000-0000-0000-{span:016x}"[:23] + "-" + f"{span:016x}"[4:]
-        assert one["session_id"] == PROJECT_ID
-        assert one["feedback_source"]["type"] == "model"
-        metadata = one["feedback_source"]["metadata"]
-        assert metadata["annotator_kind"] == "LLM"
-        assert {"version", "threshold", "judge"} <= set(metadata)
-        assert len(run.service.sent("GET", "/sessions")) == 1
-
-
-def test_langfuse_gets_scores_of_the_observation() -> None:
-    """By one POST /api/public/scores for a batch, a number and a category for each score."""
-    with running("langfuse") as run:
-        span = run.app.turn().get_span_context()
-        assert run.app.handle.flush(PATIENCE)
-        (sent,) = run.service.sent("POST", "/api/public/scores")
-        found = {one["name"]: one for one in sent.body}
-        number, label = found["faithfulness"], found["faithfulness.label"]
-        assert (number["dataType"], label["dataType"]) == ("NUMERIC", "CATEGORICAL")
-        assert number["traceId"] == f"{span.trace_id:032x}"
-        assert number["observationId"] == label["observationId"] == f"{span.span_id:016x}"
-        assert number["metadata"]["annotator_kind"] == "LLM"
-        assert {"version", "threshold", "judge"} <= set(number["metadata"])
-        assert len({one["id"] for one in sent.body}) == len(sent.body)
-
-
-def test_opik_gets_feedback_scores_of_the_span() -> None:
-    """By one search for the span, and one PUT for a batch."""
-    with running("opik") as run:
-        span = run.app.turn().get_span_context().span_id
-        run.service.known = {span}
-        assert run.app.handle.flush(PATIENCE)
-        (sent,) = run.service.sent("PUT", "/v1/private/spans/feedback-scores")
-        found = {one["name"]: one for one in sent.body["scores"]}
-        assert found["faithfulness"]["id"] == opik_id(span)
-        assert found["faithfulness"]["source"] == "sdk"
-        assert found["faithfulness"]["category_name"] in {"pass", "fail"}
-        assert "threshold: " in found["faithfulness"]["reason"]
-        assert found["rag.evaluation"]["value"] in {0, 1}
-        assert len(run.service.sent("POST", "/v1/private/spans/search")) == 1
 
 
 @NAMES

@@ -1,7 +1,5 @@
 """The collector from our manifest handles turns as its configurations define."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections import Counter
@@ -87,13 +85,7 @@ def _noted(backend: OtlpReceiver) -> Iterator[ReceivedSpan]:
 
 
 @pytest.mark.parametrize(
-    "names",
-    [
-        GATEWAY,
-        (*GATEWAY, "events.yaml"),
-        ("agent.yaml",),
-    ],
-    ids=" ".join,
+    "names", [GATEWAY, (*GATEWAY, "events.yaml"), ("agent.yaml",)], ids=" ".join
 )
 def test_configuration_is_valid(names: tuple[str, ...], tmp_path: Path) -> None:
     """The collector accepts each documented combination of configurations."""

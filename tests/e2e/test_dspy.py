@@ -1,7 +1,5 @@
 """Modules of DSPy that OpenInference traces: retrieval by a function, and an agent."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,21 +8,16 @@ import pytest
 
 from apps import company
 from e2e import agents as common
-from e2e.watched import Watched, watched
+from e2e.watched import Watched, instrumented
 
 dspy = pytest.importorskip("dspy")
 instrumentation = pytest.importorskip("openinference.instrumentation.dspy")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of DSPy and LiteLLM
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[Watched]:
-    """A provider for OpenInference."""
-    instrumentor = instrumentation.DSPyInstrumentor()
-    with watched() as found:
-        instrumentor.instrument(tracer_provider=found.provider, skip_dep_check=True)
-        yield found
-        instrumentor.uninstrument()
+def trace(watch: Watched) -> Any:
+    options = {"tracer_provider": watch.provider, "skip_dep_check": True}
+    return instrumented(instrumentation.DSPyInstrumentor(), **options)
 
 
 @pytest.fixture(scope="module", autouse=True)

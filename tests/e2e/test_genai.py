@@ -3,18 +3,17 @@
 It traces only models of OpenAI and Bedrock, so the app calls a scripted server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import openai
 import pytest
 
 from apps import company
-from e2e.checks import CHECKS, assert_refused
+from e2e.checks import EACH_CHECK, assert_refused
 from e2e.langchain_apps import HandbookChain
-from e2e.watched import Watched, watched
+from e2e.watched import Watched, instrumented
 from openai_server import HttpReply, ScriptedOpenAI
 
 langchain = pytest.importorskip("opentelemetry.instrumentation.genai.langchain")
@@ -23,17 +22,18 @@ langchain_openai = pytest.importorskip("langchain_openai")
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
-@pytest.fixture(scope="module")
-def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A provider for its instrumentation; the parameter sets the place of content."""
-    instrumentor = langchain.LangChainInstrumentor()
-    with pytest.MonkeyPatch.context() as patch, watched() as found:
-        patch.setenv(CAPTURE, getattr(request, "param", "span_only"))
-        instrumentor.instrument(
-            tracer_provider=found.provider, logger_provider=found.providers.logger_provider
-        )
-        yield found
-        instrumentor.uninstrument()
+@contextmanager
+def trace(watch: Watched, place: str = "span_only") -> Iterator[None]:
+    """Trace with the place of content, spans or events."""
+    providers = watch.providers
+    options = {
+        "tracer_provider": providers.tracer_provider,
+        "logger_provider": providers.logger_provider,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CAPTURE, place)
+        with instrumented(langchain.LangChainInstrumentor(), **options):
+            yield
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +48,13 @@ def chain() -> Iterator[HandbookChain]:
 
 
 def answer(body: Mapping[str, Any]) -> object:
-    """Answer from the pages in the prompt."""
     if body["model"] == "dead":
         return HttpReply(status=500)
     *system, user = (str(message["content"]) for message in body["messages"])
     return company.answer(user, "".join(system))
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@EACH_CHECK
 def test_turns_are_scored_from_spans_alone(
     watch: Watched, chain: HandbookChain, check: Callable[..., None]
 ) -> None:

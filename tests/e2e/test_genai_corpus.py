@@ -1,10 +1,5 @@
 """The LangChain and LangGraph applications of the corpus, traced by genai."""
 
-from __future__ import annotations
+from e2e.corpus_checks import corpus_test
 
-from e2e.corpus_checks import check_corpus
-
-
-def test_the_corpus() -> None:
-    """Most applications are scored exactly, few wrongly, and no graph with a grader wrongly."""
-    check_corpus("genai", "langchain", "langgraph", exact=0.78)
+test_the_corpus = corpus_test("genai", "langchain", "langgraph", exact=0.78)

@@ -1,7 +1,5 @@
 """Scoring under gevent, where threads are greenlets and a blocking call blocks them all."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

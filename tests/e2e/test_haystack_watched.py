@@ -1,34 +1,28 @@
 """Haystack's own tracing, read by our processor alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from haystack import tracing
 
 from apps import company
-from e2e.checks import CHECKS, TRUTHS, assert_refused, assert_scored
+from e2e.checks import TRUTHS, assert_refused, assert_scored, test_turns_are_scored_from_spans_alone  # noqa: F401
 from e2e.haystack_app import HandbookPipeline
-from e2e.watched import Watched, watched
+from e2e.watched import Watched
 
 otel = pytest.importorskip("haystack_integrations.tracing.opentelemetry")
+program = HandbookPipeline
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[Watched]:
-    """A provider for its spans with content."""
-    with pytest.MonkeyPatch.context() as patch, watched() as found:
+@contextmanager
+def trace(watch: Watched) -> Iterator[None]:
+    """Trace with content."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracing.tracer, "is_content_tracing_enabled", True)
-        tracing.enable_tracing(otel.OpenTelemetryTracer(found.provider.get_tracer("haystack")))
-        yield found
+        tracing.enable_tracing(otel.OpenTelemetryTracer(watch.provider.get_tracer("haystack")))
+        yield
         tracing.disable_tracing()
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores and spans arrive once, and only the turn's span waits for scores."""
-    check(watch, HandbookPipeline())
 
 
 def test_an_agent_that_searches_is_scored(watch: Watched) -> None:

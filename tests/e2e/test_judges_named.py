@@ -1,7 +1,5 @@
 """Judges with LangChain's provider packages, each with a server of its protocol."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any
@@ -58,32 +56,29 @@ def test_bedrock_without_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
         build_plain_judge(Config(judge="bedrock/amazon.nova"))
 
 
-def test_anthropic(providers: Providers) -> None:
-    """A chat model of langchain-anthropic sends messages requests with its own key."""
-    package = pytest.importorskip("langchain_anthropic")
-    replies = asked(package.ChatAnthropic(model="m", api_key="sk-app", base_url=providers.url))
+PACKAGES = {
+    "langchain_anthropic.ChatAnthropic": ("", "/v1/messages"),
+    "langchain_google_genai.ChatGoogleGenerativeAI": ("", "/models/m:generateContent"),
+    "langchain_mistralai.ChatMistralAI": ("/v1", "/chat/completions"),
+    "langchain_ollama.ChatOllama": ("", "/api/chat"),
+    "langchain_openai.ChatOpenAI": ("/v1", "/chat/completions"),
+}
+"""By the class of a model: the path of its base URL, and the end of the path of its requests."""
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_chat_model(name: str, providers: Providers) -> None:
+    """A model of another package sends requests of its own protocol, with its own key."""
+    package, _, kind = name.partition(".")
+    base, path = PACKAGES[name]
+    key = {} if package == "langchain_ollama" else {"api_key": "sk-app"}
+    model = getattr(pytest.importorskip(package), kind)
+    replies = asked(model(model="m", base_url=f"{providers.url}{base}", **key))
     assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
     (request,) = providers.requests
-    keys = (request.headers.get("x-api-key"), request.headers.get("authorization"))
-    assert request.path == "/v1/messages"
-    assert keys in {("sk-app", None), (None, "Bearer sk-app")}  # by version
-
-
-def test_ollama(providers: Providers) -> None:
-    """A chat model of langchain-ollama sends chat requests."""
-    package = pytest.importorskip("langchain_ollama")
-    replies = asked(package.ChatOllama(model="m", base_url=providers.url))
-    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
-    assert providers.requests[0].path == "/api/chat"
-
-
-def test_openai_by_langchain(providers: Providers) -> None:
-    """A chat model of langchain-openai sends completion requests."""
-    package = pytest.importorskip("langchain_openai")
-    url = f"{providers.url}/v1"
-    replies = asked(package.ChatOpenAI(model="m", api_key="sk-app", base_url=url))
-    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
-    assert providers.requests[0].headers["authorization"] == "Bearer sk-app"
+    assert request.path.endswith(path)
+    sent = [request.headers.get(one) for one in ("authorization", "x-api-key", "x-goog-api-key")]
+    assert not key or {"sk-app", "Bearer sk-app"} & set(sent)
 
 
 def test_any_provider_of_langchain_by_name(
@@ -98,23 +93,3 @@ def test_any_provider_of_langchain_by_name(
     (request,) = providers.requests
     assert request.headers["authorization"] == "Bearer sk-app"
     assert request.body["temperature"] == 0.0
-
-
-def test_mistral(providers: Providers) -> None:
-    """A chat model of langchain-mistralai sends completion requests."""
-    package = pytest.importorskip("langchain_mistralai")
-    url = f"{providers.url}/v1"
-    replies = asked(package.ChatMistralAI(model="m", api_key="sk-app", base_url=url))
-    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
-    assert providers.requests[0].headers["authorization"] == "Bearer sk-app"
-
-
-def test_google(providers: Providers) -> None:
-    """A chat model of langchain-google-genai sends generateContent requests."""
-    package = pytest.importorskip("langchain_google_genai")
-    llm = package.ChatGoogleGenerativeAI(model="m", api_key="sk-app", base_url=providers.url)
-    replies = asked(llm)
-    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
-    (request,) = providers.requests
-    assert request.path.endswith("/models/m:generateContent")  # "v1" since google-genai 3.6
-    assert request.headers["x-goog-api-key"] == "sk-app"

@@ -1,43 +1,39 @@
 """Langfuse's spans of LangChain and of decorated functions, read by our processor alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from apps import App, company
+from apps import company
 from apps.parts import handbook
-from e2e.checks import CHECKS, QUESTIONS, TRUTHS, assert_refused, assert_scored
-from e2e.langchain_apps import EACH_APP, HandbookChain, assert_truth
-from e2e.watched import Watched, watched
+from e2e import checks
+from e2e.checks import QUESTIONS, TRUTHS, assert_refused, assert_scored
+from e2e.langchain_apps import HandbookChain
+from e2e.watched import Watched
 
 langfuse = pytest.importorskip("langfuse")
 langchain = pytest.importorskip("langfuse.langchain")
+test_turns_are_scored_from_spans_alone = checks.test_turns_are_scored_from_spans_alone
 
 MASKS = {"[masked]": "redacted", "REDACTED": "redacted"}
 """What users put in the place of what they hide."""
 
 
-@pytest.fixture(scope="module")
-def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A provider for a client; its own processor has a no-op exporter.
-
-    A parameter replaces all content.
-    """
-    masked = getattr(request, "param", None)
-    with watched() as found:
-        client = langfuse.Langfuse(
-            public_key=key_of(masked),
-            secret_key="of-no-account",
-            tracer_provider=found.provider,
-            span_exporter=InMemorySpanExporter(),
-            mask=(lambda data, **_: masked) if masked else None,
-        )
-        yield found
-        client.shutdown()
+@contextmanager
+def trace(watch: Watched, masked: str | None = None) -> Iterator[None]:
+    """Make a client, which replaces all content by ``masked``; its own exporter does nothing."""
+    client = langfuse.Langfuse(
+        public_key=key_of(masked),
+        secret_key="of-no-account",
+        tracer_provider=watch.provider,
+        span_exporter=InMemorySpanExporter(),
+        mask=(lambda data, **_: masked) if masked else None,
+    )
+    yield
+    client.shutdown()
 
 
 def key_of(masked: str | None) -> str:
@@ -45,21 +41,9 @@ def key_of(masked: str | None) -> str:
     return f"key-{masked}"
 
 
-def chain(masked: str | None = None) -> HandbookChain:
+def program(masked: str | None = None) -> HandbookChain:
     """Return the handbook's chain with the callback handler of a client."""
     return HandbookChain(callbacks=[langchain.CallbackHandler(public_key=key_of(masked))])
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores and spans arrive once, and only the turn's span waits for scores."""
-    check(watch, chain())
-
-
-@EACH_APP
-def test_scored_turns_are_the_real_turns(watch: Watched, app: App) -> None:
-    """Each app is scored exactly for its turns, and an app without turns is not scored."""
-    assert_truth(watch, app, *chain().callbacks)
 
 
 def search(question: str) -> list[dict[str, Any]]:
@@ -75,13 +59,11 @@ SEARCHES = {
 
 @langfuse.observe(as_type="generation")
 def write(messages: list[dict[str, str]]) -> str:
-    """Answer like a model."""
     return company.answer(messages[-1]["content"], messages[0]["content"])
 
 
 @langfuse.observe
 def answer(question: str, how: str) -> str:
-    """Search, then answer."""
     context = "\n\n".join(page["content"] for page in SEARCHES[how](question))
     system = {"role": "system", "content": context}
     return write([system, {"role": "user", "content": question}])
@@ -103,5 +85,5 @@ def test_decorated_functions_are_scored(watch: Watched, how: str) -> None:
 def test_masked_content_is_refused(watch: Watched, request: pytest.FixtureRequest) -> None:
     """With masked content the turn is refused."""
     masked = request.node.callspec.params["watch"]
-    use = chain(masked)
+    use = program(masked)
     assert_refused(watch, lambda: use.ask(company.FOUNDED), MASKS[masked])

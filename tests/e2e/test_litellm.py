@@ -1,15 +1,13 @@
 """An application that calls LiteLLM, traced by OpenInference, with its own search."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from e2e import agents as common
-from e2e.watched import Watched, watched
+from e2e.watched import Watched, instrumented
 from rag_eval_otel import record_question, record_retrieval
 
 litellm = pytest.importorskip("litellm")
@@ -25,32 +23,19 @@ TOOL = {
 }
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[Watched]:
-    """A provider for OpenInference."""
-    instrumentor = instrumentation.LiteLLMInstrumentor()
-    with watched() as found:
-        instrumentor.instrument(tracer_provider=found.provider)
-        yield found
-        instrumentor.uninstrument()
+def trace(watch: Watched) -> Any:
+    return instrumented(instrumentation.LiteLLMInstrumentor(), tracer_provider=watch.provider)
 
 
 @pytest.fixture(scope="module")
-def complete() -> Iterator[Callable[..., Any]]:
+def complete(url: str) -> Callable[..., Any]:
     """A function that calls the scripted model."""
-    with common.model() as url:
 
-        def ask(messages: list[Any], **options: Any) -> Any:
-            found = litellm.completion(
-                model=f"openai/{common.MODEL}",
-                messages=messages,
-                api_base=url,
-                api_key="app",
-                **options,
-            )
-            return found.choices[0].message
+    def ask(messages: list[Any], **options: Any) -> Any:
+        model = {"model": f"openai/{common.MODEL}", "api_base": url, "api_key": "app"}
+        return litellm.completion(messages=messages, **model, **options).choices[0].message
 
-        yield ask
+    return ask
 
 
 def test_a_loop_over_tools_is_scored(watch: Watched, complete: Callable[..., Any]) -> None:

@@ -1,8 +1,8 @@
 """LlamaIndex's own tracing, read by our processor alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -10,19 +10,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from apps import company
 from e2e.checks import CHECKS, assert_refused, assert_scored, assert_streamed_turn
 from e2e.llamaindex_app import HandbookEngine
-from e2e.watched import Watched, watched
+from e2e.watched import Watched
 
 otel = pytest.importorskip("llama_index.observability.otel")
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[Watched]:
-    """A provider for its spans; its own processor has a no-op exporter."""
-    with watched() as found:
-        otel.LlamaIndexOpenTelemetry(
-            tracer_provider=found.provider, span_exporter=InMemorySpanExporter()
-        ).start_registering()
-        yield found
+def trace(watch: Watched) -> Any:
+    otel.LlamaIndexOpenTelemetry(
+        tracer_provider=watch.provider, span_exporter=InMemorySpanExporter()
+    ).start_registering()
+    return nullcontext()
 
 
 TOLD = [check for check in CHECKS if check is not assert_streamed_turn]

@@ -1,7 +1,5 @@
 """Streamed chats of LlamaIndex, traced by LlamaIndex itself: their spans wait for the answers."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from corpus.kit import all_apps

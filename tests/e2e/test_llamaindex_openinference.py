@@ -1,15 +1,13 @@
 """OpenInference's spans of LlamaIndex, read by our processor alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from apps import company
-from e2e.checks import CHECKS, assert_refused, assert_scored
+from e2e.checks import assert_refused, assert_scored, test_turns_are_scored_from_spans_alone  # noqa: F401
 from e2e.llamaindex_app import HandbookEngine
-from e2e.watched import Watched, watched
+from e2e.watched import Watched, instrumented
 
 llama_index = pytest.importorskip("openinference.instrumentation.llama_index")
 settings = pytest.importorskip("openinference.instrumentation")
@@ -17,24 +15,13 @@ settings = pytest.importorskip("openinference.instrumentation")
 pytestmark = pytest.mark.filterwarnings(  # a warning of the instrumentation
     "ignore:The `json` method is deprecated"
 )
+program = HandbookEngine
 
 
-@pytest.fixture(scope="module")
-def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A provider for its instrumentation; the parameter names the hidden content."""
-    hidden = {request.param: True} if hasattr(request, "param") else {}
+def trace(watch: Watched, hidden: str | None = None) -> Any:
+    config = settings.TraceConfig(**({hidden: True} if hidden else {}))
     instrumentor = llama_index.LlamaIndexInstrumentor()
-    with watched() as found:
-        config = settings.TraceConfig(**hidden)
-        instrumentor.instrument(tracer_provider=found.provider, config=config)
-        yield found
-        instrumentor.uninstrument()
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores and spans arrive once, and only the turn's span waits for scores."""
-    check(watch, HandbookEngine())
+    return instrumented(instrumentor, tracer_provider=watch.provider, config=config)
 
 
 def test_filtered_nodes_are_not_contexts(watch: Watched) -> None:

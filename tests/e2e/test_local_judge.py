@@ -1,21 +1,16 @@
 """`LocalJudge` with small models of random weights in the real libraries."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import questions
 from rag_eval_otel import Config, LocalJudge, aevaluate
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.local import Classifier
 from rag_eval_otel.judge.models import build_plain_judge
-from rag_eval_otel.judge.tasks import VERDICTS
 from rag_eval_otel.tools import evaluate_dataset
 from support import SAMPLE
 
@@ -139,39 +134,6 @@ def test_a_sample_is_scored(name: str, request: pytest.FixtureRequest) -> None:
         assert values == [row.evaluation[metric].value for row in again.rows]
     assert first.judge is not None
     assert first.judge.startswith(f"local/{folder.name}-")
-
-
-def test_many_at_once(nli: Path) -> None:
-    """Concurrent questions get the same replies as single ones."""
-    judge = LocalJudge(nli, device="cpu", batch_size=2)
-    texts = [" ".join(WORDS[i : i + 5] * (i % 9 + 1)) for i in range(12)]
-    tasks = [
-        VERDICTS.task({"contexts": texts[i : i + 3], "statements": texts[i + 3 : i + 5]})
-        for i in range(7)
-    ]
-
-    async def together() -> list[Any]:
-        replies = await asyncio.gather(*(judge.reply([task]) for task in tasks * 10))
-        return [[one.probability for one in reply.parts[0].verdicts] for reply in replies]  # type: ignore[attr-defined]
-
-    found = asyncio.run(together())
-    for alone, parallel in zip(found[:7] * 10, found, strict=True):
-        assert parallel == pytest.approx(alone, abs=1e-5)
-
-
-def test_the_event_loop_is_not_blocked(nli: Path) -> None:
-    """Other tasks of the event loop run during the model's work."""
-    judge = LocalJudge(nli, device="cpu")
-    task = questions.context_relevance("Why?", tuple(f"one {i}" for i in range(200)), voice=1)
-
-    async def beside() -> int:
-        reply, turns = asyncio.ensure_future(judge.reply([task])), 0
-        while not reply.done():
-            await asyncio.sleep(0)
-            turns += 1
-        return turns
-
-    assert asyncio.run(beside()) > 10
 
 
 def test_unsuitable_models_are_errors(tmp_path: Path, nli: Path) -> None:

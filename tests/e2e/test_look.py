@@ -3,8 +3,6 @@
 Two minutes by default. `make look` runs ten: it sets the variable ``LOOK_MINUTES``.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess
@@ -60,7 +58,6 @@ class Stack:
         )
 
     def empty(self) -> list[str]:
-        """Return the queries of the dashboards that show no data since the start."""
         return [
             query
             for query in dict.fromkeys(QUERIES)

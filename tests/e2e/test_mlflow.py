@@ -1,7 +1,5 @@
 """Scores as feedback in a real MLflow: each once, and equal to the scores on the span."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter
@@ -42,7 +40,6 @@ class MLflow:
     grpc: str = ""
 
     def create_experiment(self, name: str) -> str:
-        """Return the id of a new experiment."""
         asked = Request(  # noqa: S310
             f"{self.http}/api/2.0/mlflow/experiments/create",
             json.dumps({"name": name}).encode(),
@@ -52,7 +49,6 @@ class MLflow:
             return str(json.load(answer)["experiment_id"])
 
     def feedback(self, trace: int) -> Counter[tuple[Any, ...]]:
-        """Return the feedback of a trace: what it says, on which span, and who says so."""
         told = json.loads(get(f"{self.http}/{TRACES}/tr-{trace:032x}"))
         found: Counter[tuple[Any, ...]] = Counter()
         for one in told["trace"]["trace_info"].get("assessments", []):

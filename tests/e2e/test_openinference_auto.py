@@ -1,7 +1,5 @@
 """`opentelemetry-instrument` with OpenInference installed: LangChain is traced once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The corpus under OpenInference, replayed in any order, with lost or unended spans."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections import Counter

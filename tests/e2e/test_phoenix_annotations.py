@@ -1,7 +1,5 @@
 """Scores as annotations in a real Phoenix: each once, and equal to the scores on the span."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The turns in a real Phoenix come back as samples."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The installed distribution: pytest finds the plugin, and a build fails by the gate's status."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Rules and dashboards on a real Prometheus with data from a real app."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from collections.abc import Iterator, Sequence
@@ -69,7 +67,6 @@ class Desk:
         self._backends = lose_a_score(self._meters)
 
     def work(self) -> None:
-        """Score a turn, lose others, and export the counts."""
         usage = Usage(judge_requests=3, prompt_tokens=900, completion_tokens=90)
         self._sink(
             Evaluation(
@@ -98,7 +95,6 @@ class Desk:
         assert self._meters.force_flush()
 
     def _rate(self) -> None:
-        """Have people rate turns, of which the judge labels every second one as they do."""
         rated = Feedback(trace_id=1, span_id=1, score=1.0)
         self._sink.feedback(rated, "joined")
         self._sink.emit_feedback(rated)

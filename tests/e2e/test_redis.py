@@ -1,7 +1,5 @@
 """Processes that share one budget in a real Redis or Valkey server, which may be killed or hang."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The report page in a browser: light, dark and printed; it sorts, filters and asks for nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -203,10 +201,7 @@ def test_folded_tables_are_printed(page: Path, tmp_path: Path) -> None:
     sheets, contexts = {}, "<li>a context</li>" * 300
     folded = f"<details><summary>300</summary><ol>{contexts}</ol></details>"
     long = page.read_text("utf-8").replace("</table>", f"</table>{folded}", 1)
-    for name, text in (
-        ("whole", long),
-        ("bare", long.replace(folded, "")),
-    ):
+    for name, text in (("whole", long), ("bare", long.replace(folded, ""))):
         (tmp_path / f"{name}.html").write_text(text, encoding="utf-8")
         printed = tmp_path / f"{name}.pdf"
         browse((tmp_path / f"{name}.html").as_uri(), tmp_path, f"--print-to-pdf={printed}")

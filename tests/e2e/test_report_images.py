@@ -1,7 +1,5 @@
 """The pictures of the README can be rendered from the programs as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from e2e.images import render

@@ -1,28 +1,21 @@
 """Agents of smolagents that OpenInference traces: answers by tool call or by code."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from e2e import agents as common
-from e2e.watched import Watched, watched
+from e2e.watched import Watched, instrumented
 
 smolagents = pytest.importorskip("smolagents")
 instrumentation = pytest.importorskip("openinference.instrumentation.smolagents")
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[Watched]:
-    """A provider for OpenInference."""
+def trace(watch: Watched) -> Any:
     instrumentor = instrumentation.SmolagentsInstrumentor()
-    with watched() as found:
-        instrumentor.instrument(tracer_provider=found.provider)
-        yield found
-        instrumentor.uninstrument()
+    return instrumented(instrumentor, tracer_provider=watch.provider)
 
 
 def numbered(question: str) -> str:
@@ -36,8 +29,6 @@ FOUND = (common.pages, common.joined, common.in_json, numbered)
 
 
 def tool(found: Callable[[str], object]) -> Any:
-    """Return a search tool."""
-
     class Search(smolagents.Tool):  # type: ignore[misc,name-defined]
         """Search the handbook."""
 
@@ -53,7 +44,6 @@ def tool(found: Callable[[str], object]) -> Any:
 
 
 def in_code(body: Mapping[str, Any]) -> str:
-    """Return a model's reply that is code."""
     said = common.said({**body, "tools": [{"name": common.SEARCH}]})
     if isinstance(said, str):
         return f"Thought: done.\n<code>\nfinal_answer({json.dumps(said)})\n</code>"
@@ -61,8 +51,6 @@ def in_code(body: Mapping[str, Any]) -> str:
 
 
 def ask(agent: type[Any], url: str, found: Callable[[str], object]) -> Callable[[str], str]:
-    """Return an agent as a function."""
-
     def answer(question: str) -> str:
         model = smolagents.OpenAIModel(model_id=common.MODEL, api_base=url, api_key="app")
         return str(agent(tools=[tool(found)], model=model, verbosity_level=0).run(question))
@@ -71,18 +59,8 @@ def ask(agent: type[Any], url: str, found: Callable[[str], object]) -> Callable[
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.__name__)
-def test_an_agent_that_calls_tools_is_scored(
-    watch: Watched, found: Callable[[str], object]
-) -> None:
-    """The answer is the argument of the last tool call."""
-    with common.model() as url:
-        common.assert_each_scored(watch, ask(smolagents.ToolCallingAgent, url, found))
-
-
-@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.__name__)
-def test_an_agent_that_writes_code_is_scored(
-    watch: Watched, found: Callable[[str], object]
-) -> None:
-    """The answer is the argument of the last line of code."""
-    with common.model(in_code) as url:
-        common.assert_each_scored(watch, ask(smolagents.CodeAgent, url, found))
+@pytest.mark.parametrize("kind", ["ToolCallingAgent", "CodeAgent"])
+def test_an_agent_is_scored(watch: Watched, kind: str, found: Callable[[str], object]) -> None:
+    """The answer is the argument of the last tool call, or of the last line of code."""
+    with common.model(in_code if kind == "CodeAgent" else None) as url:
+        common.assert_each_scored(watch, ask(getattr(smolagents, kind), url, found))

@@ -1,37 +1,34 @@
 """An agent of Strands with its own tracing: span events or attributes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry.trace import set_tracer_provider
 
 from e2e import agents as common
-from e2e.watched import Watched, watched
+from e2e.watched import Watched
 
 strands = pytest.importorskip("strands")
 models = pytest.importorskip("strands.models.openai")
 tracer = pytest.importorskip("strands.telemetry.tracer")
 OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+LATEST = "gen_ai_latest_experimental"
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[Watched]:
-    with watched() as found:
-        trace.set_tracer_provider(found.provider)
-        yield found
+def trace(watch: Watched) -> Any:
+    set_tracer_provider(watch.provider)
+    return nullcontext()
 
 
 def blocks(question: str) -> dict[str, Any]:
-    """Return pages as blocks of content."""
     return {"status": "success", "content": [{"text": text} for text in common.pages(question)]}
 
 
 @pytest.mark.parametrize(
     "opt_in",
-    ["", "gen_ai_latest_experimental", "gen_ai_latest_experimental,gen_ai_span_attributes_only"],
+    ["", LATEST, f"{LATEST},gen_ai_span_attributes_only"],
     ids=["default", "latest", "attributes"],
 )
 @pytest.mark.parametrize(
@@ -47,19 +44,12 @@ def test_a_turn_is_scored(
     """For each form of tool result, question, documents and answer are those of the turn."""
     monkeypatch.setenv(OPT_IN, opt_in)
     monkeypatch.setattr(tracer, "_tracer_instance", None)  # cached by Strands
-
-    @strands.tool
-    def search_docs(query: str) -> Any:
-        """Search the handbook."""
-        return found(query)
+    client = {"base_url": url, "api_key": "app"}
 
     def ask(question: str) -> str:
-        model = models.OpenAIModel(
-            client_args={"base_url": url, "api_key": "app"}, model_id=common.MODEL
-        )
         agent = strands.Agent(
-            model=model,
-            tools=[search_docs],
+            model=models.OpenAIModel(client_args=client, model_id=common.MODEL),
+            tools=[strands.tool(common.tool(found))],
             system_prompt="Answer from the handbook.",
             callback_handler=None,
         )

@@ -1,7 +1,5 @@
 """Turns about companies, as OpenInference shows them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -4,8 +4,6 @@ Our callback handler is not used, so turns are read from foreign spans only. Eac
 carries its sample, so that tests can compare it with the truth.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
@@ -66,7 +64,6 @@ class PassedOn(SpanProcessor):
             self._changed.notify_all()
 
     def wait_for(self, predicate: Callable[[], bool]) -> None:
-        """Wait until ``predicate()`` is true; fail after a timeout."""
         with self._changed:
             assert self._changed.wait_for(predicate, PATIENCE)
 
@@ -87,7 +84,6 @@ class StoppableJudge:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Give no answers within the block."""
         self._open = Future()
         try:
             yield
@@ -104,7 +100,6 @@ class Run:
 
     @property
     def truths(self) -> Counter[Truth]:
-        """The scored samples by the spans that carry the scores."""
         return Counter(truth_on(span) for span in self.spans if TOLD in span.attributes)
 
 
@@ -121,18 +116,15 @@ class Watched:
 
     @property
     def provider(self) -> TracerProvider:
-        """The instrumentation's tracer provider."""
         return self.providers.tracer_provider
 
     def run(self, use: Callable[[], object]) -> Run:
-        """Call ``use`` in a new context and return its received spans and counts."""
         spans, outcomes = len(self.receiver.spans()), self._outcomes()
         copy_context().run(use)
         self.handle.flush(PATIENCE)
         return Run(spans=self.receiver.spans()[spans:], outcomes=self._outcomes() - outcomes)
 
     def waiting(self) -> list[tuple[int, int]]:
-        """Return the started spans that have not reached the exporters."""
         return list((Counter(self.started.by_app) - Counter(self.passed_on.spans)).elements())
 
     def _outcomes(self) -> Counter[tuple[str, str | None]]:
@@ -146,6 +138,18 @@ def truth_on(span: ReceivedSpan) -> Truth:
     assert isinstance(span.attributes[SCORE], float)
     question, contexts, answer = json.loads(span.attributes[TOLD])
     return Truth(question=question, contexts=tuple(contexts), answer=answer)
+
+
+@contextmanager
+def instrumented(*instrumentors: Any, **options: Any) -> Iterator[None]:
+    """Switch ``instrumentors`` on during the block."""
+    for one in instrumentors:
+        one.instrument(**options)
+    try:
+        yield
+    finally:
+        for one in reversed(instrumentors):
+            one.uninstrument()
 
 
 @contextmanager

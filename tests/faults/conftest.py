@@ -11,8 +11,6 @@ figures with the fixture ``measured``::
 ``python tests/faults/reliability.py FILE ...`` makes docs/dev/reliability.md of such files.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

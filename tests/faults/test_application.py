@@ -1,7 +1,5 @@
 """Faults of the application and of its surroundings: callbacks, exporters, clocks, disks, names."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -10,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import openai
 import pytest
@@ -18,8 +15,6 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from apps.parts import rag
-from drifts import Backend
 from live import Invariants, Measured, answered, attached
 from openai_server import ScriptedOpenAI
 from pipeline import good_judge
@@ -27,35 +22,10 @@ from processes import environment, ran
 from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.live.scorer import seconds_since
 from rag_eval_otel.testing import FakeJudge
-from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Replies
 from support import good_parts
 
 HOUR = 3_600 * 10**9
-
-
-@pytest.mark.fault(28, expected="no error, one evaluation for each root run")
-def test_fault_28_callbacks_in_the_wrong_order_and_handlers_passed_twice(
-    measured: Measured, check_invariants: Invariants
-) -> None:
-    """Ends without start, double ends and a handler at two places disturb no other run."""
-    with attached() as app:
-        callback = app.handle.callback
-        for end in (callback.on_chain_end, callback.on_tool_end, callback.on_retriever_end):
-            end([], run_id=uuid4())
-        callback.on_llm_error(ValueError("late"), run_id=uuid4())
-        run = uuid4()
-        callback.on_chain_start({}, {"input": "hi"}, run_id=run)
-        callback.on_chain_end({"output": "ho"}, run_id=run)
-        callback.on_chain_end({"output": "ho"}, run_id=run)
-        chain = rag().with_config(callbacks=[callback])
-        for _ in range(3):
-            chain.invoke("When was Borealis Kites founded?", {"callbacks": [callback]})
-        assert app.handle.flush()
-        evaluated = sum(app.scored_spans().values())
-        check_invariants(app, turns=3)
-    measured("evaluations of 3 turns", evaluated)
-    assert evaluated == 3
 
 
 class Refusing(InMemorySpanExporter):
@@ -157,20 +127,6 @@ print(sum(len(row.evaluation.scores) for row in result.rows))
     measured("scores of 200 rows, warnings", (ended.stdout.strip(), warnings))
     assert int(ended.stdout) == 200 * 4
     assert warnings == 1
-
-
-@pytest.mark.fault(31, expected="drift is still detected, one warning")
-def test_fault_31_the_state_of_drift_detection_cannot_be_written(
-    measured: Measured, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The folder of the state file is not there."""
-    backend = Backend(state=tmp_path / "missing" / "drift.json")
-    backend.score(*[1.0] * 300)
-    backend.score(*[0.0] * 20)
-    alarms = sum(event.event_name == "rag.evaluation.drift" for event in backend.events())
-    warnings = caplog.text.count("cannot be written")
-    measured("alarms, warnings", (alarms, warnings))
-    assert (alarms, warnings) == (1, 1)
 
 
 @pytest.mark.fault(37, expected="requests of the judge make no span that leaves, and no turn")
@@ -294,30 +250,6 @@ def test_fault_22_a_frozen_process_goes_on(measured: Measured) -> None:
     measured("spans by status, turns by outcome", told)
     assert "'scored': 21" in told
     assert "timeout" not in told
-
-
-@pytest.mark.slow
-@pytest.mark.fault("csv", expected="a clear error; no formula and no control character is written")
-def test_fault_csv_hostile_cells(
-    measured: Measured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Brackets 200,000 deep in a cell, and a formula with escape characters as a question."""
-    rows, scores = tmp_path / "rows.csv", tmp_path / "scores.csv"
-    deep = "[" * 200_000 + "]" * 200_000
-    rows.write_text(f"question,answer,contexts\nQ,A,{deep}\n", encoding="utf-8")
-    status = main(["evaluate", str(rows)])
-    out, err = capsys.readouterr()
-    assert status == 2
-    assert "Traceback" not in out + err
-    assert "row 0" in err
-    formula = "=cmd|'/C calc'!A0\x1b[2J"
-    rows.write_text(json.dumps({"question": formula, "contexts": ["C"], "answer": "A"}))
-    rows = rows.rename(tmp_path / "rows.jsonl")
-    assert main(["evaluate", str(rows), "--output", str(scores)]) == 0
-    out, err = capsys.readouterr()
-    assert "\x1b" not in out + err
-    assert not any(cell.startswith("=") for cell in scores.read_text("utf-8").split(","))
-    measured("exit status of the broken file", status)
 
 
 @pytest.mark.slow

@@ -1,18 +1,14 @@
 """Budgets: what judge and embedder may take, in requests and money, on a clock of the test."""
 
-from __future__ import annotations
-
 import asyncio
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from live import App, attached
-from openai_server import HttpReply, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
 from pipeline import OnesEmbedder
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.config import limits_of
@@ -22,9 +18,7 @@ from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock
-from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Usage
-from support import benchmark
 
 THREADS = 64
 PRICES = Prices(models={"j": Price(input=100.0, output=400.0)})
@@ -77,30 +71,6 @@ def test_fault_38_a_budget_of_requests_is_exact(measured: Callable[[str, object]
     measured("requests of 192 in the next minute", second - half)
     assert (first, half, second) == (100, 100, 200)
     assert reasons.count("budget") == 3 * THREADS - 100
-
-
-@pytest.mark.slow
-@pytest.mark.fault(38, expected="--max-requests 7 sends 7 HTTP requests, counted as 7")
-def test_fault_38_max_requests_counts_attempts(
-    tmp_path: Path, measured: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With a judge that fails, the command sends no more requests than it may, with retries."""
-    rows = tmp_path / "rows.jsonl"
-    lines = [{"question": f"Who is {i}?", "contexts": ["Ada."], "answer": "A."} for i in range(20)]
-    rows.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    down = HttpReply(status=500, body={"error": {"message": "down"}})
-    with ScriptedOpenAI(lambda _: down) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_API_KEY", "sk-1")
-        patch.setenv("OPENAI_BASE_URL", server.base_url)
-        command = ["evaluate", str(rows), "--judge", "openai/j", "--embedder", "hashing"]
-        command += ["--max-requests", "7"]
-        command += ["--metrics", "faithfulness", "--json", "--progress", "off"]
-        status = main(command)
-        sent = len(server.requests)
-    told = json.loads(capsys.readouterr().out)["usage"]["judge_requests"]
-    measured("HTTP requests of 7", sent)
-    measured("requests in the summary", told)
-    assert (status, sent, told) == (1, 7, 7)
 
 
 @pytest.mark.slow
@@ -157,36 +127,6 @@ def test_fault_38_turns_beyond_the_budget_are_dropped(
     measured("requests of 5 turns with a budget of 3", sent)
     assert left == {"3 requests/day": 0}
     assert sent == 3
-
-
-@pytest.mark.fault(
-    38, expected="cascade: beyond the budget, turns have the scores of the lexical judge"
-)
-def test_fault_38_turns_beyond_the_budget_are_scored_offline(
-    check_invariants: Callable[..., None],
-) -> None:
-    """Their scores have the offline judge's name and version, apart from those of the judge."""
-    with (
-        ScriptedOpenAI(benchmark("_turns").reply) as server,
-        attached(
-            judge=OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0),
-            embedder=OnesEmbedder(),
-            metrics=["response_groundedness"],
-            budget="1 requests/day",
-            cascade="lexical",
-        ) as app,
-    ):
-        turns_of(app, 3)
-        check_invariants(app, turns=3, spans=9)
-        found = [dict(span.attributes or {}) for span in app.exported()]
-        offline = [one for one in found if one.get("rag.evaluation.judge") == "lexical"]
-        assert len(server.requests) == 1
-    assert len(offline) == 2
-    for one in offline:
-        version = one["rag.evaluation.offline.response_groundedness.version"]
-        assert "lexical" in str(version)
-        assert one["rag.evaluation.reason"] == "budget"
-        assert not any(name.startswith("rag.evaluation.response_") for name in one)
 
 
 def gauge(app: App, name: str) -> dict[Any, Any]:

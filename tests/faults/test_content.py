@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import baggage
-from opentelemetry.context import Context
-from opentelemetry.trace import format_trace_id
 
 from hostile import naive
-from live import App, Invariants, Measured, attached, remote
+from live import App, Invariants, Measured, attached
 from openai_server import HttpReply, ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
 from pipeline import good_answers, running
-from rag_eval_otel import Evaluation, aevaluate, record_answer, record_question
+from rag_eval_otel import aevaluate, record_answer, record_question
 from rag_eval_otel.drift.monitor import monitored_values
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import GROUNDEDNESS
@@ -27,7 +24,7 @@ from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Sample
 from rag_eval_otel.untrusted import suspicions
-from support import good_parts, names_asked, text_asked
+from support import names_asked, text_asked
 
 TURNS = 10
 CLEAN_END = naive.strict(naive.request_about("answer", naive.CLEAN["answer"]))["end"]
@@ -42,27 +39,6 @@ def make_turn(app: App, *, context: str, answer: str) -> None:
     asked["llm.input_messages.0.message.content"] = f"{context}\n\n{question}"
     app.step("LLM", chain, **asked).end()
     chain.end()
-
-
-def broken(text: str) -> str:
-    raise KeyError(text)
-
-
-@pytest.mark.fault(27, expected="the turn is skipped with redaction_error, nobody sees its texts")
-def test_fault_27_a_redaction_function_raises(
-    measured: Measured, check_invariants: Invariants
-) -> None:
-    """No text is judged, exported by us or logged, and each turn is counted with the reason."""
-    judge = FakeJudge(good_answers)
-    with attached(judge=judge, redact=broken, export_content="none") as app:
-        spans = [app.turn(number) for number in range(TURNS)]
-        assert app.handle.flush()
-        check_invariants(app, turns=TURNS, spans=3 * TURNS, secrets=["founded company", "Ada the"])
-        assert app.counted() == {("skipped", "redaction_error"): TURNS}
-        assert {app.status_of(span) for span in spans} == {"skipped"}
-        assert judge.requests == []
-        measured("judge requests", len(judge.requests))
-        measured("turns skipped with redaction_error", TURNS)
 
 
 def obedient(body: Mapping[str, Any]) -> dict[str, int]:
@@ -107,23 +83,6 @@ def test_fault_33_feigned_marks_and_hidden_characters(measured: Measured) -> Non
     assert flagged >= 0.5 * len(attempts)
     measured("guesses of the code", guesses.count("["))
     measured("attempts flagged", f"{flagged} of {len(attempts)}")
-
-
-@pytest.mark.fault(34, expected="answers without content get 0 and no judge sees them")
-def test_fault_34_answers_without_content(measured: Measured) -> None:
-    """A judge that likes everything is not asked about them; it is asked about short answers."""
-
-    def score(answer: str) -> tuple[float | None, int]:
-        judge = FakeJudge(good_answers)
-        sample = Sample(question="Where?", contexts=["C"], answer=answer)
-        found = asyncio.run(aevaluate(sample, ["direct_relevancy"], judge=judge))
-        return found["direct_relevancy"].value, len(judge.requests)
-
-    keys = ("", " ", ":", "...", "Thought process:", "Let's solve this step by step.", "Solution:")
-    assert {score(key) for key in keys} == {(0.0, 0)}
-    assert {asked for _, asked in map(score, ("Paris", "42", "Yes"))} == {1}
-    measured("answers without content that reached the judge", f"0 of {len(keys)}")
-    measured("short answers that reached the judge", "3 of 3")
 
 
 KEY = "sk-live-0123456789abcdef"
@@ -190,69 +149,6 @@ def test_fault_36_content_is_off(measured: Measured) -> None:
     assert "rag.evaluation.status" in exported
     assert marker not in exported
     measured("texts found in the export", exported.count(marker))
-
-
-@pytest.mark.fault(39, expected="baggage and headers of a request do not change what is evaluated")
-def test_fault_39_remote_baggage_asks_for_an_evaluation(
-    measured: Measured, check_invariants: Invariants
-) -> None:
-    """A caller that asks for an evaluation by baggage gets none, if the sample rate is 0."""
-    judge = FakeJudge(good_answers)
-    with attached(judge=judge, sample_rate=0) as app:
-        context = Context()
-        for name in ("rag.evaluation", "rag.evaluation.force", "rag_eval", "sampling.priority"):
-            context = baggage.set_baggage(name, "1", context)
-        span = app.tracer.start_span("chain", context=remote(1, context))
-        app.turn(1, span)
-        span.end()
-        app.handle.flush()
-        counted = app.counted()
-        assert judge.requests == []
-        assert not any(outcome == "scored" for outcome, _ in counted)
-        assert format_trace_id(span.get_span_context().trace_id).endswith("7")
-        check_invariants(app, turns=sum(counted.values()), spans=4)
-        measured("judge requests", len(judge.requests))
-
-
-TOO_LONG = HttpReply(
-    status=400,
-    body={"error": {"message": "This model's maximum context length is 900 characters."}},
-)
-
-
-@pytest.mark.fault(
-    8, expected="one retry with fewer contexts, else too_long; the breaker stays shut"
-)
-@pytest.mark.parametrize(("most", "reason"), [(2500, None), (900, "too_long")])
-def test_fault_08_the_prompt_is_too_long_for_the_model(
-    most: int, reason: str | None, measured: Measured
-) -> None:
-    """The later half of the contexts is left out once; the scores say so."""
-
-    def short_sighted(body: Mapping[str, Any]) -> Any:
-        return TOO_LONG if len(text_asked(body)) > most else good_parts(body)
-
-    contexts = [f"Fact {number}: {'it is so. ' * 40}" for number in range(6)]
-    sample = Sample(question="Is it so?", contexts=contexts, answer="It is so.")
-    with ScriptedOpenAI(short_sighted) as server:
-        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k")
-
-        async def scored() -> list[Evaluation]:
-            return [
-                await aevaluate(sample, ["response_groundedness"], judge=judge) for _ in "12345678"
-            ]
-
-        scores = [one["response_groundedness"] for one in asyncio.run(scored())]
-        requests = len(server.requests)
-    assert {score.reason for score in scores} == {reason}
-    assert {score.status for score in scores} == {"error" if reason else "ok"}
-    assert {str(score.detail.get("truncated")) for score in scores} == {
-        "{'judge': 'fewer contexts'}"
-    }
-    assert requests <= 2 * len(scores) + 2  # the first request may also find a form of the reply
-    measured(
-        f"requests for {len(scores)} turns of {reason or 'contexts that are too long'}", requests
-    )
 
 
 @pytest.mark.slow

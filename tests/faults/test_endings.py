@@ -1,7 +1,5 @@
 """Faults of processes that end, fork, or export through an exporter that hangs."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
@@ -273,17 +271,3 @@ trace.set_tracer_provider(TracerProvider())
     assert status == 0
     assert "Call set_tracer_provider() first" in errors
     measured("warnings", errors.count("Call set_tracer_provider() first"))
-
-
-@pytest.mark.slow
-@pytest.mark.fault("gevent", expected="all turns scored, nothing printed")
-def test_fault_gevent_a_patched_program_ends(measured: Measured) -> None:
-    """Threads are greenlets, and a program ends with turns under way."""
-    pytest.importorskip("gevent")
-    script = "from gevent import monkey; monkey.patch_all()\n" + TURNS + "made(20)"
-    with stage(latency=0.1) as found:
-        status, _, errors = found.run(script)
-        statuses = found.statuses()
-    measured("turns scored", f"{statuses['scored']} of 20")
-    assert (status, statuses) == (0, {"scored": 20}), errors
-    assert "Error" not in errors

@@ -1,7 +1,5 @@
 """Faults of load: overload, slow judges, many spans, repeated turns, parts that block."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

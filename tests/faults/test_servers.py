@@ -1,7 +1,5 @@
 """Servers and workers as they are deployed: how each of them ends, and what arrives."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """Faults of volume, in a process of their own, whose memory nothing else uses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

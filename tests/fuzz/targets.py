@@ -4,8 +4,6 @@
 which follows the coverage of the code.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,7 +64,7 @@ def span_attributes(data: bytes) -> None:
     why_none(steps)
 
 
-def _view(made: _Source, number: int) -> View:
+def _view(made: "_Source", number: int) -> View:
     attributes = {made.of(_MARKS): made.value() for _ in range(made.below(6))}
     events = [(made.text(), {made.of(_MARKS): made.value()}) for _ in range(made.below(2))]
     logs = [LogView(event=made.text(), body=made.value()) for _ in range(made.below(2))]
@@ -164,7 +162,6 @@ class _Source:
         return raw.decode("utf-8", "surrogateescape")
 
     def value(self, depth: int = 0) -> Any:
-        """Return a text, a number, a list, a dict, or a text of JSON."""
         kind = self.below(10 if depth < 4 else 6)
         if kind < 3:
             return self.text()

@@ -1,7 +1,5 @@
 """A reader of prompts and two scripted judges, to measure which attempts get through."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -336,6 +336,7 @@ def test_an_answer_is_compared_with_its_reference() -> None:
         assert abs(first.rating - first.expected) <= 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", ["ab cd. ", "ab ", "\ni", "잊a"])
 @pytest.mark.parametrize("length", [words.MAX, 100_000])
 def test_the_length_of_an_answer_is_bounded(block: str, length: int) -> None:

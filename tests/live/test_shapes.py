@@ -131,6 +131,7 @@ def test_nothing_is_left_behind(app: App, spans: Spans, content: ExportContent) 
     assert not [run for run in ids.runs if run.int in captured.recorder.runs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spans", ["essential", "all"])
 @each_app
 def test_the_spans_form_trees(app: App, spans: Spans) -> None:
@@ -144,6 +145,7 @@ def test_the_spans_form_trees(app: App, spans: Spans) -> None:
         assert all((s.start_time or 0) <= (s.end_time or 0) for s in trace.values())
 
 
+@pytest.mark.slow
 @each_app
 def test_the_spans_follow_the_conventions(app: App) -> None:
     """Each span names its GenAI operation, and is of the kind the conventions ask for."""
@@ -162,6 +164,7 @@ def test_the_spans_follow_the_conventions(app: App) -> None:
     assert {operation(span) for span in roots(captured.spans)} == {expected}
 
 
+@pytest.mark.slow
 @each_app
 def test_errors_show_on_the_spans(app: App) -> None:
     """The root of a failed app has status ERROR and the kind of error; others only inner ones."""
@@ -192,6 +195,7 @@ def test_no_text_is_exported_unasked(app: App) -> None:
     assert not [text for text in VOCABULARY if text in written]
 
 
+@pytest.mark.slow
 @each_app
 def test_all_texts_are_exported_where_asked(app: App) -> None:
     """With content capture on the spans hold question, contexts and answer."""
@@ -201,6 +205,7 @@ def test_all_texts_are_exported_where_asked(app: App) -> None:
     assert not [text for text in texts if not any(text in value for value in values)]
 
 
+@pytest.mark.slow
 @each_app
 def test_all_spans(app: App) -> None:
     """With ``spans="all"`` every run has a span."""
@@ -208,6 +213,7 @@ def test_all_spans(app: App) -> None:
     assert len(captured.spans) == len(ids.runs)
 
 
+@pytest.mark.slow
 @each_app
 def test_no_spans(app: App) -> None:
     """With ``spans="none"`` there is no span, and none stands for a turn."""

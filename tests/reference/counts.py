@@ -1,7 +1,5 @@
 """What a metric asks for of one sample: counted by a server, over the real client."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
@@ -120,7 +118,6 @@ class Counts:
 
     @property
     def tokens(self) -> str:
-        """Tokens of prompt and completion."""
         if not self.requests:
             return "0"
         return f"{self.prompt_tokens} + {self.completion_tokens}"

@@ -1,7 +1,5 @@
 """The page on metrics: each metric by its description, and counts of requests."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +44,6 @@ _FENCED = re.compile(r"(.*)::\n\n((?: {4}.*\n?|\n)+)")
 
 @cache
 def page() -> str:
-    """Return the page."""
     parts = [_text("sets.md"), _sets(), _text("each_metric.md"), *_families(), *_of_your_own()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -56,7 +53,6 @@ def _text(name: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 

@@ -1,7 +1,5 @@
 """The generated pages: options, metrics, statuses, and the public names."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping

@@ -9,7 +9,10 @@ import pytest
 
 from processes import ran
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
+pytestmark = [
+    pytest.mark.slow,  # each runs a process
+    pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX"),
+]
 
 WORK = """
 import os, signal, sys, threading, time

@@ -14,6 +14,8 @@ import pytest
 from rag_eval_otel.tools.cli import main
 from score_files import event, jsonl, span
 
+pytestmark = pytest.mark.slow  # each runs a command
+
 
 def scores(*parts: tuple[int, float], seed: int = 0) -> list[float]:
     dice = random.Random(seed)

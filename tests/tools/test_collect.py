@@ -20,12 +20,14 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from apps.agents import agent_retriever_tools
 from apps.app import App
-from apps.chains import retrieval_chain
-from apps.composed import parallel_rag
-from apps.graphs import langgraph_rag
-from apps.lcel import lcel_basic
+from apps.programs import (
+    agent_retriever_tools,
+    langgraph_rag,
+    lcel_basic,
+    parallel_rag,
+    retrieval_chain,
+)
 from corpus.retold import as_recorded
 from live import attached
 from rag_eval_otel.capture.otlp import ExportedSpan, as_attributes

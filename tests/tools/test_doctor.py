@@ -28,6 +28,8 @@ from rag_eval_otel.tools.doctor import (
     otlp_endpoints,
 )
 
+pytestmark = pytest.mark.slow  # each runs a command against a server
+
 STATEMENTS = {"statements": {"statements": ["Paris is the capital of France."]}}
 QUIET = {
     "OTEL_TRACES_EXPORTER": "console",

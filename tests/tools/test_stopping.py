@@ -19,6 +19,8 @@ from rag_eval_otel.tools.dataset import DatasetResult, evaluate_dataset
 from rag_eval_otel.types import Sample
 from support import good_parts
 
+pytestmark = pytest.mark.slow  # each runs a command against a server
+
 KEY = "sk-not-to-be-shown"
 Answer = Callable[[dict[str, Any]], object]
 

@@ -118,8 +118,7 @@ def every_metric_is_one() -> None:
         Correctness(rating="logprobs", threshold=3.5),
         CrossEncoderSimilarity(score=lambda answer, reference: 1.0, activation="sigmoid"),
         Faithfulness(
-            examples=[{"inputs": {"answer": "No."}, "outputs": {"statements": []}}],
-            name="taught",
+            examples=[{"inputs": {"answer": "No."}, "outputs": {"statements": []}}], name="taught"
         ),
         InstanceRubric(inputs=("answer", "reference")),
         LLMMetric(

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from kit import GROUNDED, Chat, Pages, ask, call, joined
+from kit import Chat, Pages, ask, call, joined
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import create_retriever_tool, tool
 from langgraph.checkpoint.memory import MemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
-from registry import shape, truth
+from registry import Truth, shape
 
 RENT = ["Bikes are rented for 12 euros a day.", "Helmets are lent for free."]
 HOURS = ["The station opens at seven.", "It closes at eight in the evening."]
@@ -38,32 +38,6 @@ def talk(agent: Any, *said: str, **config: Any) -> Any:
     )
 
 
-@shape(truth(BOTH, [*RENT, *HOURS], BOTH_ANSWER))
-def searches_twice() -> None:
-    """Two searches, one after the other, with different queries."""
-    model = Chat(
-        rules={
-            "opens at seven": BOTH_ANSWER,
-            "12 euros": call(search_pages={"query": "opening hours"}),
-            "": call(search_pages={"query": "bike price"}),
-        }
-    )
-    talk(create_agent(model, [search_pages, calculator]), BOTH)
-
-
-@shape(truth(BOTH, [*RENT, *HOURS], BOTH_ANSWER))
-def searches_at_once() -> None:
-    """Two searches and a calculation in one message."""
-    queries = [{"query": "bike price"}, {"query": "opening hours"}]
-    model = Chat(
-        rules={
-            "opens at seven": BOTH_ANSWER,
-            "": call(search_pages=queries, calculator={"expression": "1+2"}),
-        }
-    )
-    talk(create_agent(model, [search_pages, calculator]), BOTH)
-
-
 @shape()
 def only_calculates() -> None:
     """There is a search tool, but only the calculator is used."""
@@ -73,41 +47,9 @@ def only_calculates() -> None:
     talk(create_agent(model, [search_pages, calculator]), "What is 40+2?")
 
 
-@shape()
-def answers_at_once() -> None:
-    """The agent needs no tool."""
-    model = Chat(rules={"": "Hello! I can tell you all about renting bikes."})
-    talk(create_agent(model, [search_pages, calculator]), "Hi there!")
-
-
-@shape(truth("What does a bike cost for two days?", RENT, "Two days cost 24 euros in all."))
-def searches_then_calculates() -> None:
-    """A search, then a calculation with what was found."""
-    model = Chat(
-        rules={
-            "\n24": "Two days cost 24 euros in all.",
-            "12 euros": call(calculator={"expression": "12+12"}),
-            "": call(search_pages={"query": "bike price"}),
-        }
-    )
-    talk(create_agent(model, [search_pages, calculator]), "What does a bike cost for two days?")
-
-
-@shape(truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."))
-def own_tool_around_retriever() -> None:
-    """A tool calls the retriever and numbers what it found."""
-    model = Chat(
-        rules={
-            "12 euros": "A bike costs 12 euros a day.",
-            "": call(look_into_handbook={"topic": "bike"}),
-        }
-    )
-    talk(create_agent(model, [look_into_handbook]), "What does a bike cost?")
-
-
 @shape(
-    truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."),
-    truth("And when are you open?", HOURS, "We are open from seven to eight."),
+    Truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."),
+    Truth("And when are you open?", HOURS, "We are open from seven to eight."),
 )
 def remembers_two_turns() -> None:
     """Two turns of one conversation: the second prompt holds the first turn's passages."""
@@ -124,7 +66,7 @@ def remembers_two_turns() -> None:
     talk(agent, "And when are you open?", thread_id="1")
 
 
-@shape(truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."))
+@shape(Truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."))
 def thanks_after_turn() -> None:
     """After a turn with a search the user says thanks: that is no RAG."""
     model = Chat(
@@ -139,7 +81,7 @@ def thanks_after_turn() -> None:
     talk(agent, "Thanks a lot!", thread_id="1")
 
 
-@shape(truth("Tell me in short what a bike costs.", RENT, "12 euros a day."))
+@shape(Truth("Tell me in short what a bike costs.", RENT, "12 euros a day."))
 def supervised() -> None:
     """A supervisor sends the question to an agent that searches, and then to one that shortens."""
     long = "Renting a bike costs 12 euros for each day, and the helmet comes for free."
@@ -174,7 +116,7 @@ def supervised() -> None:
     talk(graph.compile(), "Tell me in short what a bike costs.")
 
 
-@shape(truth(BOTH, [*RENT, *HOURS], BOTH_ANSWER))
+@shape(Truth(BOTH, [*RENT, *HOURS], BOTH_ANSWER))
 def leads_two_experts() -> None:
     """Each tool is an agent with a search of its own."""
     prices = Chat(
@@ -207,32 +149,7 @@ def leads_two_experts() -> None:
     talk(create_agent(leader, [price_expert, hours_expert]), BOTH)
 
 
-@shape(truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."))
-def summarised_before() -> None:
-    """The conversation so far is summed up before the agent answers."""
-    model = Chat(
-        rules={
-            "Sum up": "The user is planning a trip along the coast by train and bike.",
-            "12 euros": "A bike costs 12 euros a day.",
-            "": call(search_pages={"query": "bike price"}),
-        }
-    )
-    agent = create_agent(model, [search_pages])
-
-    def compact(state: MessagesState) -> dict[str, Any]:
-        ask(model, "Sum up: {m}").invoke({"m": "I am planning a trip along the coast."})
-        return {}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("compact", compact)
-    graph.add_node("agent", agent)
-    graph.add_edge(START, "compact")
-    graph.add_edge("compact", "agent")
-    graph.add_edge("agent", END)
-    talk(graph.compile(), "What does a bike cost?")
-
-
-@shape(truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."))
+@shape(Truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."))
 def failed_search_repeated() -> None:
     """The first search fails, which the agent is told; the second succeeds."""
     broken = Pages(found={"bicycle": ConnectionError("no index"), "": RENT})
@@ -253,28 +170,3 @@ def failed_search_repeated() -> None:
         }
     )
     talk(create_agent(model, [search]), "What does a bike cost?")
-
-
-@shape(truth("What does a bike cost?", RENT, "A bike costs 12 euros a day."))
-def searched_before_agent() -> None:
-    """Passages are put into the prompt of an agent which then only calculates."""
-    model = Chat(
-        rules={
-            "\n24": "A bike costs 12 euros a day.",
-            "12 euros": call(calculator={"expression": "12+12"}),
-        }
-    )
-    agent = create_agent(model, [calculator])
-
-    def prepare(state: MessagesState) -> dict[str, Any]:
-        question = str(state["messages"][-1].content)
-        context = joined(BIKES.invoke(question))
-        return {"messages": [HumanMessage(GROUNDED.format(context=context, question=question))]}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("prepare", prepare)
-    graph.add_node("agent", agent)
-    graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "agent")
-    graph.add_edge("agent", END)
-    talk(graph.compile(), "What does a bike cost?")

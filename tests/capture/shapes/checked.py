@@ -6,14 +6,14 @@ from operator import itemgetter
 from kit import GROUNDED, Chat, Pages, ask, joined, rag
 from langchain_core.output_parsers import JsonOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableBranch, RunnableLambda, RunnablePassthrough
-from registry import shape, span, truth
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from registry import Truth, shape, span
 
 TEA = "How long should green tea steep?"
 TEA_PAGES = ["Green tea steeps two minutes at 75 degrees.", "Black tea takes four minutes."]
 TEA_ANSWER = "Green tea should steep for two minutes, at 75 degrees."
 SHOP = Pages(found={"tea": TEA_PAGES, "thé": TEA_PAGES})
-TEA_TRUTH = truth(TEA, TEA_PAGES, TEA_ANSWER)
+TEA_TRUTH = Truth(TEA, TEA_PAGES, TEA_ANSWER)
 
 
 def _grounded_dict(model: Chat) -> RunnablePassthrough:
@@ -22,100 +22,10 @@ def _grounded_dict(model: Chat) -> RunnablePassthrough:
     return start | RunnablePassthrough.assign(answer=ask(model, GROUNDED))  # type: ignore[return-value]
 
 
-@shape(TEA_TRUTH)
-def graded_after() -> None:
-    """A judge grades the answer at length; the chain returns the answer."""
-    model = Chat(
-        rules={
-            "Is the answer grounded": '{"grounded": true, "why": "The context has the minutes."}',
-            "Question:": TEA_ANSWER,
-        }
-    )
-    grade = ask(model, "Is the answer grounded?\n{context}\nAnswer: {answer}")
-    chain = _grounded_dict(model) | RunnablePassthrough.assign(grade=grade) | itemgetter("answer")
-    chain.invoke(TEA)
-
-
-@shape(TEA_TRUTH)
-def graded_in_output() -> None:
-    """The grade is part of what the chain returns."""
-    model = Chat(
-        rules={
-            "Is the answer grounded": "The answer is fully grounded in the context given.",
-            "Question:": TEA_ANSWER,
-        }
-    )
-    grade = ask(model, "Is the answer grounded?\n{context}\nAnswer: {answer}")
-    (_grounded_dict(model) | RunnablePassthrough.assign(feedback=grade)).invoke(TEA)
-
-
-@shape(TEA_TRUTH)
-def follow_up_questions() -> None:
-    """An LLM suggests what to ask next."""
-    model = Chat(
-        rules={
-            "Suggest": "How hot should the water be? Can I brew it twice?",
-            "Question:": TEA_ANSWER,
-        }
-    )
-    more = ask(model, "Suggest two questions after: {answer}")
-    (_grounded_dict(model) | RunnablePassthrough.assign(suggestions=more)).invoke(TEA)
-
-
-@shape(TEA_TRUTH)
-def title_beside_answer() -> None:
-    """A title for the conversation is written from the question, at the same time."""
-    model = Chat(rules={"title": "Steeping times of green tea", "Question:": TEA_ANSWER})
-    both = RunnablePassthrough.assign(
-        answer=ask(model, GROUNDED), title=ask(model, "Write a title for: {question}")
-    )
-    start = {"question": RunnablePassthrough(), "context": SHOP | joined}
-    (start | both).invoke(TEA)
-
-
 FRENCH = "Le thé vert infuse deux minutes, à 75 degrés."
 
 
-@shape(truth(TEA, TEA_PAGES, FRENCH))
-def translated_after() -> None:
-    """What the user reads is a translation."""
-    model = Chat(rules={"Translate": FRENCH, "Question:": TEA_ANSWER})
-    translate = RunnableLambda(lambda text: {"t": text}) | ask(model, "Translate to French: {t}")
-    (rag(SHOP, model) | translate).invoke(TEA)
-
-
-@shape(truth("Combien de temps infuse le thé vert ?", TEA_PAGES, FRENCH))
-def translated_before_and_after() -> None:
-    """The question is translated for the search, the answer back for the user."""
-    model = Chat(rules={"to English": TEA, "to French": FRENCH, "Question:": TEA_ANSWER})
-    into = RunnableLambda(lambda text: {"t": text}) | ask(model, "Translate to English: {t}")
-    back = RunnableLambda(lambda text: {"t": text}) | ask(model, "Translate to French: {t}")
-    (into | rag(SHOP, model) | back).invoke("Combien de temps infuse le thé vert ?")
-
-
-@shape(TEA_TRUTH)
-def moderated_before() -> None:
-    """A moderator lets the question pass."""
-    model = Chat(rules={"Moderate": "SAFE", "Question:": TEA_ANSWER})
-    chain = RunnablePassthrough.assign(verdict=ask(model, "Moderate: {question}")) | RunnableBranch(
-        (lambda d: d["verdict"] == "SAFE", itemgetter("question") | rag(SHOP, model)),
-        lambda _: "I can't help with that.",
-    )
-    chain.invoke({"question": TEA})
-
-
-@shape()
-def moderated_away() -> None:
-    """A moderator stops the question: nothing is searched."""
-    model = Chat(rules={"Moderate": "UNSAFE"})
-    chain = RunnablePassthrough.assign(verdict=ask(model, "Moderate: {question}")) | RunnableBranch(
-        (lambda d: d["verdict"] == "SAFE", itemgetter("question") | rag(SHOP, model)),
-        lambda _: "I can't help with that.",
-    )
-    chain.invoke({"question": "How do I poison the tea?"})
-
-
-@shape(truth(TEA, TEA_PAGES, "I am sorry, but I can't tell you that."))
+@shape(Truth(TEA, TEA_PAGES, "I am sorry, but I can't tell you that."))
 def blocked_after() -> None:
     """A guard throws the answer away: what the user reads was never generated."""
     model = Chat(rules={"Is this harmful": "yes", "Question:": TEA_ANSWER})
@@ -125,21 +35,6 @@ def blocked_after() -> None:
         return "I am sorry, but I can't tell you that." if harmful == "yes" else answer
 
     (rag(SHOP, model) | RunnableLambda(guard)).invoke(TEA)
-
-
-@shape()
-def answered_from_cache() -> None:
-    """A similar question was answered before: the answer is looked up, no LLM is asked."""
-    cache = Pages(found={"tea": [json.dumps({"question": TEA, "answer": TEA_ANSWER})]})
-    model = Chat(rules={"Question:": TEA_ANSWER})
-
-    def look(question: str) -> str:
-        hit = cache.invoke(question)
-        return (
-            json.loads(hit[0].page_content)["answer"] if hit else rag(SHOP, model).invoke(question)
-        )
-
-    RunnableLambda(look).invoke(TEA)
 
 
 @shape(TEA_TRUTH)
@@ -162,41 +57,6 @@ def json_with_citations() -> None:
     prompt = ChatPromptTemplate.from_template(GROUNDED)
     start = {"question": RunnablePassthrough(), "context": SHOP | joined}
     (start | prompt | model | JsonOutputParser()).invoke(TEA)
-
-
-@shape(truth(TEA, TEA_PAGES, f"{TEA_ANSWER}\n\nSources: kb/0.md, kb/1.md"))
-def sources_appended() -> None:
-    """Code adds the sources."""
-    model = Chat(rules={"Question:": TEA_ANSWER})
-    (rag(SHOP, model) | (lambda text: f"{text}\n\nSources: kb/0.md, kb/1.md")).invoke(TEA)
-
-
-@shape(TEA_TRUTH)
-def thinking_removed() -> None:
-    """The LLM thinks aloud, and code takes that away."""
-    thought = "<think>The context names two minutes for green tea.</think>"
-    model = Chat(rules={"Question:": f"{thought}{TEA_ANSWER}"})
-    (rag(SHOP, model) | (lambda text: text.split("</think>")[-1])).invoke(TEA)
-
-
-@shape(truth(TEA, TEA_PAGES, TEA_ANSWER.upper()))
-def answer_in_capitals() -> None:
-    """Code changes every letter."""
-    model = Chat(rules={"Question:": TEA_ANSWER})
-    (rag(SHOP, model) | (lambda text: text.upper())).invoke(TEA)
-
-
-@shape(truth(TEA, TEA_PAGES, TEA_ANSWER))
-def drafted_then_refined() -> None:
-    """An answer from memory is drafted, searched with, and put right by what was found."""
-    draft = "I believe that green tea steeps for ten minutes."
-    model = Chat(rules={"Correct": TEA_ANSWER, "From memory": draft})
-    chain = (
-        RunnablePassthrough.assign(draft=ask(model, "From memory: {question}"))
-        | RunnablePassthrough.assign(context=itemgetter("draft") | SHOP | joined)
-        | ask(model, "Correct the draft.\n{context}\nDraft: {draft}\nQuestion: {question}")
-    )
-    chain.invoke({"question": TEA})
 
 
 @shape()
@@ -250,7 +110,7 @@ def plain_function_graded() -> None:
         model.invoke(f"Is it grounded?\n{context}\nAsked: {TEA}\nAnswer: {answer}")
 
 
-@shape(truth(TEA, TEA_PAGES, "Two minutes."))
+@shape(Truth(TEA, TEA_PAGES, "Two minutes."))
 def plain_function_graded_short() -> None:
     """Plain calls below one span: the answer is short, the grade is not."""
     model = Chat(rules={"Is it grounded": GRADE, "Question:": "Two minutes."})
@@ -260,7 +120,7 @@ def plain_function_graded_short() -> None:
         model.invoke(f"Is it grounded?\n{context}\nAsked: {TEA}\nAnswer: {answer}")
 
 
-@shape(truth(TEA, TEA_PAGES, FRENCH))
+@shape(Truth(TEA, TEA_PAGES, FRENCH))
 def plain_function_translated() -> None:
     """Plain calls below one span: the last of them translates."""
     model = Chat(rules={"Translate": FRENCH, "Question:": TEA_ANSWER})

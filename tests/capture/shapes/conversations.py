@@ -1,18 +1,17 @@
 """Several turns in one trace: in a row, side by side, in threads, and with a memory."""
 
-import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from kit import GROUNDED, Chat, Pages, ask, joined, rag
+from kit import GROUNDED, Chat, Pages, joined, rag
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableBranch, RunnableLambda
-from registry import shape, span, truth
+from registry import Truth, shape, span
 
 MOON = ["The moon is 384,000 km away.", "The moon has no air."]
 MARS = ["Mars has two moons, Phobos and Deimos.", "Mars is red with rust."]
@@ -20,23 +19,7 @@ SKY = Pages(found={"mars": MARS, "moon": MOON, "far": MOON})
 FAR, FAR_ANSWER = "How far away is the moon?", "The moon is 384,000 km away from us."
 RED, RED_ANSWER = "Why is Mars red?", "Mars is red because it is full of rust."
 MODEL = Chat(rules={f"Question: {FAR}": FAR_ANSWER, f"Question: {RED}": RED_ANSWER})
-FAR_TRUTH, RED_TRUTH = truth(FAR, MOON, FAR_ANSWER), truth(RED, MARS, RED_ANSWER)
-
-
-@shape(FAR_TRUTH, RED_TRUTH)
-def two_in_a_row() -> None:
-    """Two questions, one after the other, under one span."""
-    with span("session"):
-        rag(SKY, MODEL).invoke(FAR)
-        rag(SKY, MODEL).invoke(RED)
-
-
-@shape(FAR_TRUTH, FAR_TRUTH)
-def same_question_twice() -> None:
-    """One question is asked twice."""
-    with span("session"):
-        rag(SKY, MODEL).invoke(FAR)
-        rag(SKY, MODEL).invoke(FAR)
+FAR_TRUTH, RED_TRUTH = Truth(FAR, MOON, FAR_ANSWER), Truth(RED, MARS, RED_ANSWER)
 
 
 @shape(FAR_TRUTH, RED_TRUTH)
@@ -44,17 +27,6 @@ def batch_below_span() -> None:
     """Two questions in one batch."""
     with span("batch"):
         rag(SKY, MODEL).batch([FAR, RED])
-
-
-@shape(FAR_TRUTH, RED_TRUTH)
-def gathered() -> None:
-    """Two questions at once, in one event loop."""
-
-    async def both() -> None:
-        await asyncio.gather(rag(SKY, MODEL).ainvoke(FAR), rag(SKY, MODEL).ainvoke(RED))
-
-    with span("request"):
-        asyncio.run(both())
 
 
 @shape(FAR_TRUTH, RED_TRUTH)
@@ -71,20 +43,6 @@ def in_threads() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-
-
-@shape(FAR_TRUTH, RED_TRUTH)
-def evaluated_in_a_loop() -> None:
-    """A chain that loops over questions, asks the RAG chain each and grades what it says."""
-    model = Chat(rules={"Grade": "A good and complete answer, I would say.", **MODEL.rules})
-
-    def loop(questions: list[str]) -> list[str]:
-        return [
-            ask(model, "Grade: {a}").invoke({"a": rag(SKY, model).invoke(question)})
-            for question in questions
-        ]
-
-    RunnableLambda(loop).invoke([FAR, RED])
 
 
 @shape(FAR_TRUTH, RED_TRUTH)
@@ -121,8 +79,8 @@ def _with_history(model: Chat) -> Callable[[str, list[BaseMessage]], str]:
 
 @shape(
     FAR_TRUTH,
-    truth("And does it have air?", MOON, "No, there is no air on it at all."),
-    truth("What about Mars?", MARS, "Mars is red with rust and has two moons."),
+    Truth("And does it have air?", MOON, "No, there is no air on it at all."),
+    Truth("What about Mars?", MARS, "Mars is red with rust and has two moons."),
 )
 def three_turns_with_history() -> None:
     """A conversation: each prompt repeats what was asked and answered before."""
@@ -143,14 +101,7 @@ def three_turns_with_history() -> None:
             history += [HumanMessage(text), AIMessage(said)]
 
 
-@shape(truth("And does it have air?", MOON, FAR_ANSWER))
-def repeats_itself() -> None:
-    """The LLM says the same as in the turn before."""
-    model = Chat(rules={"Stand-alone form of": "Does the moon have air?", "": FAR_ANSWER})
-    _with_history(model)("And does it have air?", [HumanMessage(FAR), AIMessage(FAR_ANSWER)])
-
-
-@shape(truth("Thanks! And Mars?", MARS, "Mars is red with rust and has two moons."))
+@shape(Truth("Thanks! And Mars?", MARS, "Mars is red with rust and has two moons."))
 def history_holds_old_passages() -> None:
     """An old message quotes a passage that was found again now, and dropped by code."""
     model = Chat(rules={"Thanks! And Mars?": "Mars is red with rust and has two moons."})

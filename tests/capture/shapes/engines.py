@@ -3,21 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from llama_index.core import PromptTemplate, QueryBundle
+from llama_index.core import QueryBundle
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.chat_engine import (
-    CondenseQuestionChatEngine,
-    ContextChatEngine,
-    SimpleChatEngine,
-)
+from llama_index.core.chat_engine import CondenseQuestionChatEngine, SimpleChatEngine
 from llama_index.core.evaluation import FaithfulnessEvaluator
-from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 from llama_index.core.indices.query.query_transform.base import StepDecomposeQueryTransform
 from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.postprocessor import (
     LLMRerank,
-    LongContextReorder,
     MetadataReplacementPostProcessor,
     SimilarityPostprocessor,
 )
@@ -25,17 +19,14 @@ from llama_index.core.query_engine import (
     CitationQueryEngine,
     MultiStepQueryEngine,
     RetrieverQueryEngine,
-    RouterQueryEngine,
     SubQuestionQueryEngine,
-    TransformQueryEngine,
 )
 from llama_index.core.question_gen import LLMQuestionGenerator
 from llama_index.core.response_synthesizers import get_response_synthesizer
-from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
+from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
-from registry import shape, span, truth
+from registry import Truth, shape, span
 
 
 class Writer(CustomLLM):
@@ -45,7 +36,6 @@ class Writer(CustomLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """The name of the model."""
         return LLMMetadata(model_name="writer")
 
     def _reply(self, prompt: str) -> str:
@@ -53,12 +43,10 @@ class Writer(CustomLLM):
 
     @llm_completion_callback()
     def complete(self, prompt: str, *_args: Any, **_options: Any) -> CompletionResponse:
-        """Answer."""
         return CompletionResponse(text=self._reply(prompt))
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, *_args: Any, **_options: Any) -> CompletionResponseGen:
-        """Answer at once."""
         yield CompletionResponse(text=self._reply(prompt), delta=self._reply(prompt))
 
 
@@ -94,7 +82,7 @@ BOTH, BOTH_ANSWER = (
     "Owls rest in trees while foxes rest in dens.",
 )
 OWLS = ShelfRetriever({"owl": OWL})
-OWL_TRUTH = truth(TURN, OWL, TURN_ANSWER)
+OWL_TRUTH = Truth(TURN, OWL, TURN_ANSWER)
 
 
 def engine(retriever: BaseRetriever, model: Writer, **more: Any) -> BaseQueryEngine:
@@ -102,18 +90,10 @@ def engine(retriever: BaseRetriever, model: Writer, **more: Any) -> BaseQueryEng
     return RetrieverQueryEngine.from_args(retriever, llm=model, **more)
 
 
-@shape(OWL_TRUTH)
-def hyde_engine() -> None:
-    """A hypothetical answer is searched."""
-    model = Writer(rules={"write a passage": "An owl may turn its head a lot.", "": TURN_ANSWER})
-    hyde = HyDEQueryTransform(llm=model, include_original=True)
-    TransformQueryEngine(engine(OWLS, model), hyde).query(TURN)
-
-
 WINDOW = "Birds are curious. Owls turn their heads by 270 degrees. Other birds can't."
 
 
-@shape(truth(TURN, [WINDOW], TURN_ANSWER))
+@shape(Truth(TURN, [WINDOW], TURN_ANSWER))
 def window_engine() -> None:
     """Sentences are found, and replaced by the text around them."""
     shelf = ShelfRetriever({"owl": OWL[:1]}, window=WINDOW)
@@ -132,45 +112,21 @@ def ranked_by_llm_engine() -> None:
     engine(shelf, model, node_postprocessors=[rerank]).query(TURN)
 
 
-@shape(truth(TURN, OWL[:1], TURN_ANSWER))
+@shape(Truth(TURN, OWL[:1], TURN_ANSWER))
 def cut_off_engine() -> None:
     """What scores too low is left out."""
     drop = SimilarityPostprocessor(similarity_cutoff=0.85)
     engine(OWLS, Writer(rules={"": TURN_ANSWER}), node_postprocessors=[drop]).query(TURN)
 
 
-@shape(truth(TURN, [OWL[0], "Mice are small.", OWL[1]], TURN_ANSWER))
-def reordered_engine() -> None:
-    """The best passages are put to both ends."""
-    shelf = ShelfRetriever({"owl": [*OWL, "Mice are small."]})
-    order = LongContextReorder()
-    engine(shelf, Writer(rules={"": TURN_ANSWER}), node_postprocessors=[order]).query(TURN)
-
-
-@shape(truth(TURN, OWL, f"{TURN_ANSWER} [1]"))
+@shape(Truth(TURN, OWL, f"{TURN_ANSWER} [1]"))
 def citing_engine() -> None:
     """Passages are numbered as sources."""
     model = Writer(rules={"": f"{TURN_ANSWER} [1]"})
     CitationQueryEngine.from_args(None, llm=model, retriever=OWLS).query(TURN)  # type: ignore[arg-type]
 
 
-@shape(OWL_TRUTH)
-def routed_engine() -> None:
-    """An LLM chooses one of two engines."""
-    model = Writer(
-        rules={"choices": '[{"choice": 1, "reason": "It is about owls."}]', "": TURN_ANSWER}
-    )
-    tools = [
-        QueryEngineTool.from_defaults(engine(OWLS, model), description="About owls."),
-        QueryEngineTool.from_defaults(
-            engine(ShelfRetriever({"": FOX}), model), description="About foxes."
-        ),
-    ]
-    selector = LLMSingleSelector.from_defaults(llm=model)
-    RouterQueryEngine(selector, tools, llm=model).query(TURN)
-
-
-@shape(truth(BOTH, [*OWL, *FOX], BOTH_ANSWER))
+@shape(Truth(BOTH, [*OWL, *FOX], BOTH_ANSWER))
 def sub_question_engine() -> None:
     """Two sub-questions are answered, and their answers put together."""
     asked = (
@@ -202,7 +158,7 @@ def sub_question_engine() -> None:
     ).query(BOTH)
 
 
-@shape(truth(BOTH, [*OWL, *FOX], BOTH_ANSWER))
+@shape(Truth(BOTH, [*OWL, *FOX], BOTH_ANSWER))
 def multi_step_engine() -> None:
     """Each step asks what the one before left open."""
     model = Writer(
@@ -224,17 +180,6 @@ def multi_step_engine() -> None:
     ).query(BOTH)
 
 
-@shape(truth(TURN, [OWL[0], "Owls have large eyes.", OWL[1]], TURN_ANSWER))
-def fused_engine() -> None:
-    """An LLM writes more queries, and the results are fused."""
-    model = Writer(rules={"search queries": "bird necks\nowl eyes", "": TURN_ANSWER})
-    shelf = ShelfRetriever({"eyes": ["Owls have large eyes."], "owl": OWL})
-    fusion = QueryFusionRetriever(
-        [shelf], llm=model, num_queries=3, similarity_top_k=3, use_async=False
-    )
-    engine(fusion, model).query(TURN)
-
-
 @shape(OWL_TRUTH)
 def evaluated_engine() -> None:
     """What was answered is graded by an LLM."""
@@ -245,8 +190,8 @@ def evaluated_engine() -> None:
 
 
 @shape(
-    truth("What do you know of owls?", OWL, "Owls hunt at night and turn their heads far."),
-    truth("How far?", OWL, TURN_ANSWER),
+    Truth("What do you know of owls?", OWL, "Owls hunt at night and turn their heads far."),
+    Truth("How far?", OWL, TURN_ANSWER),
 )
 def condensing_chat() -> None:
     """Two turns of a chat, the second condensed into a question that stands alone."""
@@ -263,37 +208,13 @@ def condensing_chat() -> None:
         chat.chat("How far?")
 
 
-@shape(
-    truth("What do you know of owls?", OWL, "Owls hunt at night and turn their heads far."),
-    truth("And foxes?", FOX, "Foxes are shy and live in dens."),
-)
-def context_chat_of_two_turns() -> None:
-    """Two turns of a chat whose system prompt holds what was found."""
-    model = Writer(
-        rules={
-            "And foxes?": "Foxes are shy and live in dens.",
-            "": "Owls hunt at night and turn their heads far.",
-        }
-    )
-    chat = ContextChatEngine.from_defaults(ShelfRetriever({"fox": FOX, "owl": OWL}), llm=model)
-    with span("conversation"):
-        chat.chat("What do you know of owls?")
-        chat.chat("And foxes?")
-
-
 @shape()
 def chat_without_retrieval() -> None:
     """A chat that searches nothing."""
     SimpleChatEngine.from_defaults(llm=Writer(rules={"": "Hello, how are you?"})).chat("Hi!")
 
 
-@shape()
-def prompt_without_retrieval() -> None:
-    """A prompt with a passage, but nothing was searched."""
-    Writer(rules={"": "Owls are birds."}).predict(PromptTemplate("Sum up: {t}"), t=OWL[0])
-
-
-@shape(OWL_TRUTH, truth("Where do foxes live?", FOX, "Foxes live in dens."))
+@shape(OWL_TRUTH, Truth("Where do foxes live?", FOX, "Foxes live in dens."))
 def two_queries() -> None:
     """Two questions under one span."""
     model = Writer(rules={"foxes live?": "Foxes live in dens.", "": TURN_ANSWER})

@@ -8,7 +8,7 @@ from langchain_core.documents import Document
 from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
-from registry import shape, truth
+from registry import Truth, shape
 
 
 class State(TypedDict, total=False):
@@ -50,7 +50,7 @@ def web_search(query: str) -> str:
     return WEB
 
 
-@shape(truth(RIVER, [WEB], RIVER_ANSWER))
+@shape(Truth(RIVER, [WEB], RIVER_ANSWER))
 def corrective_with_web() -> None:
     """No passage is relevant, so the question is rewritten and the web searched by a tool."""
     pages = Pages(found={"": ["Velden has 4,000 inhabitants.", "Rivers flow downhill."]})
@@ -89,7 +89,7 @@ ORE_PAGES = ["Kolm has mined silver since 1540.", "Copper was mined in Kolm unti
 ORE_ANSWER = "Silver is still mined in Kolm; copper was until 1901."
 
 
-@shape(truth(ORE, ORE_PAGES, ORE_ANSWER))
+@shape(Truth(ORE, ORE_PAGES, ORE_ANSWER))
 def rejected_then_regenerated() -> None:
     """The first answer is graded as made up and thrown away; the second is returned."""
     pages = Pages(found={"kolm": ORE_PAGES})
@@ -118,54 +118,11 @@ def rejected_then_regenerated() -> None:
     line(retrieve, generate, generate=check).invoke({"question": ORE})
 
 
-@shape(truth(ORE, ["Ore: silver, since 1540.", "Ore: copper, until 1901."], ORE_ANSWER))
-def searched_again_after_rejection() -> None:
-    """The first answer is thrown away, other passages are found, and the second is returned."""
-    pages = Pages(
-        found={
-            "ore of kolm": ["Ore: silver, since 1540.", "Ore: copper, until 1901."],
-            "kolm": ["Kolm is a town in the hills.", "Kolm has a mining museum."],
-        }
-    )
-    model = Chat(
-        rules={
-            "Useful? I don't": "no",
-            "Useful?": "yes",
-            "Rewrite": "ore of Kolm",
-            "museum": "I don't know what is mined there, sorry.",
-            "Question:": ORE_ANSWER,
-        }
-    )
-
-    def retrieve(state: State) -> State:
-        return {"documents": pages.invoke(state.get("query") or state["question"])}
-
-    def generate(state: State) -> State:
-        made = {"context": joined(state["documents"]), "question": state["question"]}
-        return {"answer": ask(model, GROUNDED).invoke(made)}
-
-    def rewrite(state: State) -> State:
-        return {"query": ask(model, "Rewrite: {q}").invoke({"q": state["question"]})}
-
-    def check(state: State) -> str:
-        good = ask(model, "Useful? {a}").invoke({"a": state["answer"]}) == "yes"
-        return END if good else "rewrite"
-
-    graph = StateGraph(State)
-    for node in (retrieve, generate, rewrite):
-        graph.add_node(node.__name__, node)
-    graph.add_edge(START, "retrieve")
-    graph.add_edge("retrieve", "generate")
-    graph.add_conditional_edges("generate", check)
-    graph.add_edge("rewrite", "retrieve")
-    graph.compile().invoke({"question": ORE})
-
-
 HOPS = "Where was the founder of Brixo born?"
 HOP_PAGES = ["Brixo was founded by Mara Lund.", "Mara Lund was born in Tarvik."]
 
 
-@shape(truth(HOPS, HOP_PAGES, "Mara Lund, who founded Brixo, was born in Tarvik."))
+@shape(Truth(HOPS, HOP_PAGES, "Mara Lund, who founded Brixo, was born in Tarvik."))
 def two_hops() -> None:
     """What the first search says is part of the second query."""
     pages = Pages(found={"mara lund": HOP_PAGES[1:], "brixo": HOP_PAGES[:1]})
@@ -204,7 +161,7 @@ PAIR_PAGES = ["Oslo has cold winters with snow.", "Cairo is hot and has hardly a
 PAIR_ANSWER = "Oslo is cold and snowy in winter, while Cairo is hot and dry."
 
 
-@shape(truth(PAIR, PAIR_PAGES, PAIR_ANSWER))
+@shape(Truth(PAIR, PAIR_PAGES, PAIR_ANSWER))
 def fanned_out() -> None:
     """Two sub-questions are searched and answered side by side, then put together."""
     pages = Pages(found={"oslo": PAIR_PAGES[:1], "cairo": PAIR_PAGES[1:]})
@@ -231,68 +188,3 @@ def fanned_out() -> None:
 
     graph = line(split, sub, merge, split=lambda s: [Send("sub", {"query": q}) for q in s["steps"]])
     graph.invoke({"question": PAIR})
-
-
-@shape(truth(PAIR, PAIR_PAGES, PAIR_ANSWER))
-def planned_then_solved() -> None:
-    """A plan of two searches is made and followed; one LLM call sees all that was found."""
-    pages = Pages(found={"oslo": PAIR_PAGES[:1], "cairo": PAIR_PAGES[1:]})
-    model = Chat(rules={"Plan": "Oslo weather|Cairo weather", "Question:": PAIR_ANSWER})
-
-    def plan(state: State) -> State:
-        return {"steps": ask(model, "Plan: {q}").invoke({"q": state["question"]}).split("|")}
-
-    def work(state: State) -> State:
-        return {"documents": [d for step in state["steps"] for d in pages.invoke(step)]}
-
-    def solve(state: State) -> State:
-        made = {"context": joined(state["documents"]), "question": state["question"]}
-        return {"answer": ask(model, GROUNDED).invoke(made)}
-
-    line(plan, work, solve).invoke({"question": PAIR})
-
-
-@shape(truth(ORE, ORE_PAGES, ORE_ANSWER))
-def titled_at_the_end() -> None:
-    """After the answer a node writes a title for the conversation."""
-    pages = Pages(found={"kolm": ORE_PAGES})
-    model = Chat(rules={"Title": "The long history of mining in Kolm", "Question:": ORE_ANSWER})
-
-    def retrieve(state: State) -> State:
-        return {"documents": pages.invoke(state["question"])}
-
-    def generate(state: State) -> State:
-        made = {"context": joined(state["documents"]), "question": state["question"]}
-        return {"answer": ask(model, GROUNDED).invoke(made)}
-
-    def name(state: State) -> State:
-        return {"title": ask(model, "Title for: {a}").invoke({"a": state["answer"]})}
-
-    line(retrieve, generate, name).invoke({"question": ORE})
-
-
-@shape(truth("Is Kolm in the hills?", ["Kolm is a town in the hills."], "Yes."))
-def graded_short_answer() -> None:
-    """Graders say yes and no; the answer, too, is a yes."""
-    pages = Pages(found={"kolm": ["Kolm is a town in the hills.", "Tarvik lies by the sea."]})
-    model = Chat(
-        rules={"Relevant? Kolm": "yes", "Relevant?": "no", "Supported?": "yes", "Question:": "Yes."}
-    )
-
-    def retrieve(state: State) -> State:
-        return {"documents": pages.invoke(state["question"])}
-
-    def grade(state: State) -> State:
-        check = ask(model, "Relevant? {d}")
-        kept = [d for d in state["documents"] if check.invoke({"d": d.page_content}) == "yes"]
-        return {"documents": kept}
-
-    def generate(state: State) -> State:
-        made = {"context": joined(state["documents"]), "question": state["question"]}
-        return {"answer": ask(model, GROUNDED).invoke(made)}
-
-    def check(state: State) -> State:
-        ask(model, "Supported? {a}").invoke({"a": state["answer"]})
-        return {"tries": 1}
-
-    line(retrieve, grade, generate, check).invoke({"question": "Is Kolm in the hills?"})

@@ -25,7 +25,6 @@ class Chat(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """Offer tools; the rules say which are called."""
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _reply(self, messages: Sequence[BaseMessage]) -> AIMessage:

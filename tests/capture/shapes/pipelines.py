@@ -8,7 +8,7 @@ from haystack.components.builders import AnswerBuilder, ChatPromptBuilder
 from haystack.components.joiners import DocumentJoiner
 from haystack.components.routers import ConditionalRouter
 from haystack.dataclasses import ChatMessage
-from registry import shape, truth
+from registry import Truth, shape
 
 ICE = ["Glaciers move a few metres a year.", "Ice is lighter than water."]
 MOVE, MOVE_ANSWER = (
@@ -21,7 +21,7 @@ PROMPT = [
         "Question: {{ question }}"
     )
 ]
-MOVE_TRUTH = truth(MOVE, ICE, MOVE_ANSWER)
+MOVE_TRUTH = Truth(MOVE, ICE, MOVE_ANSWER)
 
 
 @component
@@ -110,7 +110,7 @@ def rewriting_pipeline() -> None:
     made.run({"rewrite_prompt": {"question": MOVE}, "prompt": {"question": MOVE}})
 
 
-@shape(truth(MOVE, [ICE[1]], MOVE_ANSWER))
+@shape(Truth(MOVE, [ICE[1]], MOVE_ANSWER))
 def ranking_pipeline() -> None:
     """A ranker keeps one document."""
     made = pipeline(
@@ -125,7 +125,7 @@ def ranking_pipeline() -> None:
     made.run({"retriever": {"query": MOVE}, "prompt": {"question": MOVE}})
 
 
-@shape(truth(MOVE, [*ICE, "Water is wet."], MOVE_ANSWER))
+@shape(Truth(MOVE, [*ICE, "Water is wet."], MOVE_ANSWER))
 def joining_pipeline() -> None:
     """Two retrievers are joined."""
     made = pipeline(
@@ -161,11 +161,7 @@ def graded_pipeline() -> None:
         answers=AnswerBuilder(),
     )
     made.run(
-        {
-            "retriever": {"query": MOVE},
-            "prompt": {"question": MOVE},
-            "answers": {"query": MOVE},
-        }
+        {"retriever": {"query": MOVE}, "prompt": {"question": MOVE}, "answers": {"query": MOVE}}
     )
 
 
@@ -182,7 +178,7 @@ def pipeline_without_retrieval() -> None:
 
 
 @shape(
-    truth(
+    Truth(
         "How fast do rivers run?", ["Rivers run up to 10 km/h."], "Rivers run at 10 km/h at most."
     )
 )
@@ -219,25 +215,10 @@ def falling_back_pipeline() -> None:
     )
 
 
-@shape(MOVE_TRUTH, truth("Does ice float?", ICE, "Ice floats, because it is lighter."))
-def two_runs() -> None:
-    """One pipeline is run twice."""
-    made = pipeline(
-        *BASIC,
-        retriever=ShelfRetriever({"": ICE}),
-        prompt=prompt(),
-        llm=ScriptedChatGenerator(
-            {"float?": "Ice floats, because it is lighter.", "": MOVE_ANSWER}
-        ),
-    )
-    for question in (MOVE, "Does ice float?"):
-        made.run({"retriever": {"query": question}, "prompt": {"question": question}})
-
-
 OVERLAPPING = [f"Foreword on ice. {ICE[0]}", ICE[1], ICE[0]]
 
 
-@shape(truth(MOVE, OVERLAPPING, MOVE_ANSWER))
+@shape(Truth(MOVE, OVERLAPPING, MOVE_ANSWER))
 def overlapping_hybrid_pipeline() -> None:
     """Two retrievers find chunks that overlap, and the prompt shows each chunk."""
     made = pipeline(

@@ -1,47 +1,74 @@
-"""Record the shapes: ``python record.py INSTRUMENTATION FOLDER [SHAPE...]``.
+"""Record the shapes: ``PYTHONPATH=tests python .../record.py INSTRUMENTATION FOLDER [SHAPE...]``.
 
 Needs that instrumentation, and the framework it is for: ``langchain``, ``langchain-classic`` and
 ``langgraph``, or ``llama-index-core``, or ``haystack-ai``.
 """
 
+import json
 import sys
-import threading
-from contextlib import suppress
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
-from attach import INSTRUMENTATIONS, settle
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from recorder import Recorder
-from registry import SHAPES, Run
+from registry import SHAPES
+
+from corpus.keep_spans import as_recording
+from corpus.retold import Calls, call
+from corpus.sources import SOURCES
+from rag_eval_otel import Handle
+
+MODULES = {
+    "langchain": ("agents", "chains", "checked", "conversations", "graphs", "wording"),
+    "llamaindex": ("engines",),
+    "haystack": ("pipelines",),
+}
+INSTRUMENTATIONS = {
+    "haystack-otel-native": ("haystack", "haystack_native"),
+    "langfuse": ("langchain", "langfuse"),
+    "langsmith-otel": ("langchain", "langsmith"),
+    "openinference-haystack": ("haystack", "openinference"),
+    "openinference-langchain": ("langchain", "openinference"),
+    "openinference-llama-index": ("llamaindex", "openinference"),
+    "otel-genai-langchain": ("langchain", "genai"),
+    "traceloop-langchain": ("langchain", "traceloop"),
+    "traceloop-llamaindex": ("llamaindex", "traceloop"),
+}
 
 
 def main(instrumentation: str, folder: Path, names: list[str]) -> None:
-    """Run each shape in a thread of its own, so that no context leaks into the next."""
-    recorder = Recorder()
-    provider = TracerProvider()
-    provider.add_span_processor(recorder)
+    """Run each shape in a context of its own, and write its spans to a file."""
+    framework, via = INSTRUMENTATIONS[instrumentation]
+    calls, provider = Calls(), TracerProvider()
+    provider.add_span_processor(calls)
     trace.set_tracer_provider(provider)
-    attach, modules = INSTRUMENTATIONS[instrumentation]
-    attach(provider)
-    for module in modules:
-        import_module(module)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names or sorted(SHAPES):
-        run, truths = SHAPES[name]
-        thread = threading.Thread(target=_run, args=(run,))
-        thread.start()
-        thread.join()
-        settle(instrumentation)
-        path = folder / f"{instrumentation}__{name}.json"
-        recorder.write(path, instrumentation=instrumentation, app=name, expected=truths)
-        recorder.clear()
+    with (
+        SOURCES[framework][via]() as source,
+        source.watching(provider, cast("Handle", None)) as config,
+    ):
+        for handler in config.get("callbacks", ()):
+            _use_everywhere(handler)
+        for module in MODULES[framework]:
+            import_module(module)
+        for name in names or sorted(SHAPES):
+            calls.notes.clear()
+            call(SHAPES[name], config)
+            if via == "langsmith":
+                import_module("langsmith.run_trees").get_cached_client().flush()
+            recording = as_recording(SHAPES[name], calls.notes, instrumentation)
+            text = json.dumps(recording, ensure_ascii=False, separators=(",", ":"))
+            path = folder / f"{instrumentation}__{name}.json"
+            path.write_text(f"{text}\n", encoding="utf-8")
 
 
-def _run(run: Run) -> None:
-    with suppress(ConnectionError):  # what the failing shapes raise
-        run()
+def _use_everywhere(handler: Any) -> None:
+    from langchain_core.tracers.context import register_configure_hook  # noqa: PLC0415
+
+    hook: ContextVar[Any] = ContextVar("handler", default=handler)  # threads must find it
+    register_configure_hook(hook, inheritable=True)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 
 from operator import itemgetter
 
-from chains import HR, LEAVE, LEAVE_ANSWER, LEAVE_PAGES
+from chains import LEAVE, LEAVE_PAGES
 from kit import GROUNDED, Chat, Pages, ask, joined, rag
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
-from registry import shape, truth
+from registry import Truth, shape
 
 
 @shape(
-    truth(
+    Truth(
         "Is the pool open on Monday?",
         ["The pool is closed on Mondays.", "The gym is open daily."],
         "No.",
@@ -24,38 +24,10 @@ def very_short_answer() -> None:
     chain.invoke({"question": "Is the pool open on Monday?"})
 
 
-@shape(
-    truth(
-        "Who built the tower?",
-        ["Ada Hill built the tower in 1884.", "The tower is 90 m high."],
-        "Ada Hill built the tower in 1884.",
-    )
-)
-def answer_is_a_passage() -> None:
-    """The LLM answers with a passage, word for word."""
-    found = ["Ada Hill built the tower in 1884.", "The tower is 90 m high."]
-    model = Chat(rules={"Question:": found[0]})
-    rag(Pages(found={"tower": found}), model).invoke("Who built the tower?")
-
-
-@shape(
-    truth(
-        "Who built the tower?",
-        ["Ada Hill built the tower in 1884.", "The tower is 90 m high."],
-        "It was built by Ada Hill, in 1884.",
-    )
-)
-def passages_found_twice() -> None:
-    """The retriever returns one passage twice."""
-    found = ["Ada Hill built the tower in 1884.", "The tower is 90 m high."]
-    model = Chat(rules={"Question:": "It was built by Ada Hill, in 1884."})
-    rag(Pages(found={"tower": [*found, found[0]]}), model).invoke("Who built the tower?")
-
-
 RTL = ["המגדל נבנה בשנת 1884.", "ارتفاع البرج تسعون مترا 🗼.", "Le château est près ; voilà."]
 
 
-@shape(truth("מתי נבנה המגדל?", RTL, "המגדל נבנה בשנת 1884 🗼"))
+@shape(Truth("מתי נבנה המגדל?", RTL, "המגדל נבנה בשנת 1884 🗼"))
 def other_scripts() -> None:
     """Hebrew, Arabic and French, and a picture."""
     rag(Pages(found={"": RTL}), Chat(rules={"Question:": "המגדל נבנה בשנת 1884 🗼"})).invoke(
@@ -70,7 +42,7 @@ ODD = [
 ]
 
 
-@shape(truth('How do I set "retries"?', ODD, 'Set {"retries": 3} in config.json.'))
+@shape(Truth('How do I set "retries"?', ODD, 'Set {"retries": 3} in config.json.'))
 def odd_characters() -> None:
     """Braces, quotes, backslashes and blank lines, in passages, question and answer."""
     model = Chat(rules={"Question:": 'Set {"retries": 3} in config.json.'})
@@ -80,7 +52,7 @@ def odd_characters() -> None:
 EXAMPLE = "Example context: Sick leave is 10 days a year.\nExample answer: Sick leave is 10 days."
 
 
-@shape(truth(LEAVE, LEAVE_PAGES[:1], "Parents get 120 days of leave."))
+@shape(Truth(LEAVE, LEAVE_PAGES[:1], "Parents get 120 days of leave."))
 def examples_in_the_prompt() -> None:
     """The prompt shows a passage as an example, which the retriever has found and code dropped."""
     pages = Pages(found={"leave": [LEAVE_PAGES[0], "Cats are not allowed in the office."]})
@@ -88,12 +60,3 @@ def examples_in_the_prompt() -> None:
     first = RunnableLambda(lambda found: joined(found[:1]))
     chain = {"context": pages | first, "question": RunnablePassthrough()}
     (chain | ask(model, f"{EXAMPLE}\n\n{GROUNDED}")).invoke(LEAVE)
-
-
-@shape(truth(LEAVE, LEAVE_PAGES, LEAVE_ANSWER))
-def instructions_repeat_the_question() -> None:
-    """The system prompt is full of the question's words."""
-    model = Chat(rules={"Question:": LEAVE_ANSWER})
-    rules = f"If asked '{LEAVE}', or how many days of leave anybody gets, be precise."
-    chain = {"context": HR | joined, "question": RunnablePassthrough()}
-    (chain | ask(model, f"{rules}\n\n{GROUNDED}")).invoke(LEAVE)
