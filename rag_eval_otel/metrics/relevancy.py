@@ -1,22 +1,22 @@
 """Does the answer address the question?
 
-The metrics of this module ask a judge. `AnswerRelevancy` also compares the question with questions
-that the judge generates from the answer, by their embeddings.
+`AnswerRelevancy` compares the question with questions that the judge generates from the answer, by
+their embeddings; the other metrics ask a judge alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from rag_eval_otel.embed import cosine
 from rag_eval_otel.errors import ConfigError, JudgeError
-from rag_eval_otel.judge.replies import ReverseQuestion
 from rag_eval_otel.judge.tasks import (
     ADDRESSED,
     ANSWER_RELEVANCY_RUBRIC,
@@ -27,34 +27,31 @@ from rag_eval_otel.judge.tasks import (
     SIMILARITIES,
     SUB_QUESTIONS,
     AskLike,
-    Kind,
     fitting,
 )
 from rag_eval_otel.metrics.base import (
     BaseMetric,
-    Metric,
     TaskMetric,
     in_order,
     share_of,
     task_about,
     valid_replies,
 )
-from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
+from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _BLANK: Final[Mapping[str, float | None]] = {"question": None, "answer": 0.0}
 _MAX_SUB_QUESTIONS = 8
-_BANDS = (
-    (0.8, "The answer directly addresses the question."),
-    (0.6, "The answer partially addresses the question."),
-    (0.4, "The answer is somewhat related, but misses key aspects of the question."),
-    (0.0, "The answer does not address the question."),
-)
-"""Lowest scores of four ranges of relevancy, each with the explanation of its scores."""
 
 
 def band(value: float) -> str:
     """Return a sentence that explains the relevancy score ``value`` (0 to 1)."""
-    return next((text for low, text in _BANDS if value >= low), _BANDS[-1][1])
+    if value >= 0.8:  # noqa: PLR2004  # the source's bands
+        return "The answer directly addresses the question."
+    if value >= 0.6:  # noqa: PLR2004
+        return "The answer partially addresses the question."
+    if value >= 0.4:  # noqa: PLR2004
+        return "The answer is somewhat related, but misses key aspects of the question."
+    return "The answer does not address the question."
 
 
 RELEVANCY = (
@@ -105,11 +102,13 @@ class _QuestionMetric(BaseMetric):
             raise ConfigError(msg)
         BaseMetric.__post_init__(self)
 
-    async def _draw(self, sample: Sample, ask: AskLike) -> list[ReverseQuestion]:
-        """Return the judge's replies that are valid; raise the first error if none is."""
+    async def _draw(self, sample: Sample, ask: AskLike) -> tuple[list[str], list[int]]:
+        """Return the questions of the judge's valid replies, and their flags for evasive."""
         shown, draws = {"answer": sample.answer}, range(self.strictness)
         tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
-        return await valid_replies(tasks, ask)
+        replies = await valid_replies(tasks, ask)
+        questions = [reply.question for reply in replies if reply.question.strip()]
+        return questions, [reply.noncommittal for reply in replies]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,41 +116,35 @@ class AnswerRelevancy(_QuestionMetric):
     """How similar the question is to questions that the judge generates from the answer (ragas).
 
     The judge sees only the answer. It generates ``strictness`` questions ``g_i`` to which the
-    answer would be a reply. With each question it says whether the answer is evasive
-    (noncommittal)::
+    answer would be a reply, and says of each whether the answer is evasive (noncommittal)::
 
         score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
 
-    The range is [-1, 1]; negative cosines are rare and are not clipped. The metric takes as many
-    judge requests as ``strictness`` says (1 if tasks share requests), and 1 embedding request.
+    The range is [-1, 1]; negative cosines are rare and are not clipped. A ``strictness`` below 1
+    raises `ConfigError`.
 
-    Special cases: If every reply of the judge says that the answer is evasive, the score is 0
-    (``noncommittal``). If the judge generates only blank questions, the score is undefined
-    (``no_questions``). If no similarity can be computed because vectors are zero, the score is
-    undefined (``zero_vector``). Replies that do not parse, blank questions and zero vectors are
-    left out of the mean, and the score has the remark ``partial``. A ``strictness`` below 1 raises
-    `ConfigError`.
+    Special cases: If every reply says that the answer is evasive, the score is 0
+    (``noncommittal``). If all questions are blank, the score is undefined (``no_questions``); if
+    all vectors are zero, too (``zero_vector``). Replies that do not parse, blank questions and zero
+    vectors are left out of the mean, and the score has the remark ``partial``.
 
     Source: ``AnswerRelevancy`` of ragas 0.4.3. Unlike in ragas, a blank question is left out of the
     mean, but its evasive flag counts. An empty answer is not sent to the judge, and a failure never
-    becomes a number. In a shared request the judge is asked for questions that differ from each
-    other.
+    becomes a number. In a shared request the judge is asked for questions that differ.
     """
 
     name: str = "answer_relevancy"
 
     asks = (REVERSE_QUESTION,)
-    requests = "3 (fused 1)"
     scale = (-1.0, 1.0)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        draws = await self._draw(sample, ask)
-        questions = [draw.question for draw in draws if draw.question.strip()]
+        questions, evasive = await self._draw(sample, ask)
         detail = {
             "questions": questions,
-            "noncommittal_fraction": sum(draw.noncommittal for draw in draws) / len(draws),
+            "noncommittal_fraction": sum(evasive) / len(evasive),
         }
-        if all(draw.noncommittal for draw in draws):
+        if all(evasive):
             return self.score_of(0.0, reason="noncommittal", detail=detail)
         if not questions:
             return self.undefined("no_questions", detail=detail)
@@ -171,15 +164,14 @@ class AnswerRelevancy(_QuestionMetric):
 class ReverseRelevancy(_QuestionMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
-    The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`. Then the
-    judge rates how similar each generated question is to the question of the user. The prompt
-    describes the ratings 0, .25, .5, .75 and 1. The score is the mean of the ratings. The metric
-    takes ``strictness`` + 1 judge requests (2 if tasks share requests).
+    The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`, and then
+    rates how similar each is to the question of the user. The prompt describes the ratings 0, .25,
+    .5, .75 and 1. The score is the mean of the ratings. A ``strictness`` below 1 raises
+    `ConfigError`.
 
-    Special cases: If the judge generates only blank questions, the score is undefined
-    (``no_questions``). If the judge generates fewer questions than ``strictness``, the score has
-    the remark ``partial``. If the judge leaves out a similarity, the score is undefined
-    (``judge_incomplete``). A ``strictness`` below 1 raises `ConfigError`.
+    Special cases: If all generated questions are blank, the score is undefined (``no_questions``);
+    if some are, it has the remark ``partial``. If the judge leaves out a similarity, the score is
+    undefined (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "reverse". Unlike there, the
     score is undefined if the judge generates no question (there: 0), and a similarity that does not
@@ -189,11 +181,9 @@ class ReverseRelevancy(_QuestionMetric):
     name: str = "reverse_relevancy"
 
     asks = (REVERSE_QUESTION, SIMILARITIES)
-    requests = "4 (fused 2)"
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        draws = await self._draw(sample, ask)
-        questions = [draw.question for draw in draws if draw.question.strip()]
+        questions, _ = await self._draw(sample, ask)
         if not questions:
             return self.undefined("no_questions")
         task = task_about(sample, SIMILARITIES, self.examples, questions=questions)
@@ -215,27 +205,23 @@ class DecompositionRelevancy(BaseMetric):
     """The share of the question's sub-questions that the answer addresses.
 
     The judge splits the question into sub-questions; the first 8 of them count. Then the judge says
-    for each sub-question whether the answer addresses it::
+    for each whether the answer addresses it::
 
         score = addressed / sub-questions        detail["coverage"] = "addressed/sub-questions"
 
-    The metric takes 2 judge requests, one after the other.
-
     Special cases: If the judge finds no sub-question, the score is undefined (``no_questions``). If
-    the judge leaves out a sub-question in its second reply, the score is undefined
-    (``judge_incomplete``).
+    it leaves one out in its second reply, the score is undefined (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "decomposition". There, each
-    line of the judge's text is a sub-question, also a line of introduction; here the judge replies
-    with a list that matches a schema. Unlike there, the number of sub-questions is limited, and the
-    score is undefined without sub-questions (there: 0).
+    line of the judge's text is a sub-question; here the judge replies with a list that matches a
+    schema. Unlike there, the number of sub-questions is limited, and the score is undefined without
+    sub-questions (there: 0).
     """
 
     name: str = "decomposition_relevancy"
 
     blank = _BLANK
     asks = (SUB_QUESTIONS, ADDRESSED)
-    requests = "2"
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         split = await ask(task_about(sample, SUB_QUESTIONS, self.examples))
@@ -248,14 +234,11 @@ class DecompositionRelevancy(BaseMetric):
             return self.undefined("judge_incomplete", detail={"sub_questions": parts})
         flags = [verdict.verdict for verdict in verdicts]
         missing = [part for part, flag in zip(parts, flags, strict=True) if not flag]
+        coverage = f"{sum(flags)}/{len(flags)}"
         return self.score_of(
             share_of(verdicts),
             explanation="Not addressed: " + " / ".join(missing) if missing else None,
-            detail={
-                "sub_questions": parts,
-                "addressed": flags,
-                "coverage": f"{sum(flags)}/{len(flags)}",
-            },
+            detail={"sub_questions": parts, "addressed": flags, "coverage": coverage},
         )
 
 
@@ -264,7 +247,7 @@ class IntentRelevancy(BaseMetric):
     """How far the answer fulfils the intent of the question.
 
     The judge sees only the question and states the intent. Then the judge rates from 0 to 1 how far
-    the answer fulfils the intent. The metric takes 2 judge requests, one after the other.
+    the answer fulfils the intent.
 
     Special cases: If the intent is blank, the score is undefined (``judge_incomplete``).
 
@@ -276,7 +259,6 @@ class IntentRelevancy(BaseMetric):
 
     blank = _BLANK
     asks = (INTENT, INTENT_FULFILMENT)
-    requests = "2"
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         intent = (await ask(task_about(sample, INTENT, self.examples))).intent
@@ -286,13 +268,11 @@ class IntentRelevancy(BaseMetric):
         return self.score_of(reply.rating, explanation=reply.reason, detail={"intent": intent})
 
 
-_DIRECT = RELEVANCY[1]
-_PARTS: Mapping[str, float] = {"reverse": 0.3, "direct": 0.25, "decomposition": 0.25, "intent": 0.2}
-_KINDS: Mapping[str, tuple[Kind[Any], ...]] = {
-    "reverse": ReverseRelevancy.asks,
-    "direct": _DIRECT.asks,
-    "decomposition": DecompositionRelevancy.asks,
-    "intent": IntentRelevancy.asks,
+_PARTS: Mapping[str, tuple[float, Callable[..., BaseMetric]]] = {
+    "reverse": (0.3, ReverseRelevancy),
+    "direct": (0.25, partial(replace, RELEVANCY[1])),
+    "decomposition": (0.25, DecompositionRelevancy),
+    "intent": (0.2, IntentRelevancy),
 }
 
 
@@ -306,28 +286,28 @@ class MultiMethodRelevancy(BaseMetric):
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    The metric takes 9 judge requests (3 if tasks share requests). ``weights`` maps names of parts
-    to their weights; a part without a weight is not measured. The ``detail`` of the score has the
-    value of each part, the reason of each part without a value, and the coverage
+    ``weights`` maps names of parts to their weights; a part without a weight is not measured.
+    Weights that are negative, all 0 or for unknown parts raise `ConfigError`. The ``detail`` of the
+    score has the value of each part, or the reason why it is missing, and the coverage
     "addressed/sub-questions". The ``explanation`` is one of four sentences, by the height of the
     score.
 
     Special cases: Parts without a value are left out, and the score has the remark ``partial``. If
-    the parts without a value have more than half of the weight, the score is undefined
-    (``judge_incomplete``). If all parts failed, the score has the error of the first part. Weights
-    that are negative, all 0 or for unknown parts raise `ConfigError`.
+    they have more than half of the weight, the score is undefined (``judge_incomplete``). If all
+    parts failed, the score has the error of the first part.
 
     Source: the article that describes multi-method relevancy. Unlike there, a part that failed has
     no value (there: .5), and the weights of the other parts are normalised.
     """
 
     strictness: int = 3
-    weights: Mapping[str, float] = field(default_factory=lambda: dict(_PARTS), hash=False)
+    weights: Mapping[str, float] = field(
+        default_factory=lambda: {name: weight for name, (weight, _) in _PARTS.items()}, hash=False
+    )
     name: str = "multi_method_relevancy"
 
     blank = _BLANK
-    asks = tuple(kind for kinds in _KINDS.values() for kind in kinds)
-    requests = "9 (fused 3)"
+    asks = tuple(kind for _, make in _PARTS.values() for kind in make().asks)
 
     def __post_init__(self) -> None:
         weights = self.weights.values()
@@ -340,7 +320,7 @@ class MultiMethodRelevancy(BaseMetric):
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        parts = self._parts()
+        parts = {name: self._part(name) for name in _PARTS if self.weights.get(name)}
         outcomes = await asyncio.gather(
             *(part.measure(sample, ask, embed) for part in parts.values()), return_exceptions=True
         )
@@ -349,30 +329,24 @@ class MultiMethodRelevancy(BaseMetric):
             raise errors[0]
         return self._combined(dict(zip(parts, outcomes, strict=True)))
 
-    def _parts(self) -> dict[str, Metric]:
-        examples = {name: fitting(self.examples, kinds) for name, kinds in _KINDS.items()}
-        parts: dict[str, Metric] = {
-            "reverse": ReverseRelevancy(strictness=self.strictness, examples=examples["reverse"]),
-            "direct": replace(_DIRECT, examples=examples["direct"]),
-            "decomposition": DecompositionRelevancy(examples=examples["decomposition"]),
-            "intent": IntentRelevancy(examples=examples["intent"]),
-        }
-        return {name: part for name, part in parts.items() if self.weights.get(name)}
+    def _part(self, name: str) -> BaseMetric:
+        part = _PARTS[name][1]()
+        options: dict[str, Any] = {"strictness": self.strictness} if name == "reverse" else {}
+        return replace(part, examples=fitting(self.examples, part.asks), **options)
 
     def _combined(self, parts: Mapping[str, Score | BaseException]) -> Score:
-        values = {
-            name: part.value
+        scores = {name: part for name, part in parts.items() if isinstance(part, Score)}
+        values = {name: part.value for name, part in scores.items() if part.value is not None}
+        missing = {
+            name: part.reason if isinstance(part, Score | JudgeError) else "internal"
             for name, part in parts.items()
-            if isinstance(part, Score) and part.value is not None
+            if name not in values
         }
-        total = sum(self.weights[name] for name in parts)
-        weight = sum(self.weights[name] for name in values)
-        missing = {name: _reason(part) for name, part in parts.items() if name not in values}
         detail: dict[str, Any] = {"parts": values, "missing": missing}
-        split = parts.get("decomposition")
-        if isinstance(split, Score) and split.value is not None:
-            detail["coverage"] = split.detail["coverage"]
-        if weight < total / 2:
+        if "decomposition" in values:
+            detail["coverage"] = scores["decomposition"].detail["coverage"]
+        weight = sum(self.weights[name] for name in values)
+        if weight < sum(self.weights[name] for name in parts) / 2:
             return self.undefined("judge_incomplete", detail=detail)
         value = sum(self.weights[name] * part for name, part in values.items()) / weight
         return self.score_of(
@@ -381,9 +355,3 @@ class MultiMethodRelevancy(BaseMetric):
             explanation=band(value),
             detail=detail,
         )
-
-
-def _reason(part: Score | BaseException) -> Reason | None:
-    if isinstance(part, Score | JudgeError):
-        return part.reason
-    return "internal"
