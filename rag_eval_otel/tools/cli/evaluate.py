@@ -23,7 +23,6 @@ from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.metrics import metric_names, resolve_metrics, scale_of, with_thresholds
-from rag_eval_otel.redaction import redactor
 from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect
 from rag_eval_otel.tools.dataset import Budget, Run
@@ -32,7 +31,7 @@ from rag_eval_otel.tools.files import check_output, write_whole, writing_samples
 from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult, junit
 from rag_eval_otel.tools.read import Dataset, open_dataset
 from rag_eval_otel.tools.stats import Totals, aligned
-from rag_eval_otel.untrusted import visible
+from rag_eval_otel.untrusted import redactor, visible
 
 
 def _pairs(text: str) -> dict[str, str]:
