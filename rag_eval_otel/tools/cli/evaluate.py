@@ -140,9 +140,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list-metrics",
         action="store_true",
-        help="list the metrics, also of installed packages: name, needs, judge requests, range",
+        help="list the metrics, also of installed packages: name, needs, range",
     )
-    add_scoring_options(parser, unit="row")
+    add_scoring_options(parser)
     add_all(parser, _OPTIONS)
     parser.add_argument("--json", **AS_JSON)
 
@@ -185,10 +185,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _metrics(form: str) -> str:
-    """Return the metrics by name, with the fields of a sample that each needs, as text or JSON.
-
-    The number of judge requests is that of a metric which shares none with others.
-    """
+    """Return the metrics by name, with the fields of a sample that each needs, as text or JSON."""
     rows: list[dict[str, Any]] = []
     for name in metric_names():
         (metric,) = resolve_metrics([name])
@@ -197,13 +194,12 @@ def _metrics(form: str) -> str:
             {
                 "name": metric.name,
                 "needs": sorted(metric.needs),
-                "requests": str(getattr(metric, "requests", "")),
                 "range": f"{low:g} to {high:g}" if math.isfinite(high - low) else "",
             }
         )
     if form == "json":
         return json.dumps(rows, indent=2, ensure_ascii=False)
-    cells = [(r["name"], ", ".join(r["needs"]), r["requests"], r["range"]) for r in rows]
+    cells = [(r["name"], ", ".join(r["needs"]), r["range"]) for r in rows]
     return aligned([tuple(rows[0]), *cells], left=len(rows[0]))
 
 
