@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, TypeGuard, get_args
 
-from rag_eval_otel.drift.evidence import VIEWS, Baseline, Directions, Evidence, View, views_of
+from rag_eval_otel.drift.evidence import (
+    VIEWS,
+    Baseline,
+    Directions,
+    Evidence,
+    Level,
+    View,
+    views_of,
+)
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import LimitedLog
 
@@ -264,12 +272,10 @@ class BettingDetector:
             raise ValueError(msg)
         count, pause = int(state["count"]), int(state["pause"])
         learning = array("d", state["learning"])
-        if count < 0 or pause < 0 or None in map(valid_score, learning):
-            msg = "its counts or the scores to learn from are invalid"
-            raise ValueError(msg)
         baseline = evidence = None
         if state["baseline"] is not None:
-            baseline = Baseline.from_state(state["baseline"])
+            levels = tuple(level and Level(*level) for level in state["baseline"]["levels"])
+            baseline = Baseline(float(state["baseline"]["centre"]), levels)
             evidence = Evidence(baseline, every=self.every, direction=self._direction)
             evidence.restore(state["evidence"])
         self.count, self._pause, self._learning = count, pause, learning

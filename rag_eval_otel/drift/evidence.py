@@ -3,19 +3,18 @@
 The detector tests four numbers in [0, 1] for each score, called the *views* of the score. The mean
 of each view falls if the scores change in one way:
 
-- level: the score itself. Its mean falls if scores get lower.
-- tail: 1 if the score is above the bound ``tail``, else 0: low scores get more frequent.
-- spread: 1 minus the distance of the score from the centre, the mean of the baseline: scores get
-  more extreme.
-- rise: 1 minus the score: scores get higher.
+- level, the score itself: scores get lower.
+- tail, 1 if the score is above the bound ``tail``, else 0: low scores get more frequent.
+- spread, 1 minus the distance of the score from the mean of the baseline: scores get more extreme.
+- rise, 1 minus the score: scores get higher.
 
-The *baseline* has the means with which new scores are compared. It is learned once and does not
-follow the scores. A *bet* tests the null hypothesis "the mean of a view is at least ``m0``". Its
-*wealth* starts at 0. With each score, 1 is added to the wealth, and the sum is multiplied by a
-factor whose expected value is at most 1 while the null hypothesis is true. The bets on one view
-suit changes of different sizes. ``every`` is the mean number of scores between false alarms. The
-*onset* is the index of the first score after a change. The *design effect* is the number of
-dependent scores that carry as much information as one independent score, 1 or more.
+The *baseline* has the means with which new scores are compared. A *bet* tests the null hypothesis
+"the mean of a view is at least ``m0``". Its *wealth* starts at 0. With each score, 1 is added to
+the wealth, and the sum is multiplied by a factor whose expected value is at most 1 while the null
+hypothesis is true. The bets on one view suit changes of different sizes. ``every`` is the mean
+number of scores between false alarms. The *onset* is the index of the first score after a change.
+The *design effect* is the number of dependent scores that carry as much information as one
+independent score, 1 or more.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ corrects for this, if the autocorrelation of the scores halves every 25 scores.
 
 _SIGNIFICANT = 2.0  # a smaller excess, in standard errors, is taken for chance
 _MIN_BLOCKS = 5
-_ROUNDING = 1e-6
 
 
 def views_of(score: float, *, tail: float, centre: float) -> Views:
@@ -110,25 +108,6 @@ class Baseline:
             down = down._replace(mean=target, n=None)
             rise = rise._replace(mean=1 - target, n=None)
         return cls(centre, (down, low, spread, rise))
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Baseline:
-        """Return the saved baseline; raise KeyError, TypeError or ValueError if it is invalid."""
-        levels = tuple(level and Level(*level) for level in state["levels"])
-        centre = float(state["centre"])
-        if not any(levels) or not math.isfinite(centre) or not all(map(_is_valid, levels)):
-            msg = "its baseline has no level, or an impossible number"
-            raise ValueError(msg)
-        return cls(centre, levels)
-
-
-def _is_valid(level: Level | None) -> bool:
-    return level is None or (
-        (level.n is None or level.n > 0)
-        and -_ROUNDING <= level.mean <= 1 + _ROUNDING
-        and 0 <= level.variance < math.inf
-        and 1 <= level.effect < math.inf
-    )
 
 
 def _learned_level(values: Sequence[float]) -> Level:
@@ -375,22 +354,11 @@ class Evidence:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the evidence in ``state``, which `to_state` returned earlier.
-
-        Raises KeyError, TypeError or ValueError if ``state`` is invalid, and then changes nothing.
-        """
-        bets, runs = array("d", state["bets"]), array("d", state["runs"])
-        total, squares = map(float, state["sums"])
-        value = float(state["value"])
-        recent = bytes.fromhex(state["recent"])
-        if len(bets) != len(self._m) or len(runs) != len(self._runs):
-            msg = f"{len(bets)} bets and {len(runs)} numbers of runs"
-            raise ValueError(msg)
-        if not all(0 <= amount < math.inf for amount in (*bets, *runs, total, squares, value)):
-            msg = "a number is not finite, or below 0"
-            raise ValueError(msg)
-        self._m, self._runs, self.value = bets, runs, value
-        self._total, self._squares, self._recent = total, squares, recent
+        """Continue with the evidence in ``state``, which `to_state` returned earlier."""
+        self._m, self._runs = array("d", state["bets"]), array("d", state["runs"])
+        self._total, self._squares = map(float, state["sums"])
+        self._recent = bytes.fromhex(state["recent"])
+        self.value = float(state["value"])
 
 
 @cache

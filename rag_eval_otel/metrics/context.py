@@ -7,19 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.replies import Useful
-from rag_eval_otel.judge.tasks import (
-    CONTEXT_RELEVANCE,
-    CONTEXT_RELEVANCY_RUBRIC,
-    CONTEXT_STATEMENTS,
-    REFERENCE_STATEMENTS,
-    RELEVANT_CONTEXTS,
-    RELEVANT_STATEMENTS,
-    USEFUL_FOR_ANSWER,
-    USEFUL_FOR_REFERENCE,
-    AskLike,
-    Kind,
-)
+from rag_eval_otel.judge.tasks import AskLike, Kind
 from rag_eval_otel.metrics.base import (
     BaseMetric,
     RatedMetric,
@@ -66,7 +56,7 @@ def _average_precision(metric: BaseMetric, verdicts: Sequence[Useful]) -> Score:
 CONTEXT = (
     RatedMetric(
         name="context_relevance",
-        kinds=CONTEXT_RELEVANCE,
+        kinds=kinds.CONTEXT_RELEVANCE,
         blank={"question": 0.0, "contexts": 0.0},
         top=2,
         about="""\
@@ -86,7 +76,7 @@ and the judge is asked again for a rating that is not 0, 1 or 2.""",
     ),
     TaskMetric(
         name="context_relevancy_rubric",
-        kind=CONTEXT_RELEVANCY_RUBRIC,
+        kind=kinds.CONTEXT_RELEVANCY_RUBRIC,
         blank={"question": None, "contexts": 0.0},
         formula=lambda metric, marks: metric.score_of(
             (marks.subject + marks.sufficiency) / 4,
@@ -104,7 +94,7 @@ All contexts are judged in one request.""",
     ),
     ContextRankingMetric(
         name="context_precision",
-        kind=USEFUL_FOR_REFERENCE,
+        kind=kinds.USEFUL_FOR_REFERENCE,
         blank={"question": None, "reference": None, "contexts": None},
         formula=_average_precision,
         about="""\
@@ -125,7 +115,7 @@ not 0 or 1.""",
     ),
     ContextRankingMetric(
         name="context_utilization",
-        kind=USEFUL_FOR_ANSWER,
+        kind=kinds.USEFUL_FOR_ANSWER,
         blank={"question": None, "answer": None, "contexts": None},
         formula=_average_precision,
         about="""\
@@ -137,7 +127,7 @@ Source: ``LLMContextPrecisionWithoutReference`` of ragas 0.4.3, with the same di
     ),
     TaskMetric(
         name="context_recall",
-        kind=REFERENCE_STATEMENTS,
+        kind=kinds.REFERENCE_STATEMENTS,
         blank={"reference": None, "contexts": 0.0},
         formula=lambda metric, reply: metric.statements_score(
             reply.statements,
@@ -187,8 +177,8 @@ class StatementContextRelevance(BaseMetric):
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
         if self.rule == "proportion":
-            return (CONTEXT_STATEMENTS,)
-        return (RELEVANT_CONTEXTS if self.form == "short" else RELEVANT_STATEMENTS,)
+            return (kinds.CONTEXT_STATEMENTS,)
+        return (kinds.RELEVANT_CONTEXTS if self.form == "short" else kinds.RELEVANT_STATEMENTS,)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         reply = await ask(task_about(sample, self.asks[0], self.examples))

@@ -47,17 +47,13 @@ class LLMMetric(BaseMetric):
     - ``inputs``: fields of the sample (``question``, ``contexts``, ``answer``, ``reference``) or
       keys of ``Sample.extra``.
     - ``outputs``: the names of the judge's results, each with its type: ``bool``, ``int``,
-      ``float``, ``str``, or a list of the allowed values.
-    - ``value``: the name of the output that is the score: a number within ``bounds``, or a bool (1
-      or 0).
-    - ``bounds``: the lowest and the highest score. They are ignored for a bool, and for a list of
-      allowed values.
-    - ``examples``: worked examples that the judge sees, each as ``{"inputs": {...}, "outputs":
-      {...}}``.
+      ``float``, ``str``, or a list of the allowed values. They are in the ``detail`` of the score.
+    - ``value``: the name of the output that is the score, a number or a bool (1 or 0).
+    - ``bounds``: the lowest and the highest score, if it is a free number. If they are not 0 and 1,
+      ``normalized`` is the score brought to [0, 1].
+    - ``examples``: worked examples for the judge: ``{"inputs": {...}, "outputs": {...}}``.
 
-    If the bounds are not 0 and 1, ``normalized`` is the score brought to [0, 1]. All outputs are in
-    the ``detail`` of the score. The metric takes 1 judge request, which may also carry questions of
-    other metrics.
+    The metric takes 1 judge request, which may also carry questions of other metrics.
 
     Special cases: If the sample lacks an input, the score is undefined, for the reason that belongs
     to the field (such as ``empty_answer``) or for ``missing_input``. Names, types, bounds or
@@ -386,15 +382,15 @@ class FunctionMetric(BaseMetric):
     the ``thresholds`` of a configuration; the default of 0.5 does not label it.
 
     Special cases: If the function raises an exception or returns anything else (NaN, a string,
-    None), the score has the status ``error`` (``internal``). If it takes more than ``timeout``
-    seconds, the score has the status ``error`` (``timeout``). The log says what was raised where.
-    A function that never returns keeps its worker thread. A function without a name, or one that
-    does not take exactly one argument, raises `ConfigError`.
+    None), the score has the status ``error`` (``internal``), and the log says what was raised
+    where; after ``timeout`` seconds, it has the reason ``timeout``. A function that never returns
+    keeps its worker thread. A function without a name, or one that does not take exactly one
+    argument, raises `ConfigError`.
 
-    The version of the score, and with it the key in a cache, contains a digest of the source of the
-    function, its defaults, and the plain values that it binds from outer functions, a ``partial``
-    or the fields of a dataclass. If anything else changes that the result depends on, change the
-    name, or the attribute ``revision`` of the object with the function.
+    The version of the score, and with it the key in a cache, contains a digest of the compiled code
+    of the function, its defaults, and the plain values that it binds from outer functions, a
+    ``partial`` or the fields of a dataclass. If anything else changes that the result depends on,
+    change the name, or the attribute ``revision`` of the object with the function.
     """
 
     function: MetricFunction = field(compare=False)
@@ -481,7 +477,7 @@ def _finite(value: object) -> float | None:
 
 
 def _digest(function: Any) -> str:
-    """Return a hash (8 hex digits) of the source of ``function`` and of the values it binds."""
+    """Return a hash (8 hex digits) of the code of ``function`` and of the values it binds."""
     described = _described(function)
     if not inspect.isroutine(function) and inspect.isfunction(type(function).__call__):
         described = (_described(type(function).__call__), described)
@@ -501,33 +497,18 @@ def _described(value: Any, depth: int = 8) -> object:
         return sorted(map(inner, value), key=repr)
     if isinstance(value, tuple | list):
         return list(map(inner, value))
+    return [type(value).__qualname__, *map(inner, _parts(value))]
+
+
+def _parts(value: Any) -> list[object]:
     if isinstance(value, partial):
-        parts: list[object] = [value.func, value.args, value.keywords]
-    elif isinstance(value, MethodType):
-        parts = [value.__func__, value.__self__]
-    elif isinstance(value, FunctionType):
-        bound: list[object] = []
-        for cell in value.__closure__ or ():
-            with suppress(ValueError):  # a variable without a value yet
-                bound.append(cell.cell_contents)
-        parts = [_source(value.__code__), value.__defaults__, value.__kwdefaults__, bound]
-    else:
-        names = [item.name for item in fields(value) if item.compare] if is_dataclass(value) else []
-        parts = [getattr(value, name, None) for name in ("__qualname__", "revision", *names)]
-    return [type(value).__qualname__, *map(inner, parts)]
-
-
-def _source(code: CodeType) -> tuple[object, ...]:
-    """Return the source of a function, or its compiled form if there is no source.
-
-    For a lambda, both are returned, because one line of source may hold several lambdas.
-    """
-    constants = [c.co_code if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    compiled = (code.co_code, code.co_names, constants)
-    if code.co_filename == "<string>":  # made by exec; Python 3.13 finds the text of `python -c`
-        return compiled
-    try:
-        source = inspect.getsource(code)
-    except OSError:
-        return compiled
-    return (source, compiled) if code.co_name == "<lambda>" else (source,)
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, FunctionType):
+        bound = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, bound]
+    if isinstance(value, CodeType):
+        return [value.co_code, value.co_names, value.co_consts]
+    names = [item.name for item in fields(value) if item.compare] if is_dataclass(value) else []
+    return [getattr(value, name, None) for name in ("__qualname__", "revision", *names)]

@@ -7,18 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.replies import Judged, Verdict
-from rag_eval_otel.judge.tasks import (
-    CONTEXT_AGREEMENT,
-    GROUNDEDNESS,
-    JUDGED_STATEMENTS,
-    RESPONSE_SUPPORTED,
-    STATEMENTS,
-    SUPPORTED,
-    VERDICTS,
-    AskLike,
-    Kind,
-)
+from rag_eval_otel.judge.tasks import AskLike, Kind
 from rag_eval_otel.metrics.base import BaseMetric, RatedMetric, TaskMetric, in_order, task_about
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
@@ -28,7 +19,7 @@ _MOST_SENTENCES = 40  # that a judge is shown; if there are more, neighbours are
 GROUNDED = (
     RatedMetric(
         name="response_groundedness",
-        kinds=GROUNDEDNESS,
+        kinds=kinds.GROUNDEDNESS,
         blank={"answer": 0.0, "contexts": 0.0},
         top=2,
         about="""\
@@ -43,7 +34,7 @@ fail, and the judge is asked again for a rating that is not 0, 1 or 2.""",
     ),
     TaskMetric(
         name="response_supported",
-        kind=RESPONSE_SUPPORTED,
+        kind=kinds.RESPONSE_SUPPORTED,
         blank={"answer": None, "contexts": 0.0},
         formula=lambda metric, reply: metric.score_of(
             float(reply.passing), explanation=reply.reason
@@ -60,7 +51,7 @@ them in groups, and the last group decides.""",
     ),
     TaskMetric(
         name="context_agreement",
-        kind=CONTEXT_AGREEMENT,
+        kind=kinds.CONTEXT_AGREEMENT,
         blank={"question": None, "answer": None, "contexts": 0.0},
         formula=lambda metric, reply: metric.score_of(
             float(reply.passing), explanation=reply.reason
@@ -107,13 +98,13 @@ class Faithfulness(BaseMetric):
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        return (SUPPORTED,) if self.form == "short" else (STATEMENTS, VERDICTS)
+        return (kinds.SUPPORTED,) if self.form == "short" else (kinds.STATEMENTS, kinds.VERDICTS)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if self.form == "short":
             claims = sentences_of(sample.answer)
         else:
-            reply = await ask(task_about(sample, STATEMENTS, self.examples))
+            reply = await ask(task_about(sample, kinds.STATEMENTS, self.examples))
             claims = [claim for claim in reply.statements if claim.strip()]
         if not claims:
             return self.undefined("no_claims")
@@ -130,7 +121,7 @@ class Faithfulness(BaseMetric):
     async def _judge_sentences(
         self, sample: Sample, sentences: Sequence[str], ask: AskLike
     ) -> Sequence[Judged] | None:
-        task = task_about(sample, SUPPORTED, self.examples, sentences=sentences)
+        task = task_about(sample, kinds.SUPPORTED, self.examples, sentences=sentences)
         return in_order((await ask(task)).verdicts, len(sentences))
 
     async def _judge_claims(
@@ -143,7 +134,7 @@ class Faithfulness(BaseMetric):
             if not missing:
                 break
             statements = [claims[i] for i in missing]
-            task = task_about(sample, VERDICTS, self.examples, statements=statements)
+            task = task_about(sample, kinds.VERDICTS, self.examples, statements=statements)
             for verdict in (await ask(replace(task, draw=draw))).verdicts:
                 if 1 <= verdict.index <= len(missing):
                     verdicts.setdefault(missing[verdict.index - 1], verdict)
@@ -173,14 +164,14 @@ class StatementFaithfulness(Faithfulness):
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        return (SUPPORTED,) if self.form == "short" else (JUDGED_STATEMENTS,)
+        return (kinds.SUPPORTED,) if self.form == "short" else (kinds.JUDGED_STATEMENTS,)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         if self.form == "short":
             return await Faithfulness.compute(self, sample, ask, embed)
         if score := self.blank_score(sample, {"contexts": 0.0}):
             return score
-        reply = await ask(task_about(sample, JUDGED_STATEMENTS, self.examples))
+        reply = await ask(task_about(sample, kinds.JUDGED_STATEMENTS, self.examples))
         return self.statements_score(reply.statements, _unsupported)
 
 

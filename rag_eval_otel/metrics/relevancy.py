@@ -17,18 +17,8 @@ import numpy as np
 
 from rag_eval_otel.embed import cosine
 from rag_eval_otel.errors import ConfigError, JudgeError
-from rag_eval_otel.judge.tasks import (
-    ADDRESSED,
-    ANSWER_RELEVANCY_RUBRIC,
-    DIRECT_RELEVANCY,
-    INTENT,
-    INTENT_FULFILMENT,
-    REVERSE_QUESTION,
-    SIMILARITIES,
-    SUB_QUESTIONS,
-    AskLike,
-    fitting,
-)
+from rag_eval_otel.judge import tasks as kinds
+from rag_eval_otel.judge.tasks import AskLike, fitting
 from rag_eval_otel.metrics.base import (
     BaseMetric,
     TaskMetric,
@@ -57,7 +47,7 @@ def band(value: float) -> str:
 RELEVANCY = (
     TaskMetric(
         name="answer_relevancy_rubric",
-        kind=ANSWER_RELEVANCY_RUBRIC,
+        kind=kinds.ANSWER_RELEVANCY_RUBRIC,
         blank=_BLANK,
         formula=lambda metric, points: metric.score_of(
             (points.subject + points.focus) / 2,
@@ -75,7 +65,7 @@ exceed 2. The score has a pass or fail label.""",
     ),
     TaskMetric(
         name="direct_relevancy",
-        kind=DIRECT_RELEVANCY,
+        kind=kinds.DIRECT_RELEVANCY,
         blank=_BLANK,
         formula=lambda metric, reply: metric.score_of(reply.rating, explanation=reply.reason),
         about="""\
@@ -105,7 +95,7 @@ class _QuestionMetric(BaseMetric):
     async def _draw(self, sample: Sample, ask: AskLike) -> tuple[list[str], list[int]]:
         """Return the questions of the judge's valid replies, and their flags for evasive."""
         shown, draws = {"answer": sample.answer}, range(self.strictness)
-        tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
+        tasks = [kinds.REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
         replies = await valid_replies(tasks, ask)
         questions = [reply.question for reply in replies if reply.question.strip()]
         return questions, [reply.noncommittal for reply in replies]
@@ -135,7 +125,7 @@ class AnswerRelevancy(_QuestionMetric):
 
     name: str = "answer_relevancy"
 
-    asks = (REVERSE_QUESTION,)
+    asks = (kinds.REVERSE_QUESTION,)
     scale = (-1.0, 1.0)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
@@ -180,13 +170,13 @@ class ReverseRelevancy(_QuestionMetric):
 
     name: str = "reverse_relevancy"
 
-    asks = (REVERSE_QUESTION, SIMILARITIES)
+    asks = (kinds.REVERSE_QUESTION, kinds.SIMILARITIES)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         questions, _ = await self._draw(sample, ask)
         if not questions:
             return self.undefined("no_questions")
-        task = task_about(sample, SIMILARITIES, self.examples, questions=questions)
+        task = task_about(sample, kinds.SIMILARITIES, self.examples, questions=questions)
         ratings = in_order((await ask(task)).similarities, len(questions))
         if ratings is None:
             return self.undefined("judge_incomplete", detail={"questions": questions})
@@ -221,14 +211,14 @@ class DecompositionRelevancy(BaseMetric):
     name: str = "decomposition_relevancy"
 
     blank = _BLANK
-    asks = (SUB_QUESTIONS, ADDRESSED)
+    asks = (kinds.SUB_QUESTIONS, kinds.ADDRESSED)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        split = await ask(task_about(sample, SUB_QUESTIONS, self.examples))
+        split = await ask(task_about(sample, kinds.SUB_QUESTIONS, self.examples))
         parts = [part for part in split.sub_questions if part.strip()][:_MAX_SUB_QUESTIONS]
         if not parts:
             return self.undefined("no_questions")
-        task = task_about(sample, ADDRESSED, self.examples, sub_questions=parts)
+        task = task_about(sample, kinds.ADDRESSED, self.examples, sub_questions=parts)
         verdicts = in_order((await ask(task)).verdicts, len(parts))
         if verdicts is None:
             return self.undefined("judge_incomplete", detail={"sub_questions": parts})
@@ -258,13 +248,13 @@ class IntentRelevancy(BaseMetric):
     name: str = "intent_relevancy"
 
     blank = _BLANK
-    asks = (INTENT, INTENT_FULFILMENT)
+    asks = (kinds.INTENT, kinds.INTENT_FULFILMENT)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        intent = (await ask(task_about(sample, INTENT, self.examples))).intent
+        intent = (await ask(task_about(sample, kinds.INTENT, self.examples))).intent
         if not intent.strip():
             return self.undefined("judge_incomplete")
-        reply = await ask(task_about(sample, INTENT_FULFILMENT, self.examples, intent=intent))
+        reply = await ask(task_about(sample, kinds.INTENT_FULFILMENT, self.examples, intent=intent))
         return self.score_of(reply.rating, explanation=reply.reason, detail={"intent": intent})
 
 

@@ -1,7 +1,6 @@
 """A plain function as a metric."""
 
 import asyncio
-import linecache
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -321,16 +320,6 @@ def test_what_a_function_is_bound_to_is_in_the_version(make: Callable[[float], A
     )
     assert first == again
     assert first != other
-
-
-def test_a_function_without_source_has_no_other_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text of ``python -c``, which Python 3.13 keeps, is not taken for the function's."""
-    text = "import sys; print(sys.version)\n"
-    monkeypatch.setitem(linecache.cache, "<string>", (len(text), None, [text], "<string>"))
-    one, other = (
-        FunctionMetric(function=compiled(weight), name="weighed") for weight in (0.3, 0.9)
-    )
-    assert measured(one)["weighed"].version != measured(other)["weighed"].version
 
 
 def test_a_function_that_holds_itself() -> None:
