@@ -122,7 +122,6 @@ class NotingEmbedder:
 
 
 def quoting(task: Task[Any]) -> object:
-    """Answer as a content judge would, with a reason that quotes all it was shown."""
     answer: Any = good_answers(task)
     text = str(task)
     if "reason" in answer:

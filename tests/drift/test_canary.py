@@ -124,7 +124,6 @@ STREAM = Stream(service="shop", name="faithfulness", version="1")
 
 
 def rounds(monitor: CanaryMonitor, count: int, *, fall: float = 0.0, seed: int = 0) -> None:
-    """Score the set ``count`` times with some noise, and lower by ``fall``."""
     dice = random.Random(seed)
     for _ in range(count):
         monitor.begin_round()
@@ -136,7 +135,6 @@ def rounds(monitor: CanaryMonitor, count: int, *, fall: float = 0.0, seed: int =
 
 
 def canary_monitor() -> tuple[CanaryMonitor, list[Drift]]:
-    """Return a canary monitor and its reports."""
     reports: list[Drift] = []
     return CanaryMonitor(reports.append, rows=CANARY_ROWS, service="shop"), reports
 

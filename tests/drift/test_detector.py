@@ -19,12 +19,10 @@ GOOD, BAD = (0.08, 0.24, 0.68), (0.24, 0.40, 0.36)
 
 
 def scores(count: int, weights: Sequence[float] = GOOD, *, seed: int = 0) -> list[float]:
-    """Return ``count`` scores of three levels."""
     return random.Random(seed).choices([0.0, 0.5, 1.0], weights, k=count)
 
 
 def first_alarm(found: BettingDetector, stream: Sequence[float | None]) -> int | None:
-    """Return the index in ``stream`` of the first alarm."""
     return next((i for i, score in enumerate(stream) if found.update(score)), None)
 
 
@@ -275,7 +273,6 @@ def test_every_target_can_be_restored(target: float) -> None:
 
 
 def broken_states() -> list[dict[str, Any]]:
-    """Return invalid states."""
     state = BettingDetector(reference=scores(500)).to_state()
     evidence = state["evidence"]
     return [

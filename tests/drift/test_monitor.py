@@ -26,12 +26,10 @@ from rag_eval_otel.types import Evaluation, Score, SpanRef
 
 
 def make(_: Stream) -> BettingDetector:
-    """Return a detector that learns from few scores."""
     return BettingDetector(learn=300, every=1000, cooldown=100)
 
 
 def aimed(_: Stream) -> BettingDetector:
-    """Return a detector with a target."""
     return BettingDetector(target=0.9, every=100, cooldown=5)
 
 
@@ -47,20 +45,17 @@ class Reports(list[Any]):
 
 
 def watch(**options: Any) -> tuple[DriftMonitor, Reports]:
-    """Return a monitor that learns from few scores, and its reports."""
     reports = Reports()
     return DriftMonitor(reports.append, **{"make": make, "service": "shop", **options}), reports
 
 
 def evaluation(value: float | None, at: int = 1, version: str = "1", **options: Any) -> Evaluation:
-    """Return a turn with one score; None stands for a failed one."""
     failed = {"status": "error", "reason": "timeout"} if value is None else {}
     score = Score(name="faithfulness", value=value, version=version, **failed, **options)
     return Evaluation(scores=(score,), span=SpanRef(trace_id=at, span_id=at))
 
 
 def turns(monitor: DriftMonitor, count: int, mean: float, *, first: int = 0) -> None:
-    """Emit ``count`` turns, scored 0 or 1, with trace ids from ``first`` on."""
     dice = random.Random(first)
     for at in range(first, first + count):
         monitor.emit(evaluation(float(dice.random() < mean), at))
@@ -139,7 +134,6 @@ def test_normalized_scores_are_used() -> None:
 
 
 def emit_often(monitor: DriftMonitor, turn: Evaluation) -> None:
-    """Emit ``turn`` fifty times, or until an exception is raised."""
     for _ in range(50):
         monitor.emit(turn)
 
@@ -202,7 +196,6 @@ def test_a_forked_child_has_a_lock_of_its_own() -> None:
 
 
 def restarted(state: Any, **options: Any) -> tuple[DriftMonitor, Reports]:
-    """Return the monitor of the next process."""
     monitor, reports = watch(**options)
     monitor.restore(json.loads(json.dumps(state)))
     return monitor, reports
@@ -258,7 +251,6 @@ def test_another_version_after_a_restart_is_reported() -> None:
 
 
 def spoilt(change: Callable[[Any], object]) -> Any:
-    """Return a state that ``change`` has modified."""
     monitor, _ = watch()
     turns(monitor, 400, 0.9)
     state = monitor.to_state()

@@ -15,12 +15,10 @@ KIND = "Is the answer kind?"
 
 
 def kindness(**parameters: Any) -> LLMMetric:
-    """Return a metric of kindness."""
     return LLMMetric(**{"name": "kindness", "instructions": KIND, **parameters})
 
 
 def replied(reply: object, **parameters: Any) -> Score:
-    """Return the score that a reply makes."""
     return score_of(kindness(**parameters), FakeJudge(script(custom_kindness=reply)))
 
 

@@ -52,14 +52,12 @@ SEEDS = st.integers(0, 10**9)
 
 
 def shown(kind: Kind[Any]) -> Task[Any]:
-    """Return a question of ``kind`` about some texts."""
     lists = {"contexts", "statements", "sentences", "questions", "sub_questions"}
     texts = {n: ["One.", "Two."] if n in lists else "One." for n in kind.inputs}
     return kind.task({**texts, "rubric": "0: No.\n1: Yes."})
 
 
 def example(kind: Kind[Any]) -> dict[str, Any]:
-    """Return a worked example of ``kind``."""
     task = shown(kind)
     inputs = {name: list(t) if isinstance(t, tuple) else t for name, t in task.inputs}
     return {"inputs": inputs, "outputs": GOOD[kind.prompt](task)}
@@ -180,7 +178,6 @@ def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportErro
 
 
 def refusals(name: str) -> list[tuple[str, Any]]:
-    """Return the prompts of metric ``name``, each with all its replies that must be refused."""
     found = []
     for kind in kinds_of(METRICS[name]()):
         task = shown(kinds_of(METRICS["rubric"]())[0] if kind.prompt == "rubric" else kind)
@@ -306,7 +303,6 @@ def test_a_kind_has_its_own_examples() -> None:
 
 
 def version(metric: Metric, *, model: str = "m") -> str:
-    """Return the version of a metric's fused scores."""
     return version_of(metric, share_requests=True, model=model)
 
 

@@ -20,7 +20,6 @@ RAGAS = {
 
 
 def rated(rating: object, reason: str = "") -> FakeJudge:
-    """Return a judge that chooses this level."""
     return FakeJudge(script(rubric={"rating": rating, "reason": reason}))
 
 

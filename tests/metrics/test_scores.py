@@ -38,12 +38,10 @@ UNPARSABLE: dict[str, Any] = {"reason": "unparsable"}
 
 
 def shown(judge: FakeJudge) -> list[dict[str, object]]:
-    """Return the texts of each task that was put to ``judge``."""
     return [dict(task.inputs) for request in judge.requests for task in request]
 
 
 def facts(score: Score, judge: FakeJudge) -> dict[str, object]:
-    """Return what a case may state of a score."""
     requests = len(judge.requests)
     plain = {"reason": score.reason, "explanation": score.explanation, "label": score.label}
     return {**plain, "normalized": score.normalized, "requests": requests, **score.detail}
@@ -60,8 +58,6 @@ dual = pytest.mark.parametrize("name", DUAL)
 
 
 def rated(name: str, *ratings: object, **texts: Any) -> tuple[Score, FakeJudge]:
-    """Score by two judges that give ``ratings``: indexes of levels, or other replies."""
-
     def answer(task: Any) -> object:
         rating = ratings[task.kind.voice - 1]
         at_level = isinstance(rating, int) and 0 <= rating <= 2 and rating is not True
@@ -137,8 +133,6 @@ BLANK = {"statement": " ", "verdict": 1}
 
 
 def useful(*flags: object) -> Any:
-    """Reply whether the context that is called by a number is useful."""
-
     def answer(task: Any) -> object:
         flag = flags[int(task.text("context"))]
         return {"verdict": flag} if isinstance(flag, int) else flag
@@ -147,8 +141,6 @@ def useful(*flags: object) -> Any:
 
 
 def drawn(*questions: object) -> Any:
-    """Reply with these reverse questions, one a draw; a pair has the flag for evasive."""
-
     def answer(task: Any) -> object:
         draw = questions[task.draw]
         question, flag = draw if isinstance(draw, tuple) else (draw, 0)
@@ -180,7 +172,6 @@ def compared(answer: Sequence[object], reference: Sequence[object]) -> dict[str,
 
 
 def rankings() -> Iterable[tuple[Any, ...]]:
-    """Yield cases of the two metrics that rank contexts by use."""
     for name, prompt in (
         ("context_precision", "useful_for_reference"),
         ("context_utilization", "useful_for_answer"),
@@ -206,7 +197,6 @@ def rankings() -> Iterable[tuple[Any, ...]]:
 
 
 def short_forms() -> Iterable[tuple[Any, ...]]:
-    """Yield cases of sentences that are numbered, for both metrics with a short form."""
     three = {"answer": "Ada was born in London. She was born in 1815. Ask me anything!"}
     claims = ["Ada was born in London.", "She was born in 1815."]
     for one in (Faithfulness(), StatementFaithfulness()):
@@ -556,7 +546,6 @@ VECTORS = {
 
 
 def relevant(*draws: object, **options: Any) -> Score:
-    """Return the score of an answer from which these questions are drawn."""
     judge = FakeJudge(script(reverse_question=drawn(*draws)))
     one = AnswerRelevancy(strictness=len(draws))
     return score_of(one, judge, embedder=FakeEmbedder(VECTORS), **options)
@@ -618,7 +607,6 @@ def test_properties_of_answer_relevancy(draws: list[object], data: st.DataObject
 
 
 def compare(one: Metric, answer: list[float], reference: list[float]) -> Score:
-    """Score a sample whose texts have these vectors."""
     return score_of(one, embedder=FakeEmbedder({ANSWER: answer, REFERENCE: reference}))
 
 
