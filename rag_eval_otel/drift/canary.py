@@ -31,9 +31,8 @@ _TAIL = 0.25  # a deviation of -.5
 class _CanaryMetric:
     """The scores of one version of a metric on the canary set.
 
-    ``learning`` has the scores of each sample in the first rounds. Afterwards, ``means`` has the
-    mean of each sample and ``detector`` watches the deviations from these means.
-    ``changed_in_round`` is the number of the round with the last alarm.
+    ``learning`` has the scores of each sample in the first rounds. Afterwards, ``detector`` watches
+    the deviations from the ``means`` of the samples. There was an alarm in ``changed_in_round``.
     """
 
     learning: dict[int, list[float]] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class _CanaryMetric:
 
 
 def _deviation(score: float, mean: float) -> float:
-    """Return the deviation of ``score`` from ``mean`` as a number in [0, 1], .5 for none."""
+    """Return the deviation as a number in [0, 1], .5 for none."""
     return 0.5 + (score - mean) / 2
 
 
@@ -109,10 +108,7 @@ class CanaryMonitor:
         self._rounds += 1
 
     def add(self, row: int, evaluation: Evaluation) -> None:
-        """Compare the scores in ``evaluation`` with earlier scores of the sample number ``row``.
-
-        Failed scores are ignored. An alarm is passed to ``report``.
-        """
+        """Compare the scores in ``evaluation`` with earlier scores of the sample number ``row``."""
         for score in evaluation.scores:
             value = valid_score(score.value if score.normalized is None else score.normalized)
             if value is None:
@@ -167,10 +163,7 @@ class Canary:
         self._sweeper: Sweeper | None = None
 
     def run_once(self) -> None:
-        """Score every sample once, and return when all are scored; not from within an event loop.
-
-        If ``is_over()`` returns True, end the schedule of `start` and score nothing.
-        """
+        """Score every sample once, and wait for it; not from within an event loop."""
         if self._is_over():
             self.stop()
             return

@@ -1,8 +1,4 @@
-"""Detect drift in one stream of scores with a bound on the rate of false alarms.
-
-`BettingDetector` tests by betting the null hypothesis "the mean of the scores equals the mean of
-the baseline"; see `rag_eval_otel.drift.evidence`.
-"""
+"""Detect drift in one stream of scores with a bound on the rate of false alarms."""
 
 from __future__ import annotations
 
@@ -75,9 +71,8 @@ class BettingDetector:
 
     The baseline says which mean the scores should have. ``target`` sets this mean. Without a
     target, the baseline is learned from the scores in ``reference``, or else from the first
-    ``learn`` scores. If both are given, ``target`` is the mean, and the frequency of low scores,
-    their spread and their dependence are learned from ``reference``. The baseline never follows the
-    scores, because it would then absorb a slow drift. The method `relearn` starts a new baseline.
+    ``learn`` scores. With both, all but the mean is learned from ``reference``. The baseline never
+    follows the scores, because it would then absorb a slow drift; `relearn` starts a new one.
 
     **Guarantee with a target.** Assume that the expected value of each score, given all scores
     before it, equals the target. Then the mean number of scores until a false alarm is at least
@@ -138,11 +133,10 @@ class BettingDetector:
         self.relearn(reference)
 
     def relearn(self, reference: Sequence[object] | None = None) -> None:
-        """Discard the baseline and the evidence of a change, and start a new baseline.
+        """Discard the evidence of a change, and start a new baseline.
 
-        The new baseline is learned from the scores in ``reference``. Without a reference, the
-        ``target`` that was given to the detector is the baseline. Without a target either, the
-        baseline is learned from the next scores.
+        It is learned from ``reference``, or is the detector's ``target``, or is learned from the
+        next scores.
         """
         self.baseline: Baseline | None = None
         """The baseline with which new scores are compared; None while the detector learns it."""
@@ -171,8 +165,8 @@ class BettingDetector:
     def log10_evidence(self) -> float:
         """The logarithm to base 10 of the evidence of a change, 0 or more.
 
-        The detector raises an alarm when this number reaches log10 of ``every``. After an alarm the
-        number keeps its value until ``cooldown`` scores have been ignored.
+        There is an alarm when it reaches log10 of ``every``. It then keeps its value until
+        ``cooldown`` scores have been ignored.
         """
         return math.log10(max(self._evidence.value, 1.0)) if self._evidence else 0.0
 
@@ -182,10 +176,9 @@ class BettingDetector:
         return self._evidence.since(count=self.count) if self._evidence else self.count
 
     def update(self, score: float | None) -> bool:
-        """Compare ``score`` with the baseline and return True if the score raises an alarm.
+        """Compare ``score`` with the baseline, or learn from it; return True if it raises an alarm.
 
-        While there is no baseline yet, the score is used to learn the baseline. A score that is
-        None, NaN or outside [0, 1] is ignored.
+        A score that is None, NaN or outside [0, 1] is ignored.
         """
         value = valid_score(score)
         if value is None:
@@ -239,11 +232,7 @@ class BettingDetector:
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Return the baseline, the evidence and the counts as JSON values, for `restore`.
-
-        Of the options, only ``every``, ``tail`` and ``target`` are included, so that `restore` can
-        compare them.
-        """
+        """Return the baseline, the evidence and the counts as JSON values, for `restore`."""
         baseline = self.baseline
         levels = [level and list(level) for level in baseline.levels] if baseline else []
         return {
@@ -261,9 +250,8 @@ class BettingDetector:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue with the baseline, evidence and counts in ``state``, which `to_state` returned.
 
-        Raises KeyError, TypeError, ValueError or OverflowError if ``state`` is not a valid state,
-        or comes from a detector with another ``every``, ``tail`` or ``target``. In this case the
-        detector does not change.
+        Raises KeyError, TypeError, ValueError or OverflowError, and changes nothing, if ``state``
+        is invalid, or is of a detector with another ``every``, ``tail`` or ``target``.
         """
         expected = (FORMAT, self.every, self.tail, self._target)
         saved = tuple(state[name] for name in ("format", "every", "tail", "target"))
@@ -286,10 +274,7 @@ class BettingDetector:
 
 
 def valid_score(score: object) -> float | None:
-    """Return ``score`` as a float in [0, 1], or None if it is not a number in this range.
-
-    A number that is outside the range by a rounding error is moved to the bound.
-    """
+    """Return ``score`` as a float in [0, 1], up to rounding; None for any other value."""
     if type(score) is float and 0.0 <= score <= 1.0:  # nearly all are
         return score
     if not _is_number(score) or not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN

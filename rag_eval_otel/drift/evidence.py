@@ -56,8 +56,7 @@ def views_of(score: float, *, tail: float, centre: float) -> Views:
 class Level(NamedTuple):
     """The expected mean and variance of one view, and the design effect of its values.
 
-    ``n`` is the number of scores from which they were learned; None if ``mean`` is a target that
-    the user set.
+    They were learned from ``n`` scores; None if ``mean`` is a target that the user set.
     """
 
     mean: float
@@ -73,11 +72,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The expected means with which a detector compares new scores.
-
-    ``centre`` is the mean of the scores. ``levels`` has a `Level` for each view, or None for a view
-    with an unknown mean.
-    """
+    """The mean of the scores, and the `Level` of each view; None for a view of unknown mean."""
 
     centre: float
     levels: tuple[Level | None, ...]
@@ -89,10 +84,7 @@ class Baseline:
 
     @classmethod
     def from_target(cls, target: float) -> Baseline:
-        """Return the baseline for scores whose mean should be ``target``.
-
-        A target says nothing about low scores and about spread, so these are not tested.
-        """
+        """Return the baseline for the mean ``target``, which says nothing about tail and spread."""
         variance = target * (1 - target)  # the largest possible
         return cls(target, (Level(target, variance), None, None, Level(1 - target, variance)))
 
@@ -158,8 +150,7 @@ def _make_bets(level: Level, *, count: int, every: float) -> tuple[array[float],
 
     A value ``y`` of the view multiplies the wealth of bet k by ``a[k] - b[k] * y``, always above 0,
     which is ``(1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. ``m0`` is
-    the mean of ``level`` minus its possible error. The exponential function makes the factor
-    smaller if scores depend on each other.
+    the mean of ``level`` minus its possible error.
     """
     # The best stake to detect a fall of the mean by ``d`` is ``d / (variance * effect)``. The
     # stakes rise by a constant ratio from the best one for a small fall to that for a large fall.
@@ -204,11 +195,9 @@ _MIN_BEFORE_CHANGE = 8  # a change as old as the oldest scores that are kept may
 
 
 def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
-    """Return how clearly, and how many of, the last ``values`` are below ``mean``.
+    """Return the highest gain ``sum(mean - value)**2 / n`` of the last n ``values``, and this n.
 
-    For each number n of last values, 12 or more, the gain is ``sum(mean - value)**2 / n``. The
-    result is the highest gain with its n; (0, 0) if no n has values below ``mean`` on average, or
-    if the best n leaves fewer than 8 values before the fall.
+    Return (0, 0) if they are not below ``mean``, or if fewer than 8 values come before.
     """
     best, number, total = 0.0, 0, 0.0
     for n, value in enumerate(reversed(values), start=1):
@@ -287,7 +276,6 @@ class Evidence:
         """The evidence of a change; the detector raises an alarm when it reaches ``every``."""
 
     def add(self, views: Views, *, index: int) -> None:
-        """Add the score with number ``index``, which has these ``views``, to the evidence."""
         a, b, runs = self._a, self._b, self._runs
         bets = zip(self._m, a, b, _VIEW_OF_BET, strict=True)
         self._m = wealth = array("d", [(m + 1.0) * (p - q * views[v]) for m, p, q, v in bets])
@@ -311,13 +299,11 @@ class Evidence:
     def run(
         self, view: int, *, count: int, baseline: Baseline, views: Callable[[float], Views]
     ) -> Run:
-        """Estimate when the scores changed, and return statistics of the scores since then.
+        """Return the scores since the estimated onset, after ``count`` scores.
 
-        ``view`` is the index of the view with the most evidence, ``views`` a function that returns
-        the views of a score, and ``count`` the number of scores so far. The start of the change is
-        the most likely fall of the view within the last 256 scores, or the start of the growth of
-        the evidence of lower scores, or of the evidence in the view; of these, the one with the
-        clearest change of the mean.
+        The onset is the most likely fall of ``view``, the view with the most evidence, within the
+        last 256 scores, or the start of the growth of the evidence of lower scores, or of that in
+        ``view``: the one with the clearest change of the mean. ``views`` returns those of a score.
         """
         dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change
         level = baseline.levels[dated] or baseline.level
@@ -340,7 +326,6 @@ class Evidence:
         return Run(int(start), n, mean, variance)
 
     def since(self, *, count: int) -> int:
-        """Return the index of the first score on which the evidence is based; else ``count``."""
         pairs = zip(self._runs[0::_RUN_SIZE], self._runs[1::_RUN_SIZE], strict=True)
         return int(min((start for evidence, start in pairs if evidence > 1), default=count))
 
@@ -354,7 +339,6 @@ class Evidence:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the evidence in ``state``, which `to_state` returned earlier."""
         self._m, self._runs = array("d", state["bets"]), array("d", state["runs"])
         self._total, self._squares = map(float, state["sums"])
         self._recent = bytes.fromhex(state["recent"])

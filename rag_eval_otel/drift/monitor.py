@@ -1,7 +1,4 @@
-"""Watch live evaluation scores for drift, with one detector for each stream of scores.
-
-A *stream* is the sequence of scores of one service, metric and version of the metric.
-"""
+"""Watch live evaluation scores for drift, with one detector for each stream of scores."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ Cause = Literal["judge", "system", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """The key of a stream of values that one detector watches: service, name and version.
+    """The key of a stream of values that one detector watches.
 
     ``name`` is the name of a metric, ``<metric>.scored`` or ``answer_length``. ``version`` changes
     if the metric is measured in another way, for instance with another judge.
@@ -99,12 +96,10 @@ class DriftOptions:
 
     ``every``, ``learn``, ``direction`` and ``cooldown`` are options of `BettingDetector`. Each
     metric has a detector of its own, so m metrics raise about one false alarm in ``every / m``
-    turns. ``targets`` maps the name of a metric to the mean that its scores should have. For a
-    metric without a target, the detector learns a baseline from the first scores.
-
-    ``on_drift`` is called with each `Drift` and `NewBaseline`, on the thread that evaluates. Its
-    exceptions are counted and logged. ``state`` is the path of a file that keeps baselines and
-    evidence for the next process. Raises `ConfigError` for invalid options.
+    turns. ``targets`` maps the name of a metric to the mean that its scores should have; other
+    baselines are learned. ``on_drift`` is called with each `Drift` and `NewBaseline`, on the thread
+    that evaluates. ``state`` is the path of a file that keeps baselines and evidence for the next
+    process. Raises `ConfigError` for invalid options.
     """
 
     every: float = 100_000
@@ -161,10 +156,7 @@ _Turn: TypeAlias = "tuple[float, int, SpanRef | None]"
 
 
 class _StreamMonitor:
-    """The detector of one stream, and the turns with its lowest and its highest scores.
-
-    Only turns since the evidence of a change began to grow are kept.
-    """
+    """The detector of a stream, and its turns with extreme scores since the evidence grows."""
 
     __slots__ = ("_highest", "_lowest", "detector")
 
@@ -174,7 +166,6 @@ class _StreamMonitor:
         self._highest: list[_Turn] = []
 
     def update(self, value: float, span: SpanRef | None) -> Alarm | None:
-        """Add ``value`` of the turn with ``span`` to the detector; return the alarm it raises."""
         detector, score = self.detector, valid_score(value)
         if score is not None:
             index, since = detector.count, detector.since
@@ -198,17 +189,13 @@ def _with_turn(turns: list[_Turn], turn: _Turn, since: int) -> list[_Turn]:
 class DriftMonitor:
     """Watch the scores of live evaluations, with one detector per service, metric and version.
 
-    ``report`` is called with a `Drift` for each alarm of a detector. When the scores of a metric
-    come in another version than before, ``report`` is called with a `NewBaseline`, because another
-    judge, prompt or definition is another measurement and not a drift.
-
-    Missing scores are not evidence of a change. The fraction of turns with a score is watched as a
-    stream of its own, ``<metric>.scored``. The lengths of answers are watched as ``answer_length``.
+    ``report`` is called with a `Drift` for each alarm, and with a `NewBaseline` when the scores of
+    a metric come in another version than before, because another judge, prompt or definition is
+    another measurement and not a drift. It is called on the thread that adds the score.
 
     ``make`` returns the detector for a stream. ``service`` is the name of the service that emits
-    the evaluations. At most ``capacity`` streams are kept. If there are more, the least recently
-    used stream is removed, with a warning in the log. A monitor is thread-safe. ``report`` is
-    called without the lock, on the thread that adds the score.
+    the evaluations. If there are more than ``capacity`` streams, the least recently used one is
+    removed, with a warning in the log. A monitor is thread-safe.
     """
 
     def __init__(
@@ -251,10 +238,7 @@ class DriftMonitor:
         self._report_all(reports)
 
     def update(self, stream: Stream, value: float, *, span: SpanRef | None = None) -> None:
-        """Add ``value``, a number in [0, 1], to the detector of ``stream``; report an alarm.
-
-        ``span`` refers to the span of the evaluated turn.
-        """
+        """Add ``value`` in [0, 1] of the turn with ``span`` to ``stream``; report an alarm."""
         self._report_all(self._add(stream, value, span))
 
     def _report_all(self, reports: list[Report]) -> None:
@@ -293,18 +277,12 @@ class DriftMonitor:
         self._warnings.write("removed", text, self._capacity, removed.name, service)
 
     def evidence(self) -> list[tuple[Stream, float]]:
-        """Return each stream with the logarithm to base 10 of its evidence of a change.
-
-        A detector raises an alarm when this number reaches log10 of its option ``every``.
-        """
+        """Return each stream with the `BettingDetector.log10_evidence` of a change."""
         with self._lock:
             return [(key, each.detector.log10_evidence) for key, each in self._streams.items()]
 
     def to_state(self) -> dict[str, Any]:
-        """Return the state of all detectors as JSON values, for `restore`.
-
-        If a stream was restored and has had no score since, its restored state is included.
-        """
+        """Return the state of all detectors as JSON values, for `restore`."""
         with self._lock:
             states = dict(self._restored)
             for stream, monitor in self._streams.items():

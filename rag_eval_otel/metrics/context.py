@@ -67,8 +67,8 @@ answer. With ``judges=2``, as in ragas, two prompts of different wording are ans
 and the score is the mean of the two. With ``rating="logprobs"``, the rating is the mean of 0, 1 and
 2, weighted by the probabilities that the judge gives them.
 
-Special cases: If one of two judges gives no valid rating, the rating of the other judge counts
-(``partial``). If the server returns no probabilities, the plain ratings count (``no_logprobs``).
+Special cases: If one of two judges gives no valid rating, that of the other counts (``partial``).
+If the server returns no probabilities, the plain ratings count (``no_logprobs``).
 
 Source: ``ContextRelevance`` of ragas 0.4.3. Unlike in ragas, one judge is the default, a context
 that is a part of the question is judged like any other context, either of the two judges may fail,
@@ -88,9 +88,8 @@ Points for contexts: 0 to 2 for the subject, 0 to 2 for allowing a full answer.
 
 The judge gives the points; ``score = points / 4``.
 
-Source: ``ContextRelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
-with two numbers from 0 to 2 that match a schema; LlamaIndex searches the judge's text for a number.
-All contexts are judged in one request.""",
+Source: ``ContextRelevancyEvaluator`` of LlamaIndex 0.14, which searches the judge's text for a
+number; here the judge replies with two numbers, for all contexts in one request.""",
     ),
     ContextRankingMetric(
         name="context_precision",
@@ -106,8 +105,7 @@ of the ranks ``k``::
 
     score = sum_k v_k (v_1 + .. + v_k) / k  /  sum_k v_k       (average precision)
 
-Special cases: If no context is useful, the score is 0. If a verdict is missing, the score is
-undefined (``judge_incomplete``), and its ``detail`` has the other verdicts.
+Special cases: 0 if no context is useful; undefined if a verdict is missing (``judge_incomplete``).
 
 Source: ``LLMContextPrecisionWithReference`` of ragas 0.4.3. Unlike in ragas, 1e-10 is not added to
 the denominator, so that a perfect ranking scores 1. The judge is asked again for a verdict that is
@@ -137,9 +135,8 @@ Source: ``LLMContextPrecisionWithoutReference`` of ragas 0.4.3, with the same di
 The share of the claims of the reference answer that the contexts support (ragas).
 
 The judge breaks up the reference into claims and says for each whether the contexts support it. The
-judge also sees the question if there is one.
-
-Special cases: If the judge finds no claim, the score is undefined (``no_claims``).
+judge also sees the question if there is one. Without claims, the score is undefined
+(``no_claims``).
 
 Source: ``LLMContextRecall`` of ragas 0.4.3. Unlike in ragas, verdicts other than 0 and 1 are
 refused, so that the score stays in its range. The judge is not asked if there is no context.""",
@@ -160,9 +157,8 @@ class StatementContextRelevance(BaseMetric):
 
         score = statements that help / statements
 
-    Special cases: If the judge finds no statement (``rule="proportion"``), the score is undefined
-    (``no_claims``). If the judge names a context that does not exist, the score is undefined
-    (``judge_incomplete``).
+    Special cases: undefined if the judge finds no statement (``no_claims``), or names a context
+    that does not exist (``judge_incomplete``).
 
     Source: ``ContextRelevanceEvaluator`` of haystack-ai 3.4.1, whose code computes ``binary``, and
     whose documentation describes ``proportion``. Unlike in Haystack, blank sentences do not count.

@@ -52,8 +52,8 @@ class SemanticSimilarity(BaseMetric):
     ``normalized`` is 1 / (1 + distance). With ``rule="threshold"``, the score is 1 if the
     similarity (in the mode ``euclidean``, ``normalized``) reaches ``threshold``, else 0.
 
-    Special cases: If the mode is ``cosine`` and a vector is zero, the score is undefined
-    (``zero_vector``). ``rule="threshold"`` without a threshold raises `ConfigError`.
+    Special cases: undefined if the mode is ``cosine`` and a vector is zero (``zero_vector``).
+    ``rule="threshold"`` without a threshold raises `ConfigError`.
 
     Source: ``SemanticSimilarity`` of ragas 0.4.3, whose ``threshold`` is ``rule="threshold"`` here,
     and ``SemanticSimilarityEvaluator`` of LlamaIndex 0.14. Unlike in these libraries, a threshold
@@ -106,9 +106,6 @@ class CrossEncoderSimilarity(BaseMetric):
     version of the scores contains this name. ``activation="sigmoid"`` maps logits to (0, 1);
     ``"identity"`` keeps the number.
 
-    Special cases: Without a reference or an answer, the score is undefined (``missing_reference``,
-    ``empty_answer``).
-
     Source: ``SASEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the activation is an option;
     Haystack applies the sigmoid to each batch that contains a score above 1.
     """
@@ -131,9 +128,7 @@ class CrossEncoderSimilarity(BaseMetric):
 class AnswerExactMatch(BaseMetric):
     """Whether answer and reference are the same string: 1 or 0 (Haystack).
 
-    White space and case count.
-
-    Special cases: If there is no reference, the score is undefined (``missing_reference``).
+    White space and case count. The score is undefined without a reference (``missing_reference``).
 
     Source: ``AnswerExactMatchEvaluator`` of haystack-ai 3.4.1.
     """
@@ -164,13 +159,11 @@ class AnswerCorrectness(BaseMetric):
     range is [-w2, 1]. The judge is not asked if ``w1`` is 0, and the embedder if ``w2`` is 0. A
     ``beta`` that is not above 0, and weights that are negative or both 0, raise `ConfigError`.
 
-    Special cases: If neither text makes a claim, the score is undefined (``no_claims``). If only
-    one of the texts makes a claim, F is 0. If a vector is zero, the score is undefined
-    (``zero_vector``).
+    Special cases: undefined if neither text makes a claim (``no_claims``), or if a vector is zero
+    (``zero_vector``). If only one of the texts makes a claim, F is 0.
 
     Source: ``AnswerCorrectness`` of ragas 0.4.3. Unlike in ragas, the judge is asked once, not
-    three times, so that the counts agree with the claims. An answer and a reference without claims
-    are not counted as a success.
+    three times, and texts without claims are not counted as a success.
     """
 
     beta: float = 1.0
@@ -227,14 +220,11 @@ class Correctness(BaseMetric):
 
     ``normalized`` is ``(score - 1) / 4``; ``threshold`` is on the scale from 1 to 5. With
     ``rating="logprobs"``, the grade is the mean of the whole grades, weighted by the probabilities
-    that the judge gives these grades. The judge also sees the reference if there is one.
+    that the judge gives them; without any, the plain grade counts (``no_logprobs``). The judge also
+    sees the reference if there is one.
 
-    Special cases: If the server returns no probabilities, the plain grade counts
-    (``no_logprobs``).
-
-    Source: ``CorrectnessEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
-    with a number that matches a schema, and the number must be on the scale; LlamaIndex reads the
-    first line of the judge's text.
+    Source: ``CorrectnessEvaluator`` of LlamaIndex 0.14. Unlike there, the number must be on the
+    scale.
     """
 
     rating: Rated = "integer"

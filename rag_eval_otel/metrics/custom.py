@@ -1,8 +1,4 @@
-"""Does the answer follow rules of your own?
-
-Your words or your code become a metric: a question to the judge (`LLMMetric`), levels (`Rubric`), a
-rule (`Guideline`), or a function of the sample (`FunctionMetric`).
-"""
+"""Does the answer follow rules of your own?"""
 
 from __future__ import annotations
 
@@ -55,9 +51,8 @@ class LLMMetric(BaseMetric):
 
     The metric takes 1 judge request, which may also carry questions of other metrics.
 
-    Special cases: If the sample lacks an input, the score is undefined, for the reason that belongs
-    to the field (such as ``empty_answer``) or for ``missing_input``. Names, types, bounds or
-    examples that cannot be used raise `ConfigError`.
+    Special cases: undefined if the sample lacks an input, for the reason that belongs to the field
+    (such as ``empty_answer``) or for ``missing_input``. What cannot be used raises `ConfigError`.
     """
 
     name: str
@@ -139,10 +134,7 @@ class LLMMetric(BaseMetric):
 
 
 def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
-    """Raise `ConfigError` unless ``kind`` may be the type of the output ``name``.
-
-    The output that is the score (``is_value``) cannot be a text.
-    """
+    """Raise `ConfigError` unless ``kind`` may be the type of an output; a score is no text."""
     plain = (bool, int, float) if is_value else (bool, int, float, str)
     if isinstance(kind, list | tuple):
         numbers_or_texts = [v for v in kind if isinstance(v, plain) and not isinstance(v, bool)]
@@ -159,10 +151,7 @@ def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
 def _reply(
     types: tuple[tuple[str, Any], ...], value: str, *, bounds: tuple[float, ...]
 ) -> type[Reply]:
-    """Return a pydantic model of the judge's reply, with a member for each output in ``types``.
-
-    If the output ``value`` is a free number, it must be within ``bounds``.
-    """
+    """Return a model of the judge's reply; a free number in ``value`` must be in ``bounds``."""
     members: dict[str, Any] = {}
     for name, kind in types:
         if not isinstance(kind, tuple):
@@ -191,10 +180,9 @@ _FIVE: Mapping[float, str] = {
 
 
 def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
-    """Return a dict from the levels of ``rubric``, as ascending numbers, to their meanings.
+    """Return the meanings in ``rubric`` by ascending levels, or raise `ConfigError`.
 
-    A key of ``rubric`` is a number, or a text that contains one number (``"0.5"``,
-    ``"score1_description"``). Raises `ConfigError` for a rubric that cannot be used.
+    A key of ``rubric`` is a number, or a text that contains one (``"score1_description"``).
     """
     levels: dict[float, str] = {}
     for key, meaning in rubric.items():
@@ -235,13 +223,12 @@ class Rubric(BaseMetric):
     the judge sees, if the sample has them. With ``rating="logprobs"``, the score is the mean of the
     levels, weighted by the probabilities that the judge gives the levels.
 
-    Special cases: If the sample has none of the ``inputs``, the score is undefined
-    (``missing_input``). If the server returns no probabilities, the plain level counts
-    (``no_logprobs``). Levels or inputs that cannot be used raise `ConfigError`.
+    Special cases: undefined if the sample has none of the ``inputs`` (``missing_input``). Without
+    probabilities, the plain level counts (``no_logprobs``). Levels or inputs that cannot be used
+    raise `ConfigError`.
 
     Source: ``RubricsScore`` and ``DomainSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels
-    may be any numbers, such as 0, 0.5 and 1, and the judge is asked again for a number that is not
-    a level.
+    may be any numbers, and the judge is asked again for a number that is not a level.
     """
 
     levels: Mapping[float, str] = field(default_factory=lambda: dict(_FIVE))
@@ -275,12 +262,9 @@ class Rubric(BaseMetric):
 class InstanceRubric(BaseMetric):
     """The level of the sample's own rubric that fits the sample best (``Sample.rubric``).
 
-    The judge chooses the level, as for `Rubric`. The range is from the lowest to the highest level
-    of the sample's rubric; ``normalized`` makes samples with different levels comparable.
-
-    Special cases: If the sample has no rubric, or a rubric that cannot be used, the score is
-    undefined (``missing_rubric``). If the sample has none of the ``inputs``, the score is undefined
-    (``missing_input``).
+    The judge chooses the level, as for `Rubric`; ``normalized`` makes samples with different levels
+    comparable. The score is undefined without a rubric that can be used (``missing_rubric``), and
+    if the sample has none of the ``inputs`` (``missing_input``).
 
     Source: ``InstanceSpecificRubrics`` of ragas 0.4.3, with the same differences as for `Rubric`.
     """
@@ -309,7 +293,6 @@ class InstanceRubric(BaseMetric):
 async def _grade(
     metric: Rubric | InstanceRubric, sample: Sample, ask: AskLike, *, levels: Mapping[float, str]
 ) -> Score:
-    """Return the level in ``levels`` that fits ``sample`` best, as the judge chooses it."""
     shown = shown_texts(sample, metric.inputs)
     if not shown:
         return metric.undefined("missing_input")
@@ -326,8 +309,7 @@ class Guideline(BaseMetric):
 
     ``explanation`` is the judge's feedback. Blank guidelines raise `ConfigError`.
 
-    Source: ``GuidelineEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, a reply that does not
-    parse makes the score undefined (there: an exception).
+    Source: ``GuidelineEvaluator`` of LlamaIndex 0.14.
     """
 
     guidelines: str = (

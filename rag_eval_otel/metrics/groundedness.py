@@ -44,10 +44,9 @@ Whether the contexts support the answer: 1 or 0 (LlamaIndex's faithfulness).
 
 The judge does not see the question.
 
-Source: ``FaithfulnessEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies with a
-boolean that matches a schema; LlamaIndex searches the judge's text for "yes". If the reply does not
-parse, the score is undefined (there: 0). All contexts are judged in one request; LlamaIndex judges
-them in groups, and the last group decides.""",
+Source: ``FaithfulnessEvaluator`` of LlamaIndex 0.14. Unlike there, a reply that does not parse is
+undefined (there: 0), and all contexts are judged in one request (there: in groups, of which the
+last one decides).""",
     ),
     TaskMetric(
         name="context_agreement",
@@ -81,10 +80,9 @@ class Faithfulness(BaseMetric):
     and answer. Then it decides for each claim whether it follows from the contexts. The full form
     takes 2 judge requests, and about ten times as many reply tokens.
 
-    Special cases: If the answer makes no claim, such as a refusal, the score is undefined
-    (``no_claims``). If there is no context, the score is 0 (``no_context``), and the judge is not
-    asked to decide. If the judge leaves out a claim, the score is undefined (``judge_incomplete``).
-    The question may be empty.
+    Special cases: undefined if the answer makes no claim, such as a refusal (``no_claims``), or if
+    the judge leaves out a claim (``judge_incomplete``); 0 without contexts (``no_context``). The
+    question may be empty.
 
     Source: ``Faithfulness`` of ragas 0.4.3. Unlike in ragas, each verdict names the number of its
     claim. The score is divided by the number of claims, not by the number of verdicts in the reply.
@@ -151,13 +149,12 @@ class StatementFaithfulness(Faithfulness):
     """The share of the answer's claims that follow from the contexts, in one request (Haystack).
 
     With ``form="short"``, the metric is the same as `Faithfulness`. With ``form="full"``, as in
-    Haystack, the judge breaks up the answer into claims and decides on each claim in the same
-    reply. The judge sees the contexts while it breaks up the answer, which may influence the
-    claims. The special cases are those of `Faithfulness`.
+    Haystack, the judge breaks up the answer into claims and decides on each in the same reply. It
+    sees the contexts meanwhile, which may influence the claims. The special cases are those of
+    `Faithfulness`.
 
     Source: ``FaithfulnessEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the score of an
-    answer without claims is undefined (there: 0). In the full form the judge writes each claim
-    together with its verdict, so that there are as many verdicts as claims.
+    answer without claims is undefined (there: 0), and each claim has a verdict.
     """
 
     name: str = "statement_faithfulness"

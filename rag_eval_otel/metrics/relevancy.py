@@ -1,8 +1,4 @@
-"""Does the answer address the question?
-
-`AnswerRelevancy` compares the question with questions that the judge generates from the answer, by
-their embeddings; the other metrics ask a judge alone.
-"""
+"""Does the answer address the question?"""
 
 from __future__ import annotations
 
@@ -33,15 +29,17 @@ _BLANK: Final[Mapping[str, float | None]] = {"question": None, "answer": 0.0}
 _MAX_SUB_QUESTIONS = 8
 
 
+_BANDS = (
+    (0.8, "The answer directly addresses the question."),
+    (0.6, "The answer partially addresses the question."),
+    (0.4, "The answer is somewhat related, but misses key aspects of the question."),
+)
+
+
 def band(value: float) -> str:
     """Return a sentence that explains the relevancy score ``value`` (0 to 1)."""
-    if value >= 0.8:  # noqa: PLR2004  # the source's bands
-        return "The answer directly addresses the question."
-    if value >= 0.6:  # noqa: PLR2004
-        return "The answer partially addresses the question."
-    if value >= 0.4:  # noqa: PLR2004
-        return "The answer is somewhat related, but misses key aspects of the question."
-    return "The answer does not address the question."
+    worst = "The answer does not address the question."
+    return next((text for low, text in _BANDS if value >= low), worst)
 
 
 RELEVANCY = (
@@ -59,9 +57,8 @@ Two points for the answer: it is on the subject, and it takes the perspective as
 
 ``score = points / 2``, one of 0, .5 and 1.
 
-Source: ``AnswerRelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
-with two flags that match a schema; LlamaIndex searches the judge's text for a number, which may
-exceed 2. The score has a pass or fail label.""",
+Source: ``AnswerRelevancyEvaluator`` of LlamaIndex 0.14, which searches the judge's text for a
+number; here the judge replies with two flags.""",
     ),
     TaskMetric(
         name="direct_relevancy",
@@ -113,14 +110,12 @@ class AnswerRelevancy(_QuestionMetric):
     The range is [-1, 1]; negative cosines are rare and are not clipped. A ``strictness`` below 1
     raises `ConfigError`.
 
-    Special cases: If every reply says that the answer is evasive, the score is 0
-    (``noncommittal``). If all questions are blank, the score is undefined (``no_questions``); if
-    all vectors are zero, too (``zero_vector``). Replies that do not parse, blank questions and zero
-    vectors are left out of the mean, and the score has the remark ``partial``.
+    Special cases: 0 (``noncommittal``) if all replies say evasive; undefined if all questions are
+    blank (``no_questions``) or all vectors zero (``zero_vector``). Replies that do not parse, blank
+    questions and zero vectors are left out of the mean (``partial``).
 
     Source: ``AnswerRelevancy`` of ragas 0.4.3. Unlike in ragas, a blank question is left out of the
-    mean, but its evasive flag counts. An empty answer is not sent to the judge, and a failure never
-    becomes a number. In a shared request the judge is asked for questions that differ.
+    mean, but its evasive flag counts, an empty answer is not judged, and a failure is no number.
     """
 
     name: str = "answer_relevancy"
@@ -130,10 +125,8 @@ class AnswerRelevancy(_QuestionMetric):
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         questions, evasive = await self._draw(sample, ask)
-        detail = {
-            "questions": questions,
-            "noncommittal_fraction": sum(evasive) / len(evasive),
-        }
+        fraction = sum(evasive) / len(evasive)
+        detail = {"questions": questions, "noncommittal_fraction": fraction}
         if all(evasive):
             return self.score_of(0.0, reason="noncommittal", detail=detail)
         if not questions:
@@ -155,17 +148,14 @@ class ReverseRelevancy(_QuestionMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
     The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`, and then
-    rates how similar each is to the question of the user. The prompt describes the ratings 0, .25,
-    .5, .75 and 1. The score is the mean of the ratings. A ``strictness`` below 1 raises
-    `ConfigError`.
+    rates how similar each is to the question of the user, from 0 to 1. The score is the mean of the
+    ratings.
 
-    Special cases: If all generated questions are blank, the score is undefined (``no_questions``);
-    if some are, it has the remark ``partial``. If the judge leaves out a similarity, the score is
-    undefined (``judge_incomplete``).
+    Special cases: undefined if all generated questions are blank (``no_questions``), or if the
+    judge leaves out a similarity (``judge_incomplete``); ``partial`` if some questions are blank.
 
-    Source: the article that describes multi-method relevancy, method "reverse". Unlike there, the
-    score is undefined if the judge generates no question (there: 0), and a similarity that does not
-    parse is an error (there: .5).
+    Source: the article that describes multi-method relevancy, method "reverse". Unlike there, no
+    question (there: 0) and a similarity that does not parse (there: .5) give no number.
     """
 
     name: str = "reverse_relevancy"
@@ -199,13 +189,11 @@ class DecompositionRelevancy(BaseMetric):
 
         score = addressed / sub-questions        detail["coverage"] = "addressed/sub-questions"
 
-    Special cases: If the judge finds no sub-question, the score is undefined (``no_questions``). If
-    it leaves one out in its second reply, the score is undefined (``judge_incomplete``).
+    Special cases: undefined if the judge finds no sub-question (``no_questions``), or leaves one
+    out in its second reply (``judge_incomplete``).
 
-    Source: the article that describes multi-method relevancy, method "decomposition". There, each
-    line of the judge's text is a sub-question; here the judge replies with a list that matches a
-    schema. Unlike there, the number of sub-questions is limited, and the score is undefined without
-    sub-questions (there: 0).
+    Source: the article that describes multi-method relevancy, method "decomposition". Unlike there,
+    the number of sub-questions is limited, and the score is undefined without any (there: 0).
     """
 
     name: str = "decomposition_relevancy"
@@ -237,9 +225,7 @@ class IntentRelevancy(BaseMetric):
     """How far the answer fulfils the intent of the question.
 
     The judge sees only the question and states the intent. Then the judge rates from 0 to 1 how far
-    the answer fulfils the intent.
-
-    Special cases: If the intent is blank, the score is undefined (``judge_incomplete``).
+    the answer fulfils the intent. The score is undefined if it is blank (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "intent". Unlike there, the
     judge is asked again if it replies with prose or with a number out of range (there: .5).
@@ -278,13 +264,11 @@ class MultiMethodRelevancy(BaseMetric):
 
     ``weights`` maps names of parts to their weights; a part without a weight is not measured.
     Weights that are negative, all 0 or for unknown parts raise `ConfigError`. The ``detail`` of the
-    score has the value of each part, or the reason why it is missing, and the coverage
-    "addressed/sub-questions". The ``explanation`` is one of four sentences, by the height of the
-    score.
+    score has the value of each part, or the reason why it is missing, and the coverage.
 
-    Special cases: Parts without a value are left out, and the score has the remark ``partial``. If
-    they have more than half of the weight, the score is undefined (``judge_incomplete``). If all
-    parts failed, the score has the error of the first part.
+    Special cases: Parts without a value are left out (``partial``); if they have more than half of
+    the weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has
+    the error of the first one.
 
     Source: the article that describes multi-method relevancy. Unlike there, a part that failed has
     no value (there: .5), and the weights of the other parts are normalised.
