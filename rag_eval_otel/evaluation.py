@@ -89,33 +89,30 @@ def evaluate(
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` and return one score for each metric.
 
-    `evaluate` blocks until the scores are there. It may be called while an event loop is running,
-    as in a notebook. `aevaluate` does the same and must be awaited.
-
-    ``metrics`` contains metrics, names of metrics, names of sets, or functions of a sample. The
-    scores are in the order of ``metrics``. If a metric fails, its score has the status ``error`` or
-    ``undefined`` and a reason; the other metrics go on. The options:
+    `evaluate` blocks, also while an event loop is running, as in a notebook; `aevaluate` is to be
+    awaited. ``metrics`` contains metrics, names of metrics or of sets, or functions of a sample. If
+    a metric fails, its score has the status ``error`` or ``undefined`` and a reason; the other
+    metrics go on. The options:
 
     - ``judge``, ``embedder``: objects, names as in `Config`, or LangChain models. By default, the
-      environment names them, or they are ``lexical`` and ``hashing``. A judge or embedder that is
-      given by name is made once and then reused in later calls.
+      environment names them, or they are ``lexical`` and ``hashing``. One that is given by name is
+      made once and then reused in later calls.
     - ``share_requests``: whether questions of several metrics may share a request to the judge
       (default True).
     - ``repairs``: how often the judge is asked again if its reply does not parse (default 1).
     - ``timeout``: the seconds after which metrics without a score fail.
-    - ``prompts``: a folder of files that replace the built-in prompts. None means the folder in
-      ``RAG_EVAL_PROMPTS``, or the built-in prompts.
+    - ``prompts``: a folder of files that replace the built-in prompts (``RAG_EVAL_PROMPTS``).
     - ``label_metrics``: the metrics that decide the overall pass or fail label. By default, all
       metrics decide. With a judge that has ``label_metrics``, such as the offline judge, the
       built-in metrics that it names decide, together with metrics that do not ask the judge.
     - ``explanations``: whether the judge gives reasons, which are most of a reply's tokens.
-    - ``prices``: a mapping or a file with the prices of tokens (see `load_prices`). None means the
-      file in ``RAG_EVAL_PRICES``, or list prices.
+    - ``prices``: a mapping or a file with the prices of tokens (see `load_prices`), by default that
+      in ``RAG_EVAL_PRICES``, or list prices.
     - ``budget``: a limit of requests, tokens and money. A score that would need a request beyond
       the budget is an error with the reason ``budget``.
-    - ``max_text_chars``: the most characters of each text to score. All texts of the sample have at
-      most four times as many. The rest is cut, prompts say so, and the scores have
-      ``detail["truncated"]``. None means ``RAG_EVAL_MAX_TEXT_CHARS``, or 100,000.
+    - ``max_text_chars``: the most characters of each text to score, by default
+      ``RAG_EVAL_MAX_TEXT_CHARS``, or 100,000. All texts of the sample have at most four times as
+      many. The rest is cut, prompts say so, and the scores have ``detail["truncated"]``.
 
     Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
     cannot be made, for an incomplete folder of prompts, and for a budget of money without the
@@ -194,10 +191,7 @@ class Measurement:
             budget.require_price(name_of(self.embedder), "embedder")
 
     def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
-        """Return ``sample`` as metrics see it, redacted and cut, and what was cut of each text.
-
-        Raise `RedactionError` if a function of the option ``redact`` fails.
-        """
+        """Return ``sample`` redacted and cut, and what was cut; may raise `RedactionError`."""
         return clipped(self.redactor.sample(sample), self.max_text_chars)
 
     async def of(self, sample: Sample) -> Evaluation:
@@ -242,10 +236,6 @@ class Measurement:
         remarks: Mapping[str, Any],
         since: float,
     ) -> Evaluation:
-        """Return the results of ``runs``, with versions, requests, tokens and costs.
-
-        The details of metrics that ask a judge get ``remarks``.
-        """
         model = _revised(ask.model or self.judge.model, self.judge)
         models = (ask.model or self.judge.model, self.judge.model)
         cost = partial(self.prices.cost_of, judge=models, embedder=name_of(self.embedder))
@@ -307,7 +297,6 @@ class Measurement:
 
     @cached_property
     def _definitions(self) -> list[str]:
-        """The versions of the metrics' scores, without the model that answers."""
         with self.prompts.in_use():
             return [
                 _definition(m, share_requests=self.share_requests, reasons=self.explanations)
@@ -317,10 +306,8 @@ class Measurement:
     def definitions(self) -> dict[str, str]:
         """Return, for each metric name, a text that describes how the metric is measured.
 
-        Scores of equal samples may stand for each other if their texts are equal. The text contains
-        the version of the metric, the names and revisions of the judge and the embedder, and the
-        release of this library. A function metric may label its scores itself, so its text also
-        contains the threshold.
+        Scores of equal samples may stand for each other if their texts are equal. A function metric
+        may label its scores itself, so its text also contains the threshold.
         """
         models = [_identity(model) for model in (self.judge, self.embedder)]
         try:
@@ -335,10 +322,7 @@ class Measurement:
 
 
 def is_final(score: Score) -> bool:
-    """Return True unless ``score`` has failed or the judge gave no usable reply.
-
-    Other scores are not kept for an equal sample, so that the judge is asked again.
-    """
+    """Return True if ``score`` may be kept for an equal sample: asking again would not help."""
     return score.status != "error" and score.reason not in _RETRIED
 
 
@@ -366,8 +350,7 @@ def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]
 def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
     """Return the names of metrics that decide the overall pass or fail label; None: all metrics.
 
-    If ``judge`` has an attribute ``label_metrics``, the built-in metrics that it names decide.
-    Metrics that do not ask the judge, and metrics that are not built in, decide in any case.
+    If ``judge`` has ``label_metrics``, only these of the built-in metrics that ask it decide.
     """
     named: frozenset[str] | None = getattr(judge, "label_metrics", None)
     if named is None:
@@ -394,9 +377,8 @@ def version_of(metric: Metric, *, share_requests: bool, model: str, reasons: boo
 
     The hash covers the class and the parameters of the metric (apart from the threshold, which only
     decides the label) and the texts of its prompts. The way is ``fused`` if questions may share a
-    request, else ``single``. It is followed by ``-short`` if this library, not the judge, split the
-    answer into claims, and by ``-reasons`` if the judge gave reasons. Scores of different versions
-    must not be compared.
+    request, else ``single``; ``-short`` follows if this library split the answer into claims, and
+    ``-reasons`` if the judge gave reasons. Scores of different versions must not be compared.
     """
     return f"{_definition(metric, share_requests=share_requests, reasons=reasons)}/{model}"
 
@@ -440,10 +422,9 @@ def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
 
 
 def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine that ``make`` creates, wait for its end, and return its result.
+    """Run the coroutine that ``make`` creates, in another thread if this one has an event loop.
 
-    If an event loop runs in this thread, the coroutine runs in another thread. A keyboard interrupt
-    cancels the coroutine, and is raised after the coroutine has ended.
+    A keyboard interrupt cancels the coroutine, and is raised after the coroutine has ended.
     """
     try:
         asyncio.get_running_loop()

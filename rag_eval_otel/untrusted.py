@@ -139,10 +139,7 @@ _CONTROL_TOKEN = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""Return ``text`` without the characters that a reader does not see; line ends become ``\n``.
-
-    A single joiner stays, because emoji and several scripts need it.
-    """
+    r"""Return ``text`` without characters that a reader does not see; line ends become ``\n``."""
     if text.isascii() and text.isprintable():
         return text
     return _HIDDEN.sub("", _LINE_ENDS.sub("\n", text))
@@ -215,9 +212,8 @@ _HEADINGS = re.compile(
 def says_nothing(answer: str) -> bool:
     """Return True if ``answer`` has no content: only punctuation, or the opening of a reasoning.
 
-    Such texts (":", "Thought process:", "Let's solve this problem step by step.") make judges give
-    high scores. A heading such as "Solution:" counts only with its colon, because the noun alone
-    may be the answer. Short answers ("Paris", "42", "Yes"), signs ("+", "$") and emoji are content.
+    Such texts (":", "Thought process:") make judges give high scores. A heading such as "Solution:"
+    counts only with its colon, because the noun alone may be the answer.
     """
     text = visible(answer).strip()
     if len(text) > _LONGEST_OPENER:

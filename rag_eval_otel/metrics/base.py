@@ -15,6 +15,8 @@ from rag_eval_otel.untrusted import says_nothing
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
+Explanation: TypeAlias = Callable[[Sequence[str]], str | None]
+"""Explains a score by the claims with the verdict no."""
 
 R = TypeVar("R", bound=say.Reply)
 G = TypeVar("G", bound=say.Graded)
@@ -76,10 +78,8 @@ def _choices(kind: Any) -> Mapping[str, tuple[object, ...]]:
 class BaseMetric:
     """The options that all metrics of this library have, and the ways to build their scores.
 
-    - ``asks``: the kinds of question that the metric puts to the judge; empty if it asks no judge.
-    - ``blank``: the fields that may not be blank, in order, each with the score if it is; None
-      stands for an undefined score.
-    - ``needs``: the fields that a sample must have. ``scale``: the lowest and the highest score.
+    ``blank`` has the fields that may not be blank, in order, each with the score if it is; None
+    stands for an undefined score. For the other properties, see `Metric`.
     """
 
     name: str = ""
@@ -114,7 +114,6 @@ class BaseMetric:
         check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the score of ``sample``, or the score for a blank field."""
         return self.blank_score(sample, self.blank) or await self.compute(sample, ask, embed)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
@@ -122,7 +121,7 @@ class BaseMetric:
         raise NotImplementedError
 
     def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
-        """Return the score of a sample that lacks a field of ``blank`` (see `blank`), or None.
+        """Return the score of a sample that lacks a field of ``blank``, else None.
 
         If a judge is asked, an answer without content (":", "Thought process:") counts as blank.
         """
@@ -161,10 +160,7 @@ class BaseMetric:
         return Score(name=self.name, status="undefined", reason=reason, detail=detail or {})
 
     def claims_score(
-        self,
-        claims: Sequence[str],
-        verdicts: Sequence[say.Judged],
-        explanation: Callable[[Sequence[str]], str | None],
+        self, claims: Sequence[str], verdicts: Sequence[say.Judged], explanation: Explanation
     ) -> Score:
         """Return the share of ``claims`` with the verdict yes; ``explanation`` gets the others."""
         if not claims:
@@ -181,11 +177,8 @@ class BaseMetric:
         )
 
     def statements_score(
-        self,
-        judged: Iterable[say.JudgedStatement],
-        explanation: Callable[[Sequence[str]], str | None],
+        self, judged: Iterable[say.JudgedStatement], explanation: Explanation
     ) -> Score:
-        """Return `claims_score` of the claims in ``judged`` that are not blank."""
         claims = claims_in(judged)
         return self.claims_score([claim.statement for claim in claims], claims, explanation)
 
@@ -229,13 +222,9 @@ class TaskMetric(BaseMetric):
 class RatedMetric(BaseMetric):
     """A metric for which one or two judges rate the sample: a row of a table of metrics.
 
-    With ``judges=2``, two prompts of different wording are answered independently, and the score is
-    the mean of the two ratings. With ``rating="logprobs"``, a rating is the mean of the possible
-    numbers, weighted by the probabilities that the judge gives them.
-
     ``kinds`` are the questions to the two judges, and ``top`` is their highest rating, which scores
     1. With ``swaps``, answer and reference are exchanged in the second question. For the other
-    fields, see `TaskMetric`.
+    fields, see `TaskMetric`; for ``judges`` and ``rating``, the description of context_relevance.
     """
 
     judges: Literal[1, 2] = 1
