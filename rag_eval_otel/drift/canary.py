@@ -80,6 +80,7 @@ def _deviation(score: float, mean: float) -> float:
     return 0.5 + (score - mean) / 2
 
 
+@dataclass(slots=True)
 class CanaryMonitor:
     """Compare scores of a canary set with earlier scores, and name the cause of drift alarms.
 
@@ -89,20 +90,12 @@ class CanaryMonitor:
     alarms: 100,000 means at most one in 100,000 scores of a metric.
     """
 
-    def __init__(
-        self,
-        report: Callable[[Drift], object],
-        *,
-        rows: int,
-        every: float = 100_000,
-        service: str = "",
-    ) -> None:
-        self._report = report
-        self._rows = rows
-        self._every = every
-        self._service = service
-        self._metrics: dict[tuple[str, str], _CanaryMetric] = {}
-        self._rounds = 0
+    report: Callable[[Drift], object]
+    rows: int = field(kw_only=True)
+    every: float = field(default=100_000, kw_only=True)
+    service: str = field(default="", kw_only=True)
+    _metrics: dict[tuple[str, str], _CanaryMetric] = field(default_factory=dict, init=False)
+    _rounds: int = field(default=0, init=False)
 
     def begin_round(self) -> None:
         self._rounds += 1
@@ -114,12 +107,12 @@ class CanaryMonitor:
             if value is None:
                 continue
             metric = self._metrics.setdefault((score.name, score.version), _CanaryMetric())
-            alarm = metric.update(row, value, rows=self._rows, every=self._every)
+            alarm = metric.update(row, value, rows=self.rows, every=self.every)
             if alarm is not None:
                 metric.changed_in_round = self._rounds
                 name = f"canary.{score.name}"
-                stream = Stream(service=self._service, name=name, version=score.version)
-                self._report(Drift(stream=stream, alarm=alarm, cause="judge"))
+                stream = Stream(service=self.service, name=name, version=score.version)
+                self.report(Drift(stream=stream, alarm=alarm, cause="judge"))
 
     def cause(self, stream: Stream) -> Cause:
         """Return the cause of a drift alarm on ``stream``, the live scores of one metric.
@@ -135,6 +128,7 @@ class CanaryMonitor:
         return "judge" if is_recent else "system"
 
 
+@dataclass(slots=True)
 class Canary:
     """Score ``samples``, a canary set, again and again, and pass the scores to ``monitor``.
 
@@ -143,39 +137,32 @@ class Canary:
     `ConfigError` unless there are 1 to 64 samples.
     """
 
-    def __init__(
-        self,
-        samples: Sequence[Sample],
-        measure: Measure,
-        *,
-        monitor: CanaryMonitor,
-        edge: AbstractContextManager[object, bool | None],
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> None:
-        if not 0 < len(samples) <= _MAX_SAMPLES:
-            msg = f"a canary set has 1 to {_MAX_SAMPLES} samples, not {len(samples)}"
+    samples: Sequence[Sample]
+    measure: Measure
+    monitor: CanaryMonitor = field(kw_only=True)
+    edge: AbstractContextManager[object, bool | None] = field(kw_only=True)
+    is_over: Callable[[], bool] = field(default=lambda: False, kw_only=True)
+    _sweeper: Sweeper | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.samples) <= _MAX_SAMPLES:
+            msg = f"a canary set has 1 to {_MAX_SAMPLES} samples, not {len(self.samples)}"
             raise ConfigError(msg)
-        self._is_over = is_over
-        self._samples = samples
-        self._measure = measure
-        self._monitor = monitor
-        self._edge = edge
-        self._sweeper: Sweeper | None = None
 
     def run_once(self) -> None:
         """Score every sample once, and wait for it; not from within an event loop."""
-        if self._is_over():
+        if self.is_over():
             self.stop()
             return
-        with self._edge:
+        with self.edge:
             asyncio.run(self._round())
 
     async def _round(self) -> None:
-        self._monitor.begin_round()
-        for row, sample in enumerate(self._samples):
-            if self._is_over():
+        self.monitor.begin_round()
+        for row, sample in enumerate(self.samples):
+            if self.is_over():
                 return
-            self._monitor.add(row, await self._measure(sample))
+            self.monitor.add(row, await self.measure(sample))
 
     def start(self, minutes: float) -> None:
         """Start a thread that scores all samples every ``minutes`` minutes, until `stop` is called.

@@ -155,27 +155,25 @@ _Turn: TypeAlias = "tuple[float, int, SpanRef | None]"
 """A score, its negative index, so that the latest of equal scores is first, and its span."""
 
 
+@dataclass(slots=True)
 class _StreamMonitor:
     """The detector of a stream, and its turns with extreme scores since the evidence grows."""
 
-    __slots__ = ("_highest", "_lowest", "detector")
-
-    def __init__(self, detector: BettingDetector) -> None:
-        self.detector = detector
-        self._lowest: list[_Turn] = []
-        self._highest: list[_Turn] = []
+    detector: BettingDetector
+    lowest: list[_Turn] = field(default_factory=list)
+    highest: list[_Turn] = field(default_factory=list)
 
     def update(self, value: float, span: SpanRef | None) -> Alarm | None:
         detector, score = self.detector, valid_score(value)
         if score is not None:
             index, since = detector.count, detector.since
-            self._lowest = _with_turn(self._lowest, (score, -index, span), since)
-            self._highest = _with_turn(self._highest, (-score, -index, span), since)
+            self.lowest = _with_turn(self.lowest, (score, -index, span), since)
+            self.highest = _with_turn(self.highest, (-score, -index, span), since)
         return detector.alarm if detector.update(value) else None
 
     def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
         """Return up to five turns since ``onset`` with the lowest scores; after a rise, highest."""
-        sign, turns = (-1, self._highest) if direction == "up" else (1, self._lowest)
+        sign, turns = (-1, self.highest) if direction == "up" else (1, self.lowest)
         return tuple(
             WorstTurn(score=sign * score, span=span) for score, at, span in turns if -at >= onset
         )

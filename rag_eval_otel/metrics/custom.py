@@ -403,7 +403,8 @@ class FunctionMetric(BaseMetric):
         except ValueError:
             pass  # a function in C has no signature
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "source", _digest(self.function))
+        described = repr(_described(self.function)).encode("utf-8", "replace")
+        object.__setattr__(self, "source", hashlib.sha256(described).hexdigest()[:8])
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         call = asyncio.ensure_future(self._call(sample))
@@ -458,14 +459,6 @@ def _finite(value: object) -> float | None:
     return None
 
 
-def _digest(function: Any) -> str:
-    """Return a hash (8 hex digits) of the code of ``function`` and of the values it binds."""
-    described = _described(function)
-    if not inspect.isroutine(function) and inspect.isfunction(type(function).__call__):
-        described = (_described(type(function).__call__), described)
-    return hashlib.sha256(repr(described).encode("utf-8", "replace")).hexdigest()[:8]
-
-
 def _described(value: Any, depth: int = 8) -> object:
     """Return a description of ``value`` for a hash, which is the same in every process."""
     if value is None or isinstance(value, str | bytes | int | float | complex):
@@ -493,4 +486,5 @@ def _parts(value: Any) -> list[object]:
     if isinstance(value, CodeType):
         return [value.co_code, value.co_names, value.co_consts]
     names = [item.name for item in fields(value) if item.compare] if is_dataclass(value) else []
-    return [getattr(value, name, None) for name in ("__qualname__", "revision", *names)]
+    call = inspect.getattr_static(type(value), "__call__", None)
+    return [call, *(getattr(value, name, None) for name in ("__qualname__", "revision", *names))]

@@ -86,7 +86,7 @@ def test_an_exception_in_a_round_is_counted() -> None:
     """An internal error is counted and does not reach the application."""
     with running(raise_errors=False) as app:
         canary = app.handle.watch_canary(ROWS[:2], minutes=1000)
-        canary._measure = lambda _: None  # type: ignore[assignment,return-value]  # noqa: SLF001
+        canary.measure = lambda _: None  # type: ignore[assignment,return-value]
         canary.run_once()
         canary.stop()
         app.stop()
