@@ -291,9 +291,15 @@ class Measurement:
 
     @cached_property
     def labelling(self) -> frozenset[str] | None:
-        """The names of the metrics that decide the overall pass or fail label; None: all."""
-        named = self.label_metrics
-        return labelling_of(self.metrics, self.judge) if named is None else named
+        """The names of the metrics that decide the overall pass or fail label; None: all.
+
+        If the judge has ``label_metrics``, only these of the built-in metrics that ask it decide.
+        """
+        if self.label_metrics is not None:
+            return self.label_metrics
+        named: frozenset[str] | None = getattr(self.judge, "label_metrics", None)
+        others = (m.name for m in self.metrics if not kinds_of(m) or m.name not in METRICS)
+        return None if named is None else named.union(others)
 
     @cached_property
     def _definitions(self) -> list[str]:
@@ -345,17 +351,6 @@ def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]
         shortened = {"judge": "fewer contexts"} if ask.is_shortened else {}
         remarks["truncated"] = {**cut, **shortened}
     return remarks
-
-
-def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
-    """Return the names of metrics that decide the overall pass or fail label; None: all metrics.
-
-    If ``judge`` has ``label_metrics``, only these of the built-in metrics that ask it decide.
-    """
-    named: frozenset[str] | None = getattr(judge, "label_metrics", None)
-    if named is None:
-        return None
-    return named.union(m.name for m in metrics if not kinds_of(m) or m.name not in METRICS)
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:

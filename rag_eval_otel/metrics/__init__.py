@@ -110,40 +110,29 @@ _DUAL: Mapping[str, Mapping[str, Any]] = {
     "response_groundedness": {"judges": 2},
 }
 """The options of metrics with which they are what their sources define."""
-
 _ONLINE = (
     *("answer_relevancy", "faithfulness", "context_utilization"),
     *("statement_context_relevance", "multi_method_relevancy"),
 )
-_SETS: Mapping[str, tuple[str, ...]] = {
-    "default": ("answer_relevancy", *_DUAL),
-    "online": _ONLINE,
-    "reference": (*_ONLINE, "context_precision", "context_recall", "answer_correctness"),
-    "retrieval": (
-        *("hit_rate", "mrr", "retrieval_precision", "retrieval_recall"),
-        *("average_precision", "ndcg"),
-    ),
-}
+_REFERENCE = (*_ONLINE, "context_precision", "context_recall", "answer_correctness")
+_RETRIEVAL = ("hit_rate", "mrr", "retrieval_precision", "retrieval_recall", "average_precision")
 
 
-def _made(names: Iterable[str]) -> tuple[Metric, ...]:
-    return tuple(METRICS[name]() for name in names)
-
-
-def _dual() -> tuple[Metric, ...]:
-    return (AnswerRelevancy(), *(METRICS[name](**options) for name, options in _DUAL.items()))
-
-
-def _full() -> tuple[Metric, ...]:
-    return tuple(METRICS[name](**options, name=f"{name}_full") for name, options in _DUAL.items())
+def _made(
+    names: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[Metric, ...]:
+    return tuple(METRICS[name](**(options or {}).get(name, {})) for name in names)
 
 
 METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
-    "dual": _dual,
-    "full": _full,
-    **{name: partial(_made, names) for name, names in _SETS.items()},
+    "default": partial(_made, ("answer_relevancy", *_DUAL)),
+    "dual": partial(_made, ("answer_relevancy", *_DUAL), _DUAL),
+    "full": partial(_made, _DUAL, {n: {**_DUAL[n], "name": f"{n}_full"} for n in _DUAL}),
+    "online": partial(_made, _ONLINE),
+    "reference": partial(_made, _REFERENCE),
+    "retrieval": partial(_made, (*_RETRIEVAL, "ndcg")),
 }
-"""Named sets of metrics: dual, full, default, online, reference and retrieval.
+"""Named sets of metrics.
 
 ``dual`` has the metrics of ``default`` as their sources define them, with two judges and with
 claims that the judge finds. ``full`` has three of these metrics under names that end in ``_full``,

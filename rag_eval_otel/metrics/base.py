@@ -185,8 +185,7 @@ class BaseMetric:
     async def graded(self, task: Task[G], ask: AskLike, *, low: float, high: float) -> Score:
         """Return the judge's grade, from ``low`` to ``high``, as the score."""
         grade = await ask(task)
-        value = rating_of(grade)
-        rated, remark = how_rated(task.rated, [grade])
+        (value,), rated, remark = read_ratings([grade], task.rated)
         return self.score_of(
             value,
             normalized=(value - low) / (high - low) if low < high else None,
@@ -251,8 +250,7 @@ class RatedMetric(BaseMetric):
             for kind, texts in zip(self.asks, ({}, swapped if self.swaps else {}), strict=False)
         ]
         ratings = await valid_replies(tasks, ask)
-        values = [rating_of(rating) for rating in ratings]
-        rated, remark = how_rated(self.rating, ratings)
+        values, rated, remark = read_ratings(ratings, self.rating)
         return self.score_of(
             sum(values) / len(values) / self.top,
             reason="partial" if len(ratings) < len(tasks) else remark,
@@ -341,13 +339,14 @@ def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
     return detail
 
 
-def rating_of(rating: say.Graded) -> float:
-    """Return the mean rating under the judge's probabilities if known, else the plain rating."""
-    return rating.rating if rating.expected is None else rating.expected
+def read_ratings(
+    ratings: Sequence[say.Graded], wanted: Rated
+) -> tuple[list[float], str, Reason | None]:
+    """Return the numbers of ``ratings``, whether they are weighted by probabilities, and a remark.
 
-
-def how_rated(wanted: Rated, ratings: Sequence[say.Graded]) -> tuple[str, Reason | None]:
-    """Return whether ``ratings`` are weighted by probabilities, and the remark if none came."""
+    The remark says if probabilities were ``wanted``, but did not come.
+    """
+    values = [rating.rating if rating.expected is None else rating.expected for rating in ratings]
     if any(rating.expected is None for rating in ratings):
-        return "integer", "no_logprobs" if wanted == "logprobs" else None
-    return "logprobs" if wanted == "logprobs" else "graded", None
+        return values, "integer", "no_logprobs" if wanted == "logprobs" else None
+    return values, "logprobs" if wanted == "logprobs" else "graded", None

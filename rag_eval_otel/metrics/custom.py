@@ -416,7 +416,12 @@ class FunctionMetric(BaseMetric):
             return self._failed("timeout", f"no result within {self.timeout:g} s")
         result = call.result()
         if isinstance(result, Score):
-            return self._labelled(replace(result, name=self.name))
+            score = replace(result, name=self.name)
+            own = score.label is not None or score.threshold is not None
+            if own or score.value is None or isinstance(self.threshold, _DefaultThreshold | None):
+                return score
+            label = label_of(score.value, self.threshold)
+            return replace(score, label=label, threshold=self.threshold)
         value = _finite(result)
         if value is None:  # other values are not shown, because texts may be private
             shown = repr(result) if isinstance(result, float) else f"a {type(result).__name__}"
@@ -429,14 +434,6 @@ class FunctionMetric(BaseMetric):
         else:
             result = await self._workers.run(lambda: self.function(sample))
         return await result if inspect.isawaitable(result) else result
-
-    def _labelled(self, score: Score) -> Score:
-        """Label a returned ``score`` without label and threshold by a threshold the user set."""
-        own = score.label is not None or score.threshold is not None
-        if own or score.value is None or isinstance(self.threshold, _DefaultThreshold | None):
-            return score
-        label = label_of(score.value, self.threshold)
-        return replace(score, label=label, threshold=self.threshold)
 
     def _failed(self, reason: Reason, cause: str) -> Score:
         detail = {"error": f"the function of {self.name}: {cause}"}
