@@ -1,7 +1,4 @@
-"""Define the command line options that the commands of several areas share.
-
-They are those of scoring (metrics, thresholds, judge, limits), for ``evaluate`` and ``serve``.
-"""
+"""Command line options of scoring (metrics, thresholds, judge, limits) for several commands."""
 
 from __future__ import annotations
 
@@ -48,72 +45,58 @@ THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """The options about thresholds, for every command that labels scores."""
 
-_SCORING: Final[Mapping[str, Mapping[str, Any]]] = {
-    "--metrics": {"type": names_in, "help": "metrics or sets of them, by comma (default: default)"},
-    **THRESHOLDS,
-    "--judge": {
-        "metavar": "lexical|PROVIDER/MODEL",
-        "help": "the judge (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
-    },
-    "--embedder": {
-        "metavar": "hashing|PROVIDER/MODEL",
-        "help": "the embedder (default: RAG_EVAL_EMBEDDER, else that of the judge's provider)",
-    },
-    "--prompts": {"metavar": "FOLDER", "help": "prompt files that replace the built-in ones"},
-    "--explanations": {
-        "type": switch,
-        "metavar": "on|off",
-        "help": "ask the judge for reasons, which cost most of its tokens (default: off)",
-    },
-    "--prices": {
-        "metavar": "FILE",
-        "help": "prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
-    },
-    "--max-text-chars": {
-        "type": count_up_to(),
-        "metavar": "N",
-        "help": "cut each text after N characters, and all of a {unit} after 4 N (default: 100000)",
-    },
-    "--concurrency": {
-        "type": count_up_to(),
-        "metavar": "N",
-        "help": "{unit}s at once (default: 16)",
-    },
-    "--timeout": {
-        "type": float,
-        "dest": "evaluation_timeout",
-        "metavar": "SECONDS",
-        "help": "time limit of a {unit} (default: 30)",
-    },
+_COUNT: Final = {"type": count_up_to(), "metavar": "N"}
+_SCORING: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "--metrics": ("metrics or sets of them, by comma (default: default)", {"type": names_in}),
+    "--judge": (
+        "the judge (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
+        {"metavar": "lexical|PROVIDER/MODEL"},
+    ),
+    "--embedder": (
+        "the embedder (default: RAG_EVAL_EMBEDDER, else that of the judge's provider)",
+        {"metavar": "hashing|PROVIDER/MODEL"},
+    ),
+    "--prompts": ("prompt files that replace the built-in ones", {"metavar": "FOLDER"}),
+    "--explanations": (
+        "ask the judge for reasons, which cost most of its tokens (default: off)",
+        {"type": switch, "metavar": "on|off"},
+    ),
+    "--prices": (
+        "prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
+        {"metavar": "FILE"},
+    ),
+    "--max-text-chars": (
+        "cut each text after N characters, and all of a row after 4 N (default: 100000)",
+        _COUNT,
+    ),
+    "--concurrency": ("rows at once (default: 16)", _COUNT),
+    "--timeout": (
+        "time limit of a row (default: 30)",
+        {"type": float, "dest": "evaluation_timeout", "metavar": "SECONDS"},
+    ),
 }
-_SETTINGS: Final = [
-    arguments.get("dest", name.removeprefix("--").replace("-", "_"))
-    for name, arguments in _SCORING.items()
-    if name not in {"--threshold", "--thresholds"}
-]
 
 
-def add_scoring_options(parser: argparse.ArgumentParser, *, unit: str) -> None:
-    """Add the options of scoring to ``parser``.
-
-    ``unit`` is what one evaluation is about in the help texts (``row`` or ``turn``).
-    """
-    for name, arguments in _SCORING.items():
-        text = arguments["help"].format(unit=unit)
-        parser.add_argument(name, **{**arguments, "help": text})
+def add_scoring_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of scoring and of thresholds to ``parser``."""
+    for name, (text, arguments) in _SCORING.items():
+        parser.add_argument(name, help=text, **arguments)
+    for name, arguments in THRESHOLDS.items():
+        parser.add_argument(name, **arguments)
 
 
 def scoring_config(options: argparse.Namespace) -> Config:
     """Return the `Config` of the environment, with the options of scoring that are set."""
-    settings = {name: getattr(options, name) for name in _SETTINGS}
+    names = [a.get("dest", name[2:].replace("-", "_")) for name, (_, a) in _SCORING.items()]
+    settings = {name: getattr(options, name) for name in (*names, "label_metrics")}
     settings["thresholds"] = chosen_thresholds(options)
     return Config.from_env(**{name: v for name, v in settings.items() if v is not None})
 
 
 def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
-    """Return the thresholds of ``--thresholds`` and ``--threshold``, by metric.
+    """Return the thresholds of ``--thresholds`` and ``--threshold``, by metric; None if not set.
 
-    ``--threshold`` has precedence. The result is None if neither option is set.
+    ``--threshold`` has precedence.
     """
     if options.thresholds is None and not options.pairs:
         return None

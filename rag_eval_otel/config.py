@@ -38,7 +38,6 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.providers import check_model, parts_of
-from rag_eval_otel.redaction import Redaction, redactor
 from rag_eval_otel.sampling import SamplingRule, rates_of
 from rag_eval_otel.types import (
     ChatModel,
@@ -48,6 +47,7 @@ from rag_eval_otel.types import (
     MetricLike,
     TextEmbeddings,
 )
+from rag_eval_otel.untrusted import Redaction, redactor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -1,8 +1,7 @@
 """Find objects by name: judges, embedders, metrics, conventions, backends and sinks.
 
-A *registry* has the objects of one kind. The objects of this library are listed in a registry as
-``module:attribute``, and are imported when they are first used. Another package adds an object by
-an entry point in the group of the registry::
+The objects of this library are imported when they are first used. Another package adds an object by
+an entry point::
 
     [project.entry-points."rag_eval_otel.metrics"]
     politeness = "acme.scores:Politeness"
@@ -21,15 +20,8 @@ from typing import Any
 from rag_eval_otel.errors import ConfigError
 
 _IMPORT_ERRORS = (
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
+    *(AttributeError, ImportError, LookupError, NameError, OSError),
+    *(RuntimeError, SyntaxError, TypeError, ValueError),
 )
 """What the import of another package's module raises if the module is missing or broken."""
 
@@ -39,8 +31,7 @@ class Registry:
     """Find the objects of one ``kind`` by name, for example metrics.
 
     ``built_in`` maps the names of this library to ``module:attribute``. ``also`` has names that are
-    allowed in the configuration but are no objects, such as sets of metrics. Error messages list
-    these names, too.
+    allowed in the configuration but are no objects, such as sets of metrics, for error messages.
     """
 
     kind: str
@@ -74,11 +65,7 @@ class Registry:
             raise ConfigError(msg) from error
 
     def make(self, name: str, *arguments: object, **options: object) -> Any:
-        """Call the object called ``name`` with ``arguments`` and ``options``; return the result.
-
-        Raise `ConfigError` if the name is unknown, if the object cannot be imported, or if it
-        cannot be called with the arguments.
-        """
+        """Call the object called ``name`` and return the result; see `find` for errors."""
         factory = self.find(name)
         try:
             return factory(*arguments, **options)
@@ -89,9 +76,8 @@ class Registry:
     def _entry(self, name: str) -> EntryPoint:
         if name in self.built_in:
             return EntryPoint(name=name, group=self.group, value=self.built_in[name])
-        entries = tuple(entry_points(group=self.group, name=name))
-        if entries:
-            return entries[0]
+        for entry in entry_points(group=self.group, name=name):
+            return entry
         names = (*self.names(), *self.also)
         near = get_close_matches(name, names, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else "."

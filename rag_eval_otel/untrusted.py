@@ -1,16 +1,121 @@
-"""Make texts from users, documents and models safe to show to a judge or on a terminal.
+"""What happens to texts from users, documents and models before others see them.
 
-In a prompt, a mark with a random code stands before each text (see `judge.wire`), so that no text
-can imitate the end of another. This module removes what a reader does not see, and breaks the
-control tokens of models.
+Private parts are redacted by a function of the user. What a reader does not see is removed, and the
+control tokens of models are broken. In a prompt, a mark with a random code stands before each text
+(see `judge.wire`), so that no text can imitate the end of another.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pkgutil import resolve_name
+from typing import Any, Literal, TypeAlias
+
+from rag_eval_otel.errors import ConfigError, RedactionError
+from rag_eval_otel.log import cause_of
+from rag_eval_otel.types import Sample
+
+# --- redaction ------------------------------------------------------------------------------------
+
+Redaction: TypeAlias = Callable[[str], str]
+"""A function that gets a text, and returns it without its private parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redactor:
+    """Pass texts through ``function``; without a function, texts stay as they are.
+
+    If the function raises an exception or returns no text, `RedactionError` is raised, so that no
+    text leaves unredacted.
+    """
+
+    function: Redaction | None = None
+
+    def __bool__(self) -> bool:
+        return self.function is not None
+
+    def text(self, text: str) -> str:
+        """Return ``text`` without its private parts."""
+        if self.function is None:
+            return text
+        with ExitStack() as stack:
+            stack.push(self._refuse)
+            clean: object = self.function(text)
+        if not isinstance(clean, str):
+            msg = f"redact: a function must return a str, not {type(clean).__name__}"
+            raise RedactionError(msg)
+        return clean
+
+    def _refuse(self, _: type | None, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception):  # its message may quote the text
+            name = getattr(self.function, "__qualname__", type(self.function).__name__)
+            msg = f"redact: the function {name} raised {cause_of(error)}"
+            raise RedactionError(msg) from None
+
+    def sample(self, sample: Sample) -> Sample:
+        """Return ``sample`` with all texts redacted, except the rubric."""
+        if self.function is None:
+            return sample
+        return replace(
+            sample,
+            question=self.text(sample.question),
+            contexts=tuple(replace(p, text=self.text(p.text)) for p in sample.contexts),
+            answer=self.text(sample.answer),
+            reference=None if sample.reference is None else self.text(sample.reference),
+            extra={name: self.text(text) for name, text in sample.extra.items()},
+        )
+
+    def value(self, value: Any) -> Any:
+        """Return the value of a span attribute with its texts redacted, also those in JSON.
+
+        The function gets each number as a text.
+        """
+        if isinstance(value, str):
+            with suppress(ValueError, RecursionError):
+                if value.lstrip()[:1] in {"[", "{"}:
+                    return json.dumps(self._inside(json.loads(value)), ensure_ascii=False)
+            return self.text(value)
+        clean = self._inside(value)
+        if isinstance(clean, list) and clean != list(value):
+            return list(map(str, clean))  # a sequence on a span has values of one type
+        return clean
+
+    def _inside(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {self.text(key): self._inside(item) for key, item in data.items()}
+        if isinstance(data, list | tuple):
+            return [self._inside(item) for item in data]
+        if data is None or isinstance(data, bool):
+            return data
+        text = str(data)
+        clean = self.text(text)
+        return data if clean == text else clean
+
+
+def redactor(function: Redaction | str | None) -> Redactor:
+    """Return a `Redactor` with ``function``, or with that at ``"package.module:function"``."""
+    if function is None or callable(function):
+        return Redactor(function)
+    try:
+        named = resolve_name(function)
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        msg = (
+            "redact (RAG_EVAL_REDACT) must be a function that takes and returns a text, or its"
+            f" place as 'package.module:function', not {function!r}: {error}"
+        )
+        raise ConfigError(msg) from error
+    if not callable(named):
+        msg = f"redact (RAG_EVAL_REDACT): {function!r} is no function"
+        raise ConfigError(msg)
+    return Redactor(named)
+
+
+# --- what a reader does not see, and what a model obeys -------------------------------------------
 
 Suspicion: TypeAlias = Literal["control_token", "hidden_text"]
 """A sign that a text tries to steer the judge; ``Score.detail["injection"]`` lists the signs."""
@@ -34,10 +139,7 @@ _CONTROL_TOKEN = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""Return ``text`` without the characters that a reader does not see; line ends become ``\n``.
-
-    A single joiner stays, because emoji and several scripts need it.
-    """
+    r"""Return ``text`` without characters that a reader does not see; line ends become ``\n``."""
     if text.isascii() and text.isprintable():
         return text
     return _HIDDEN.sub("", _LINE_ENDS.sub("\n", text))
@@ -51,6 +153,23 @@ def harmless(text: str) -> str:
     return _CONTROL_TOKEN.sub(r"\g<0>\\", visible(text))
 
 
+def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
+    """Return the signs in ``texts`` of an attempt to steer the judge, sorted; usually none.
+
+    - ``control_token``: a token of a chat format, such as ``<|im_end|>`` or ``[INST]``.
+    - ``hidden_text``: tag characters, overrides of direction, or 8 hidden characters in a row.
+    """
+    signs: set[Suspicion] = set()
+    for text in texts:
+        if _CONTROL_TOKEN.search(text):
+            signs.add("control_token")
+        if not text.isascii() and _HIDDEN_TEXT.search(text):
+            signs.add("hidden_text")
+    return tuple(sorted(signs))
+
+
+# --- accents --------------------------------------------------------------------------------------
+
 _NO_LETTERS = re.compile("(?:[^\\w\x00-\x7f]|[\uff9e\uff9f]){30}")  # two accents are letters
 
 
@@ -60,12 +179,12 @@ def accents_apart(text: str) -> str:
     `unicodedata.normalize` and `ast.parse` sort accents in the square of the time, and stop all
     threads meanwhile. This is the "stream-safe text format" of Unicode, with another character.
     """
-    return text if text.isascii() else _NO_LETTERS.sub(_apart, text)
 
+    def apart(match: re.Match[str]) -> str:
+        has_accents = any(map(unicodedata.combining, unicodedata.normalize("NFKD", match[0])))
+        return f"{match[0]} " if has_accents else match[0]
 
-def _apart(found: re.Match[str]) -> str:
-    has_accents = any(map(unicodedata.combining, unicodedata.normalize("NFKD", found[0])))
-    return f"{found[0]} " if has_accents else found[0]
+    return text if text.isascii() else _NO_LETTERS.sub(apart, text)
 
 
 def normal_form(text: str) -> str:
@@ -73,21 +192,7 @@ def normal_form(text: str) -> str:
     return unicodedata.normalize("NFKC", accents_apart(text))
 
 
-def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
-    """Return the signs in ``texts`` of an attempt to steer the judge, sorted; usually none.
-
-    - ``control_token``: a token of a chat format, such as ``<|im_end|>`` or ``[INST]``.
-    - ``hidden_text``: tag characters, overrides of direction, or 8 hidden characters in a row.
-    """
-    return tuple(sorted({sign for text in texts for sign in _signs(text)}))
-
-
-def _signs(text: str) -> Iterator[Suspicion]:
-    if _CONTROL_TOKEN.search(text):
-        yield "control_token"
-    if not text.isascii() and _HIDDEN_TEXT.search(text):
-        yield "hidden_text"
-
+# --- answers without content ----------------------------------------------------------------------
 
 _LONGEST_OPENER = 120  # characters
 _OPENERS = re.compile(
@@ -107,9 +212,8 @@ _HEADINGS = re.compile(
 def says_nothing(answer: str) -> bool:
     """Return True if ``answer`` has no content: only punctuation, or the opening of a reasoning.
 
-    Such texts (":", "Thought process:", "Let's solve this problem step by step.") make judges give
-    high scores. A heading such as "Solution:" counts only with its colon, because the noun alone
-    may be the answer. Short answers ("Paris", "42", "Yes"), signs ("+", "$") and emoji are content.
+    Such texts (":", "Thought process:") make judges give high scores. A heading such as "Solution:"
+    counts only with its colon, because the noun alone may be the answer.
     """
     text = visible(answer).strip()
     if len(text) > _LONGEST_OPENER:

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeRateLimitError
+from rag_eval_otel.errors import JudgeAuthError, JudgeRateLimitError
 from rag_eval_otel.evaluation import (
     aevaluate,
     evaluate,
     failed_evaluation,
     measurement_of,
-    version_of,
 )
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness, metric
@@ -54,24 +53,6 @@ def test_scores_come_in_the_order_asked_for() -> None:
     wanted = ["response_groundedness", Own(outcome=Score(name="own", value=1)), "faithfulness"]
     names = [score.name for score in scored(wanted).scores]
     assert names == ["response_groundedness", "own", "faithfulness"]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "told"),
-    [
-        ([], "no metrics; name at least one"),
-        (["faithfullness"], "unknown metric 'faithfullness'; did you mean 'faithfulness'"),
-        (["default", "faithfulness"], "metrics named twice: faithfulness; give each a name"),
-        (
-            [Faithfulness(form="full"), Faithfulness(threshold=0.9)],
-            "metrics named twice: faithfulness",
-        ),
-    ],
-)
-def test_metrics_that_cannot_be_measured(wanted: list[Any], told: str) -> None:
-    """A wrong choice is refused before anyone is asked."""
-    with pytest.raises(ConfigError, match=told):
-        scored(wanted)
 
 
 def test_a_metric_may_be_measured_twice_under_two_names() -> None:
@@ -132,36 +113,6 @@ def test_the_model_that_answered_is_named() -> None:
     evaluation = scored(["faithfulness"], Renamed(answers(), model="gpt-x"))
     assert evaluation.judge == "gpt-x-2026"
     assert evaluation.scores[0].version.endswith("/fused-short/gpt-x-2026")
-
-
-def test_no_judge_is_named_where_none_was_asked() -> None:
-    """A score without a request names the judge that would have been asked."""
-    evaluation = asyncio.run(
-        aevaluate(
-            Sample(), ["context_relevance"], judge=FakeJudge(answers()), embedder=HashingEmbedder()
-        )
-    )
-    assert evaluation.judge is None
-    assert evaluation.scores[0].version.endswith("/fake")
-
-
-def test_a_version_names_the_measurement() -> None:
-    """Metric, definition, fusion and model can be read off it."""
-    name, digest, way, model = version_of(
-        Faithfulness(form="full"), share_requests=False, model="m/1"
-    ).split("/", 3)
-    assert (name, way, model) == ("faithfulness", "single", "m/1")
-    assert len(digest) == 8
-
-
-def test_fusion_and_model_are_part_of_the_measurement() -> None:
-    """A fused score and one of another model are other measurements."""
-    ways = [(True, "a"), (False, "a"), (True, "b")]
-    versions = {
-        version_of(Faithfulness(form="full"), share_requests=share_requests, model=model)
-        for share_requests, model in ways
-    }
-    assert len(versions) == 3
 
 
 @pytest.mark.parametrize(
@@ -287,26 +238,3 @@ def test_a_failed_evaluation_asks_nobody() -> None:
     assert [(s.name, s.status, s.reason) for s in evaluation.scores] == [
         (name, "error", "shutdown") for name in DEFAULT
     ]
-
-
-def test_two_samples_at_once_do_not_mix() -> None:
-    """Evaluations that run together each get their own replies."""
-
-    def answer(task: Task[Any]) -> object:
-        return {"rating": 2 if task.text("answer") == "good" else 0}
-
-    async def use() -> list[Evaluation]:
-        samples = [Sample(answer=text, contexts=["c"]) for text in ("good", "bad")]
-        return await asyncio.gather(
-            *(
-                aevaluate(
-                    sample,
-                    ["response_groundedness"],
-                    judge=FakeJudge(answer),
-                    embedder=HashingEmbedder(),
-                )
-                for sample in samples
-            )
-        )
-
-    assert [evaluation.scores[0].value for evaluation in asyncio.run(use())] == [1.0, 0.0]

@@ -30,12 +30,12 @@ from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.live.recorded import record_retrieval
-from rag_eval_otel.redaction import Redactor, redactor
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.dataset import Run
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.tools.rows import Row
+from rag_eval_otel.untrusted import Redactor, redactor
 from support import good_parts, hide
 
 JSON = {"Content-Type": "application/json"}
@@ -122,7 +122,6 @@ class NotingEmbedder:
 
 
 def quoting(task: Task[Any]) -> object:
-    """Answer as a content judge would, with a reason that quotes all it was shown."""
     answer: Any = good_answers(task)
     text = str(task)
     if "reason" in answer:

@@ -1,8 +1,4 @@
-"""Detect drift in one stream of scores with a bound on the rate of false alarms.
-
-`BettingDetector` tests by betting the null hypothesis "the mean of the scores equals the mean of
-the baseline"; see `rag_eval_otel.drift.evidence`.
-"""
+"""Detect drift in one stream of scores with a bound on the rate of false alarms."""
 
 from __future__ import annotations
 
@@ -11,16 +7,15 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, TypeGuard, get_args
 
 from rag_eval_otel.drift.evidence import (
     VIEWS,
     Baseline,
     Directions,
     Evidence,
+    Level,
     View,
-    learned_baseline,
-    target_baseline,
     views_of,
 )
 from rag_eval_otel.errors import ConfigError
@@ -30,16 +25,10 @@ FORMAT = 2
 """The version number of the format in which detectors save their state."""
 
 _ROUNDING = 1e-6
-_MIN_REFERENCE = 2
-_MIN_EVERY = 10
-_MIN_LEARN, _DEFAULT_LEARN = 50, 2000  # number of scores from which a baseline is learned
 _NORMAL = 2.8  # not 1.96, because the chosen onset makes the change look as large as possible
 
 Direction = Literal["down", "up", "spread"]
-"""The change that an alarm reports.
-
-``spread`` means that scores lie further from their mean than in the baseline.
-"""
+"""The change that an alarm reports; ``spread``: scores lie further from their mean."""
 
 _DIRECTION_OF_VIEW: Mapping[View, Direction] = {
     "level": "down",
@@ -81,11 +70,9 @@ class BettingDetector:
     """Raise an alarm when the scores of a stream differ from their baseline.
 
     The baseline says which mean the scores should have. ``target`` sets this mean. Without a
-    target, the baseline is learned from the scores in ``reference``. Without a reference either, it
-    is learned from the first ``learn`` scores. If both are given, ``target`` is the mean, and the
-    frequency of low scores, their spread and their dependence are learned from ``reference``. The
-    baseline never follows the scores, because it would then absorb a slow drift. The method
-    `relearn` starts a new baseline.
+    target, the baseline is learned from the scores in ``reference``, or else from the first
+    ``learn`` scores. With both, all but the mean is learned from ``reference``. The baseline never
+    follows the scores, because it would then absorb a slow drift; `relearn` starts a new one.
 
     **Guarantee with a target.** Assume that the expected value of each score, given all scores
     before it, equals the target. Then the mean number of scores until a false alarm is at least
@@ -107,21 +94,8 @@ class BettingDetector:
     """
 
     __slots__ = (
-        "_baseline",
-        "_direction",
-        "_evidence",
-        "_learn",
-        "_learning",
-        "_log",
-        "_pause",
-        "_target",
-        "alarm",
-        "cooldown",
-        "count",
-        "drift_detected",
-        "every",
-        "ignored",
-        "tail",
+        *("_direction", "_evidence", "_learn", "_learning", "_log", "_pause", "_target"),
+        *("alarm", "baseline", "cooldown", "count", "every", "tail"),
     )
 
     def __init__(
@@ -136,135 +110,103 @@ class BettingDetector:
         cooldown: int = 500,
     ) -> None:
         check_target(target)
-        is_rate = _is_number(every) and _MIN_EVERY <= every < math.inf
-        _require(is_rate, "every", every, "a number of scores for each false alarm, 10 or more")
+        if not (_is_number(every) and 10 <= every < math.inf):  # noqa: PLR2004
+            _refuse("every", every, "a number of scores for each false alarm, 10 or more")
         for name, value, least in (("learn", learn, 2), ("cooldown", cooldown, 0)):
-            is_whole = _is_number(value) and least <= value < math.inf and value == int(value)
-            _require(is_whole, name, value, f"a whole number, {least} or more")
-        allowed = get_args(Directions)
-        _require(direction in allowed, "direction", direction, f"one of {', '.join(allowed)}")
-        is_score = valid_score(tail) is not None and tail < 1
-        _require(is_score, "tail", tail, "a score from 0 to below 1, as 0.5 is")
+            if not (_is_number(value) and least <= value < math.inf and value == int(value)):
+                _refuse(name, value, f"a whole number, {least} or more")
+        if direction not in get_args(Directions):
+            _refuse("direction", direction, f"one of {', '.join(get_args(Directions))}")
+        if valid_score(tail) is None or tail >= 1:
+            _refuse("tail", tail, "a score from 0 to below 1, as 0.5 is")
         self.every = float(every)
         self.tail = float(tail)
         self.cooldown = cooldown
         self.count = 0
         """The number of valid scores so far, including the scores used to learn the baseline."""
-        self.drift_detected = False
-        """Whether the last score raised an alarm."""
         self.alarm: Alarm | None = None
         """The last alarm, or None if there was none."""
         self._target = target
         self._learn = learn
         self._direction: Directions = direction
-        self.ignored = 0
-        """The number of values other than None that were ignored: no scores in [0, 1]."""
         self._log = LimitedLog()
         self.relearn(reference)
 
-    # --- learning ---------------------------------------------------------------------------------
-
-    @property
-    def baseline(self) -> Baseline | None:
-        """The baseline with which new scores are compared, or None while the detector learns it."""
-        return self._baseline
-
     def relearn(self, reference: Sequence[object] | None = None) -> None:
-        """Discard the baseline and the evidence of a change, and start a new baseline.
+        """Discard the evidence of a change, and start a new baseline.
 
-        The new baseline is learned from the scores in ``reference``. Without a reference, the
-        ``target`` that was given to the detector is the baseline. Without a target either, the
-        baseline is learned from the next scores.
+        It is learned from ``reference``, or is the detector's ``target``, or is learned from the
+        next scores.
         """
-        self._baseline: Baseline | None = None
+        self.baseline: Baseline | None = None
+        """The baseline with which new scores are compared; None while the detector learns it."""
         self._evidence: Evidence | None = None
         self._learning = array("d")
         self._pause = 0
         if reference is not None:
             self._learning.extend(x for x in map(valid_score, reference) if x is not None)
             number = len(self._learning)
-            if number < _MIN_REFERENCE:
+            if number < 2:  # noqa: PLR2004
                 msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {number}"
                 raise ConfigError(msg)
             self._end_learning()
         elif self._target is not None:
-            self._begin(target_baseline(self._target))
+            self._begin(Baseline.from_target(self._target))
 
     def _end_learning(self) -> None:
-        baseline = learned_baseline(self._learning, tail=self.tail)
-        self._begin(baseline if self._target is None else baseline.with_target(self._target))
+        scores, self._learning = self._learning, array("d")
+        self._begin(Baseline.from_scores(scores, tail=self.tail, target=self._target))
 
     def _begin(self, baseline: Baseline) -> None:
-        self._learning = array("d")
-        self._baseline = baseline
+        self.baseline = baseline
         self._evidence = Evidence(baseline, every=self.every, direction=self._direction)
-
-    # --- betting ----------------------------------------------------------------------------------
 
     @property
     def log10_evidence(self) -> float:
         """The logarithm to base 10 of the evidence of a change, 0 or more.
 
-        The detector raises an alarm when this number reaches log10 of ``every``. After an alarm the
-        number keeps its value until ``cooldown`` scores have been ignored.
+        There is an alarm when it reaches log10 of ``every``. It then keeps its value until
+        ``cooldown`` scores have been ignored.
         """
         return math.log10(max(self._evidence.value, 1.0)) if self._evidence else 0.0
 
     @property
     def since(self) -> int:
-        """The index of the first score on which the present evidence of a change is based.
-
-        Scores are counted from 0. If there is no evidence, this is the index of the next score.
-        """
+        """The index of the first score on which the evidence is based; else of the next score."""
         return self._evidence.since(count=self.count) if self._evidence else self.count
 
     def update(self, score: float | None) -> bool:
-        """Compare ``score`` with the baseline and return True if the score raises an alarm.
+        """Compare ``score`` with the baseline, or learn from it; return True if it raises an alarm.
 
-        While there is no baseline yet, the score is used to learn the baseline. A score that is
-        None, NaN or outside [0, 1] is ignored.
+        A score that is None, NaN or outside [0, 1] is ignored.
         """
-        self.drift_detected = False
         value = valid_score(score)
         if value is None:
-            self._ignore(score)
-        else:
-            self.count += 1
-            if self._evidence is None or self._baseline is None:
-                self._learn_from(value)
-            elif self._pause:
-                self._pause -= 1
-                if not self._pause:
-                    self._evidence.clear()
-            else:
-                self._bet(value, self._baseline, self._evidence)
-        return self.drift_detected
-
-    def _ignore(self, value: object) -> None:
-        if value is not None:  # None stands for a failed evaluation
-            self._log.write(
-                "ignored", "drift: ignored %.40r, which is not a score in [0, 1]", value
-            )
-            self.ignored += 1
-
-    def _learn_from(self, score: float) -> None:
-        self._learning.append(score)
-        if len(self._learning) >= self._learn:
-            self._end_learning()
-
-    def _bet(self, score: float, baseline: Baseline, evidence: Evidence) -> None:
-        views = views_of(score, tail=self.tail, centre=baseline.centre)
+            if score is not None:  # None stands for a failed evaluation
+                text = "drift: ignored %.40r, which is not a score in [0, 1]"
+                self._log.write("ignored", text, score)
+            return False
+        self.count += 1
+        baseline, evidence = self.baseline, self._evidence
+        if baseline is None or evidence is None:
+            self._learning.append(value)
+            if len(self._learning) >= self._learn:
+                self._end_learning()
+            return False
+        if self._pause:
+            self._pause -= 1
+            if not self._pause:
+                evidence.clear()
+            return False
+        views = views_of(value, tail=self.tail, centre=baseline.centre)
         evidence.add(views, index=self.count - 1)
-        if evidence.value >= self.every:
-            self.drift_detected = True
-            self.alarm = self._make_alarm(baseline, evidence)
-            self.pause()
-
-    def pause(self) -> None:
-        """Ignore the next ``cooldown`` scores, and then collect evidence of a change from zero."""
+        if evidence.value < self.every:
+            return False
+        self.alarm = self._make_alarm(baseline, evidence)
         self._pause = self.cooldown
-        if not self._pause and self._evidence:
-            self._evidence.clear()
+        if not self._pause:
+            evidence.clear()
+        return True
 
     def _make_alarm(self, baseline: Baseline, evidence: Evidence) -> Alarm:
         view = evidence.leading_view()
@@ -290,11 +232,9 @@ class BettingDetector:
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Return the baseline, the evidence and the counts as JSON values, for `restore`.
-
-        Of the options, only ``every``, ``tail`` and ``target`` are included, so that `restore` can
-        compare them.
-        """
+        """Return the baseline, the evidence and the counts as JSON values, for `restore`."""
+        baseline = self.baseline
+        levels = [level and list(level) for level in baseline.levels] if baseline else []
         return {
             "format": FORMAT,
             "every": self.every,
@@ -302,7 +242,7 @@ class BettingDetector:
             "target": self._target,
             "count": self.count,
             "pause": self._pause,
-            "baseline": self._baseline and self._baseline.to_state(),
+            "baseline": baseline and {"centre": baseline.centre, "levels": levels},
             "evidence": self._evidence and self._evidence.to_state(),
             "learning": list(self._learning),
         }
@@ -310,9 +250,8 @@ class BettingDetector:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue with the baseline, evidence and counts in ``state``, which `to_state` returned.
 
-        Raises KeyError, TypeError, ValueError or OverflowError if ``state`` is not a valid state,
-        or comes from a detector with another ``every``, ``tail`` or ``target``. In this case the
-        detector does not change.
+        Raises KeyError, TypeError, ValueError or OverflowError, and changes nothing, if ``state``
+        is invalid, or is of a detector with another ``every``, ``tail`` or ``target``.
         """
         expected = (FORMAT, self.every, self.tail, self._target)
         saved = tuple(state[name] for name in ("format", "every", "tail", "target"))
@@ -321,58 +260,43 @@ class BettingDetector:
             raise ValueError(msg)
         count, pause = int(state["count"]), int(state["pause"])
         learning = array("d", state["learning"])
-        if count < 0 or pause < 0 or None in map(valid_score, learning):
-            msg = "its counts or the scores to learn from are invalid"
-            raise ValueError(msg)
-        baseline, evidence = self._restored(state)
-        self.count, self._pause, self._baseline, self._evidence = count, pause, baseline, evidence
-        self._learning = learning
-
-    def _restored(self, state: Mapping[str, Any]) -> tuple[Baseline, Evidence] | tuple[None, None]:
-        if state["baseline"] is None:
-            return None, None
-        baseline = Baseline.from_state(state["baseline"])
-        evidence = Evidence(baseline, every=self.every, direction=self._direction)
-        evidence.restore(state["evidence"])
-        return baseline, evidence
+        baseline = evidence = None
+        if state["baseline"] is not None:
+            levels = tuple(level and Level(*level) for level in state["baseline"]["levels"])
+            baseline = Baseline(float(state["baseline"]["centre"]), levels)
+            evidence = Evidence(baseline, every=self.every, direction=self._direction)
+            evidence.restore(state["evidence"])
+        self.count, self._pause, self._learning = count, pause, learning
+        self.baseline, self._evidence = baseline, evidence
 
 
 # --- checks ---------------------------------------------------------------------------------------
 
 
 def valid_score(score: object) -> float | None:
-    """Return ``score`` as a float in [0, 1], or None if it is not a number in this range.
-
-    A number that is outside the range by a rounding error is moved to the bound.
-    """
+    """Return ``score`` as a float in [0, 1], up to rounding; None for any other value."""
     if type(score) is float and 0.0 <= score <= 1.0:  # nearly all are
         return score
-    if isinstance(score, bool) or not isinstance(score, (float, int)):
-        return None
-    if not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN
+    if not _is_number(score) or not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN
         return None
     return min(1.0, max(0.0, float(score)))
 
 
 def default_learn(count: int) -> int:
-    """Return how many of the ``count`` scores in a file are used to learn the baseline.
-
-    This is half of the scores, but at least 50 and at most 2,000.
-    """
-    return min(_DEFAULT_LEARN, max(_MIN_LEARN, count // 2))
+    """Return how many of ``count`` scores are used for the baseline: half, from 50 to 2,000."""
+    return min(2000, max(50, count // 2))
 
 
 def check_target(target: float | None) -> None:
     """Raise `ConfigError` unless ``target`` is None or in (0, 1)."""
-    is_mean = target is None or (valid_score(target) is not None and 0 < target < 1)
-    _require(is_mean, "target", target, "a mean between 0 and 1, as 0.8 is")
+    if target is not None and not (valid_score(target) is not None and 0 < target < 1):
+        _refuse("target", target, "a mean between 0 and 1, as 0.8 is")
 
 
-def _require(is_allowed: bool, name: str, value: object, allowed: str) -> None:  # noqa: FBT001
-    if not is_allowed:
-        msg = f"{name} must be {allowed}, not {value!r}"
-        raise ConfigError(msg)
+def _refuse(name: str, value: object, allowed: str) -> NoReturn:
+    msg = f"{name} must be {allowed}, not {value!r}"
+    raise ConfigError(msg)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,13 +1,9 @@
-"""Watch live evaluation scores for drift, with one detector for each stream of scores.
-
-A *stream* is the sequence of scores of one service, metric and version of the metric.
-"""
+"""Watch live evaluation scores for drift, with one detector for each stream of scores."""
 
 from __future__ import annotations
 
 import math
 import threading
-from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -33,6 +29,7 @@ from rag_eval_otel.types import Evaluation, SpanRef
 
 _MAX_LENGTH = math.log1p(20_000)  # characters
 _MAX_STREAMS = 50 * 200  # 50 metrics of 200 services
+_MAX_TURNS = 5
 
 Cause = Literal["judge", "system", "unknown"]
 """What caused a change of scores: the judge, or the system that answers; see `drift.canary`."""
@@ -40,7 +37,7 @@ Cause = Literal["judge", "system", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """The key of a stream of values that one detector watches: service, name and version.
+    """The key of a stream of values that one detector watches.
 
     ``name`` is the name of a metric, ``<metric>.scored`` or ``answer_length``. ``version`` changes
     if the metric is measured in another way, for instance with another judge.
@@ -83,8 +80,7 @@ class Drift:
 class NewBaseline:
     """Report that the scores of a metric now have another version than before.
 
-    The version changes if the metric is measured in another way, for instance with another judge. A
-    detector for the new version learns a new baseline. ``previous`` is the version before.
+    A detector for the new version learns a new baseline. ``previous`` is the version before.
     """
 
     stream: Stream
@@ -100,12 +96,10 @@ class DriftOptions:
 
     ``every``, ``learn``, ``direction`` and ``cooldown`` are options of `BettingDetector`. Each
     metric has a detector of its own, so m metrics raise about one false alarm in ``every / m``
-    turns. ``targets`` maps the name of a metric to the mean that its scores should have. For a
-    metric without a target, the detector learns a baseline from the first scores.
-
-    ``on_drift`` is called with each `Drift` and `NewBaseline`, on the thread that evaluates. Its
-    exceptions are counted and logged. ``state`` is the path of a file that keeps baselines and
-    evidence for the next process. Raises `ConfigError` for invalid options.
+    turns. ``targets`` maps the name of a metric to the mean that its scores should have; other
+    baselines are learned. ``on_drift`` is called with each `Drift` and `NewBaseline`, on the thread
+    that evaluates. ``state`` is the path of a file that keeps baselines and evidence for the next
+    process. Raises `ConfigError` for invalid options.
     """
 
     every: float = 100_000
@@ -121,21 +115,18 @@ class DriftOptions:
         if not isinstance(targets, Mapping):
             msg = f"targets must be a mapping of metrics to means, not {targets!r}"
             raise ConfigError(msg)
-        for target in self.targets.values():
+        for target in targets.values():
             check_target(target)
         on_drift: object = self.on_drift
         if on_drift is not None and not callable(on_drift):
             msg = f"on_drift must be a function, not {on_drift!r}"
             raise ConfigError(msg)
-        self._make_detector(None)
+        self.make_detector(Stream(service="", name=""))  # checks the other options
 
     def make_detector(self, stream: Stream) -> BettingDetector:
         """Make the detector that these options ask for, for the scores of ``stream``."""
-        return self._make_detector(self.targets.get(stream.name))
-
-    def _make_detector(self, target: float | None) -> BettingDetector:
         return BettingDetector(
-            target=target,
+            target=self.targets.get(stream.name),
             every=self.every,
             learn=self.learn,
             direction=self.direction,
@@ -146,11 +137,10 @@ class DriftOptions:
 def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
     """Yield each value in ``evaluation`` that is watched for drift, as (name, version, value).
 
-    Each metric yields its score under the name of the metric. Each metric also yields, under the
-    name ``<metric>.scored``, 1 if it has a score and 0 if the evaluation failed. The value
-    ``<metric>.scored`` has no version, so that a new judge that fails more often than the judge
-    before is detected. Scores of texts with a sign of an attempt to steer the judge are left
-    out. The logarithm of the answer's length follows if it is known; 20,000 characters give 1.
+    Each metric yields its score, unless a text has a sign of an attempt to steer the judge, and
+    ``<metric>.scored``: 1 if there is a score, 0 if the evaluation failed. This has no version, so
+    that a new judge that fails more often is detected. The logarithm of the answer's length
+    follows, if it is known; 20,000 characters give 1.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
@@ -161,20 +151,49 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
         yield "answer_length", "", min(1.0, math.log1p(evaluation.answer_length) / _MAX_LENGTH)
 
 
+_Turn: TypeAlias = "tuple[float, int, SpanRef | None]"
+"""A score, its negative index, so that the latest of equal scores is first, and its span."""
+
+
+@dataclass(slots=True)
+class _StreamMonitor:
+    """The detector of a stream, and its turns with extreme scores since the evidence grows."""
+
+    detector: BettingDetector
+    lowest: list[_Turn] = field(default_factory=list)
+    highest: list[_Turn] = field(default_factory=list)
+
+    def update(self, value: float, span: SpanRef | None) -> Alarm | None:
+        detector, score = self.detector, valid_score(value)
+        if score is not None:
+            index, since = detector.count, detector.since
+            self.lowest = _with_turn(self.lowest, (score, -index, span), since)
+            self.highest = _with_turn(self.highest, (-score, -index, span), since)
+        return detector.alarm if detector.update(value) else None
+
+    def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
+        """Return up to five turns since ``onset`` with the lowest scores; after a rise, highest."""
+        sign, turns = (-1, self.highest) if direction == "up" else (1, self.lowest)
+        return tuple(
+            WorstTurn(score=sign * score, span=span) for score, at, span in turns if -at >= onset
+        )
+
+
+def _with_turn(turns: list[_Turn], turn: _Turn, since: int) -> list[_Turn]:
+    turns = [kept for kept in (*turns, turn) if -kept[1] >= since]
+    return sorted(turns, key=itemgetter(0, 1))[:_MAX_TURNS]
+
+
 class DriftMonitor:
     """Watch the scores of live evaluations, with one detector per service, metric and version.
 
-    ``report`` is called with a `Drift` for each alarm of a detector. When the scores of a metric
-    come in another version than before, ``report`` is called with a `NewBaseline`, because another
-    judge, prompt or definition is another measurement and not a drift.
-
-    Missing scores are not evidence of a change. The fraction of turns with a score is watched as a
-    stream of its own, ``<metric>.scored``. The lengths of answers are watched as ``answer_length``.
+    ``report`` is called with a `Drift` for each alarm, and with a `NewBaseline` when the scores of
+    a metric come in another version than before, because another judge, prompt or definition is
+    another measurement and not a drift. It is called on the thread that adds the score.
 
     ``make`` returns the detector for a stream. ``service`` is the name of the service that emits
-    the evaluations. At most ``capacity`` streams are kept. If there are more, the least recently
-    used stream is removed, with a warning in the log. A monitor is thread-safe. ``report`` is
-    called without the lock, on the thread that adds the score.
+    the evaluations. If there are more than ``capacity`` streams, the least recently used one is
+    removed, with a warning in the log. A monitor is thread-safe.
     """
 
     def __init__(
@@ -193,7 +212,7 @@ class DriftMonitor:
         self._create_lock()
         call_in_child(self._create_lock)
         self._streams: OrderedDict[Stream, _StreamMonitor] = OrderedDict()
-        self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._versions: dict[tuple[str, str], str] = {}  # the last one, by service and name
         self._restored: dict[Stream, Mapping[str, Any]] = {}
         self._warnings = LimitedLog()
 
@@ -207,77 +226,61 @@ class DriftMonitor:
     def emit(self, evaluation: Evaluation) -> None:
         """Add all scores and other values of ``evaluation`` to their streams, and report alarms.
 
-        If the function ``report`` raises an exception, it is raised again after all values were
-        added.
+        An exception of the function ``report`` is raised again after all reports.
         """
         service = self.service if evaluation.service is None else evaluation.service
-        with ExitStack() as updates:
-            for name, version, value in reversed(list(monitored_values(evaluation))):
-                stream = Stream(service=service, name=name, version=version)
-                updates.callback(self.update, stream, value, span=evaluation.span)
+        reports: list[Report] = []
+        for name, version, value in monitored_values(evaluation):
+            stream = Stream(service=service, name=name, version=version)
+            reports += self._add(stream, value, evaluation.span)
+        self._report_all(reports)
 
     def update(self, stream: Stream, value: float, *, span: SpanRef | None = None) -> None:
-        """Add ``value``, a number in [0, 1], to the detector of ``stream``; report an alarm.
+        """Add ``value`` in [0, 1] of the turn with ``span`` to ``stream``; report an alarm."""
+        self._report_all(self._add(stream, value, span))
 
-        ``span`` refers to the span of the evaluated turn.
-        """
-        with ExitStack() as reports:  # an exception of one report does not prevent the next
-            for report in reversed(self._add(stream, value, span)):
-                reports.callback(self.report, report)
+    def _report_all(self, reports: list[Report]) -> None:
+        with ExitStack() as calls:  # an exception of one report does not prevent the next
+            for report in reversed(reports):
+                calls.callback(self.report, report)
 
     def _add(self, stream: Stream, value: float, span: SpanRef | None) -> list[Report]:
         reports: list[Report] = []
         with self._lock:
-            monitor = self._streams.get(stream)
-            if monitor is None:
-                monitor = self._streams[stream] = _StreamMonitor(self._make_detector(stream))
-                self._remove_unused()
-                reports.extend(self._new_baseline(stream))
+            if stream not in self._streams:
+                self._streams[stream] = _StreamMonitor(self._make_detector(stream))
+                previous = self._versions.get((stream.service, stream.name), stream.version)
+                self._versions[stream.service, stream.name] = stream.version
+                if previous != stream.version:
+                    reports.append(NewBaseline(stream=stream, previous=previous))
+                if len(self._streams) > self._capacity:
+                    self._remove_oldest()
             self._streams.move_to_end(stream)
-            alarm = monitor.update(value, span=span)
+            monitor = self._streams[stream]
+            alarm = monitor.update(value, span)
             if alarm is not None:
                 worst = monitor.worst_since(alarm.onset, direction=alarm.direction)
                 cause = self._cause(stream)
                 reports.append(Drift(stream=stream, alarm=alarm, cause=cause, worst=worst))
         return reports
 
-    def _new_baseline(self, stream: Stream) -> Iterator[NewBaseline]:
-        """Yield a `NewBaseline` if the scores of the same metric had another version before."""
-        key = (stream.service, stream.name)
-        previous = self._versions.pop(key, stream.version)
-        self._versions[key] = stream.version
-        if len(self._versions) > self._capacity:
-            self._versions.popitem(last=False)
-        if previous != stream.version:
-            yield NewBaseline(stream=stream, previous=previous)
-
-    def _remove_unused(self) -> None:
-        while len(self._streams) > self._capacity:
-            removed, _ = self._streams.popitem(last=False)
-            self._warnings.write(
-                "removed",
-                "drift: there are more than %d streams of scores; removed the least recently used"
-                " one, %s of %s",
-                self._capacity,
-                removed.name,
-                removed.service or "unknown service",
-            )
+    def _remove_oldest(self) -> None:
+        removed, _ = self._streams.popitem(last=False)
+        self._versions.pop((removed.service, removed.name), None)
+        text = (
+            "drift: there are more than %d streams of scores; removed the least recently used one,"
+            " %s of %s"
+        )
+        service = removed.service or "unknown service"
+        self._warnings.write("removed", text, self._capacity, removed.name, service)
 
     def evidence(self) -> list[tuple[Stream, float]]:
-        """Return each stream with the logarithm to base 10 of its evidence of a change.
-
-        A detector raises an alarm when this number reaches log10 of its option ``every``.
-        """
+        """Return each stream with the `BettingDetector.log10_evidence` of a change."""
         with self._lock:
             return [(key, each.detector.log10_evidence) for key, each in self._streams.items()]
 
-    # --- state ------------------------------------------------------------------------------------
-
     def to_state(self) -> dict[str, Any]:
-        """Return the state of all detectors as JSON values, for `restore`.
-
-        If a stream was restored and has had no score since, its restored state is included.
-        """
+        """Return the state of all detectors as JSON values, for `restore`."""
         with self._lock:
             states = dict(self._restored)
             for stream, monitor in self._streams.items():
@@ -285,18 +288,22 @@ class DriftMonitor:
         streams = [asdict(stream) | {"detector": state} for stream, state in states.items()]
         return {"format": FORMAT, "streams": streams[-self._capacity :]}
 
-    def restore(self, state: object) -> None:
+    def restore(self, state: Any) -> None:
         """Continue from ``state``, which `to_state` returned in an earlier process.
 
         The detector of a stream gets its state at the first score of the stream. If a state is
         invalid, a warning is logged, and the baseline is learned anew.
         """
+        states: dict[Stream, Mapping[str, Any]] = {}
         try:
-            states = dict(_detector_states(state))
+            if state["format"] != FORMAT:
+                msg = f"its format is {state['format']!r}, not {FORMAT}"
+                raise ValueError(msg)
+            for saved in state["streams"]:
+                names = {name: str(saved[name]) for name in ("service", "name", "version")}
+                states[Stream(**names)] = saved["detector"]
         except _INVALID_STATE as error:
-            log.warning(
-                "drift: the state cannot be used (%s); baselines are learned anew", cause_of(error)
-            )
+            log.warning(_UNUSABLE, "all streams", cause_of(error))
             return
         with self._lock:
             self._restored = states
@@ -304,77 +311,15 @@ class DriftMonitor:
                 self._versions[stream.service, stream.name] = stream.version
 
     def _make_detector(self, stream: Stream) -> BettingDetector:
-        """Make a detector for ``stream``, and restore the saved state of the stream if any."""
         detector = self._make(stream)
         if stream in self._restored:
             try:
                 detector.restore(self._restored.pop(stream))
             except _INVALID_STATE as error:
-                log.warning(
-                    "drift: the state of %s cannot be used (%s); its baseline is learned anew",
-                    stream.name,
-                    cause_of(error),
-                )
+                log.warning(_UNUSABLE, stream.name, cause_of(error))
         return detector
 
 
 _INVALID_STATE = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """The exceptions that reading an arbitrary JSON value as a state can raise."""
-
-
-def _detector_states(state: Any) -> Iterator[tuple[Stream, Mapping[str, Any]]]:
-    if state["format"] != FORMAT:
-        msg = f"its format is {state['format']!r}, not {FORMAT}"
-        raise ValueError(msg)
-    for saved in state["streams"]:
-        names = {name: str(saved[name]) for name in ("service", "name", "version")}
-        yield Stream(**names), saved["detector"]
-
-
-# --- one stream -----------------------------------------------------------------------------------
-
-_TurnScore: TypeAlias = "tuple[float, int, SpanRef | None]"
-"""A score, the negative index of this score, and the span of the evaluated turn.
-
-The index is negative so that the latest of equal scores comes first in sorted order.
-"""
-
-_MAX_TURNS = 5
-
-
-class _StreamMonitor:
-    """The detector of one stream, and the turns with its lowest and its highest scores.
-
-    Only turns since the evidence of a change began to grow are kept.
-    """
-
-    __slots__ = ("_highest", "_lowest", "detector")
-
-    def __init__(self, detector: BettingDetector) -> None:
-        self.detector = detector
-        self._lowest: list[_TurnScore] = []
-        self._highest: list[_TurnScore] = []
-
-    def update(self, value: float, *, span: SpanRef | None) -> Alarm | None:
-        """Add ``value`` of the turn with ``span`` to the detector; return the alarm it raises."""
-        detector, score = self.detector, valid_score(value)
-        if score is not None:
-            index, since = detector.count, detector.since
-            self._lowest = _with_turn(self._lowest, (score, -index, span), since)
-            self._highest = _with_turn(self._highest, (-score, -index, span), since)
-        return detector.alarm if detector.update(value) else None
-
-    def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
-        """Return up to five turns since ``onset`` with the lowest scores; after a rise, highest."""
-        sign, turns = (-1, self._highest) if direction == "up" else (1, self._lowest)
-        return tuple(
-            WorstTurn(score=sign * score, span=span) for score, at, span in turns if -at >= onset
-        )
-
-
-def _with_turn(turns: list[_TurnScore], turn: _TurnScore, since: int) -> list[_TurnScore]:
-    if turns and min(-at for _, at, _ in turns) < since:
-        turns = [kept for kept in turns if -kept[1] >= since]
-    if len(turns) < _MAX_TURNS or turn[:2] < turns[-1][:2]:
-        insort(turns, turn, key=itemgetter(0, 1))
-    return turns[:_MAX_TURNS]
+_UNUSABLE = "drift: the state of %s cannot be used (%s); baselines are learned anew"

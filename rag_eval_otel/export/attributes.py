@@ -27,8 +27,8 @@ from rag_eval_otel.capture.span import SdkSpan, attributes_of
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ExportContent, ScoreEvents
 from rag_eval_otel.errors import RedactionError
-from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.types import Ending, Evaluation, Feedback, Score, SpanRef, Usage
+from rag_eval_otel.untrusted import Redactor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

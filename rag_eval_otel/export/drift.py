@@ -1,7 +1,7 @@
 """Watch live scores for drift, report alarms to OpenTelemetry, and save the state in a file.
 
-An alarm is reported as a log event and in a counter. A *stream* is the sequence of scores of one
-metric version. A gauge shows for each stream how strong the evidence is that the scores changed.
+A *stream* is the sequence of scores of one metric version. An alarm is a log event and is counted.
+A gauge shows for each stream how strong the evidence is that the scores changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import MeterProvider, Observation
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.util.types import AttributeValue
 
-
 _COLLECTIONS = 2  # the gauge shows an alarm in so many collections, so that no scrape misses it
 _SAVE_INTERVAL = 100  # evaluations after which the state is saved
 
@@ -52,8 +51,9 @@ class DriftTelemetry:
         self._log = EventLog(logger_provider)
         self._meter_provider = meter_provider
         self._meters = Meters(meter_provider)
-        self._held: dict[Stream, tuple[float, int]] = {}
-        self._stop: Callable[[], None] = lambda: None
+        self._held: dict[Stream, tuple[float, int]] = {}  # evidence at an alarm, collections left
+        self.stop: Callable[[], None] = lambda: None
+        """Stop reporting the evidence of drift in the gauge."""
 
     def report(self, report: Report) -> None:
         """Emit an alarm or a new baseline as a log event, and count an alarm.
@@ -63,8 +63,8 @@ class DriftTelemetry:
         if isinstance(report, NewBaseline):
             text = f"{report.stream.name} is another measurement: its baseline is learned anew"
             previous = (f"{semconv.EVALUATION_VERSION}.previous", report.previous)
-            found = [*_of_stream(report.stream), previous]
-            self._log.emit(semconv.BASELINE_EVENT, found, span=None, body=text)
+            attributes = [*_of_stream(report.stream), previous]
+            self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
             return
         self._held[report.stream] = (report.alarm.log10_evidence, _COLLECTIONS)
         worst = report.worst[0].span if report.worst else None
@@ -81,22 +81,16 @@ class DriftTelemetry:
     def observe(self, monitor: DriftMonitor) -> None:
         """Report the evidence of ``monitor`` in a gauge, at each collection until `stop`."""
         self._monitor = monitor
-        self._stop = add_gauge_source(
-            self._meter_provider, semconv.DRIFT_EVIDENCE, source=self._observe
+        self.stop = add_gauge_source(
+            self._meter_provider, semconv.DRIFT_EVIDENCE, source=self._observations
         )
 
-    def stop(self) -> None:
-        """Stop reporting the evidence of drift in the gauge."""
-        self._stop()
-
-    def _observe(self) -> list[Observation]:
-        return [self._observation(stream, value) for stream, value in self._monitor.evidence()]
-
-    def _observation(self, stream: Stream, value: float) -> Observation:
-        held, left = self._held.pop(stream, (0.0, 0))
-        if left > 1:
-            self._held[stream] = (held, left - 1)
-        return Observation(max(value, held), exportable_attributes(_of_stream(stream)))
+    def _observations(self) -> Iterator[Observation]:
+        for stream, value in self._monitor.evidence():
+            held, left = self._held.pop(stream, (0.0, 0))
+            if left > 1:
+                self._held[stream] = (held, left - 1)
+            yield Observation(max(value, held), exportable_attributes(_of_stream(stream)))
 
 
 def _of_stream(stream: Stream) -> Iterator[tuple[str, AttributeValue]]:
@@ -121,37 +115,6 @@ def _of_drift(drift: Drift) -> Iterator[tuple[str, AttributeValue]]:
         yield f"{prefix}.worst_traces", ids
 
 
-class StateFile:
-    """A JSON file that keeps the state of drift detection for the next process.
-
-    Each save replaces the whole file. Errors of reading and writing are logged.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._warnings = LimitedLog()
-
-    def load(self) -> Any:
-        """Return the state in the file, or None if there is no file or it cannot be read."""
-        try:
-            return json.loads(self._path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
-            told = "drift: %s cannot be read (%s); baselines are learned anew"
-            log.warning(told, self._path, error)
-            return None
-
-    def save(self, state: Any) -> None:
-        """Write ``state`` to the file as JSON; a failure is logged."""
-        part = self._path.with_name(f"{self._path.name}.part")
-        try:
-            part.write_text(json.dumps(state), encoding="utf-8")
-            part.replace(self._path)
-        except OSError as error:
-            self._warnings.write("save", "drift: %s cannot be written (%s)", self._path, error)
-
-
 class DriftSink:
     """Watch the scores of live evaluations for drift, and report alarms.
 
@@ -160,21 +123,16 @@ class DriftSink:
     """
 
     def __init__(
-        self,
-        options: DriftOptions,
-        telemetry: DriftTelemetry,
-        *,
-        service: str = "",
+        self, options: DriftOptions, telemetry: DriftTelemetry, *, service: str = ""
     ) -> None:
         self._options = options
         self._telemetry = telemetry
         self.monitor = DriftMonitor(self._report, make=options.make_detector, service=service)
-        self._file = StateFile(options.state) if options.state is not None else None
+        self._path = Path(options.state) if options.state is not None else None
+        self._warnings = LimitedLog()
         self._unsaved = 0
-        if self._file is not None:
-            state = self._file.load()
-            if state is not None:
-                self.monitor.restore(state)
+        if self._path is not None:
+            self._load(self._path)
             # Registered before the exit handler of the pipeline, so that it runs after that
             # handler and also saves the last scores.
             atexit.register(self.save)
@@ -203,14 +161,29 @@ class DriftSink:
         self._unsaved += 1
         self.monitor.update(stream, agreement.value, span=span)
 
+    def _load(self, path: Path) -> None:
+        try:
+            self.monitor.restore(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
+            text = "drift: %s cannot be read (%s); baselines are learned anew"
+            log.warning(text, path, error)
+
     def save(self) -> None:
-        """Write the state of all drift detectors to the file, if there is one and a new score."""
-        if self._file is not None and self._unsaved:
-            self._unsaved = 0
-            self._file.save(self.monitor.to_state())
+        """Write the state to the file, if there is one and a new score; a failure is logged."""
+        if self._path is None or not self._unsaved:
+            return
+        self._unsaved = 0
+        part = self._path.with_name(f"{self._path.name}.part")
+        try:
+            part.write_text(json.dumps(self.monitor.to_state()), encoding="utf-8")
+            part.replace(self._path)
+        except OSError as error:
+            self._warnings.write("save", "drift: %s cannot be written (%s)", self._path, error)
 
     def close(self) -> None:
-        """Write the state of all drift detectors a last time.
+        """Save the state a last time.
 
         The gauge still reports the evidence, because the meter provider may shut down, and collect
         its last metrics, after this sink is closed. `stop_gauge` ends the reports.
@@ -233,8 +206,7 @@ def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
     is_offline = sampling.stage == "offline"
     offline = evaluation if is_offline else evaluation.offline
     if offline is not None:
-        names = [f"{semconv.OFFLINE}.{score.name}" for score in offline.scores]
-        scores = [replace(s, name=n) for s, n in zip(offline.scores, names, strict=True)]
+        scores = [replace(s, name=f"{semconv.OFFLINE}.{s.name}") for s in offline.scores]
         yield replace(offline, scores=tuple(scores))
     if not is_offline and not sampling.is_targeted:
         length = evaluation.answer_length if offline is None else None  # not twice

@@ -32,9 +32,9 @@ from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.capture.values import messages_in, plain
 from rag_eval_otel.config import Spans
 from rag_eval_otel.errors import RedactionError
-from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
+from rag_eval_otel.untrusted import Redactor
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue

@@ -56,11 +56,11 @@ from rag_eval_otel.live.scorer import (
     build_scorer,
 )
 from rag_eval_otel.live.store import Clock, Fate, HoldLimits, Store, Taken
-from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.threads import GivenUp, Workers
 from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason
+from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

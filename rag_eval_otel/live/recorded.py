@@ -36,11 +36,11 @@ from rag_eval_otel.config import raises_errors
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.export.attributes import EventSink, feedback_attributes
 from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink, Meters
-from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp
 from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, SpanRef
+from rag_eval_otel.untrusted import Redactor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext

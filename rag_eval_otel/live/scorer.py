@@ -41,7 +41,6 @@ from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.live.store import Clock
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
-from rag_eval_otel.redaction import Redactor, redactor
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp
@@ -60,6 +59,7 @@ from rag_eval_otel.types import (
     SpanRef,
     Usage,
 )
+from rag_eval_otel.untrusted import Redactor, redactor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext

@@ -1,7 +1,7 @@
 """The metrics: each metric computes a score of one sample (question, contexts, answer).
 
-`metric` makes a metric by name, with options; `METRICS` are the built-in ones, and `METRIC_SETS`
-named sets of them. The classes here are those with options of their own.
+`metric` makes a metric by name, with options. `METRICS` are the built-in ones, and `METRIC_SETS`
+are named sets of them.
 """
 
 from __future__ import annotations
@@ -78,16 +78,14 @@ __all__ = [
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(
     {
-        *("status", "label", "judge", "duration", "reason", "version", "threshold"),
-        *("cost", "currency", "tokens", "truncated"),
-        *("contexts", "drift", "injection", "offline", "sampling"),
-        *("annotator", "overall"),
+        *("annotator", "contexts", "cost", "currency", "drift", "duration", "injection", "judge"),
+        *("label", "offline", "overall", "reason", "sampling", "status", "threshold", "tokens"),
+        *("truncated", "version"),
     }
 )
-"""Names that no metric can have: on a span, they name attributes of the whole evaluation.
+"""Names that no metric can have, because ``rag.evaluation.<name>`` is a value of the evaluation.
 
-A metric ``cost`` would write ``rag.evaluation.cost.score``, but ``rag.evaluation.cost`` is a number
-already. Backends that store attributes as nested objects can have only one of the two.
+Backends that store attributes as nested objects cannot have ``rag.evaluation.cost.score``, too.
 """
 
 _ROWS: tuple[TaskMetric | RatedMetric | RankingMetric, ...] = (
@@ -112,40 +110,29 @@ _DUAL: Mapping[str, Mapping[str, Any]] = {
     "response_groundedness": {"judges": 2},
 }
 """The options of metrics with which they are what their sources define."""
-
-
 _ONLINE = (
     *("answer_relevancy", "faithfulness", "context_utilization"),
     *("statement_context_relevance", "multi_method_relevancy"),
 )
-_DEFAULT = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 _REFERENCE = (*_ONLINE, "context_precision", "context_recall", "answer_correctness")
-_RETRIEVAL = (
-    *("hit_rate", "mrr", "retrieval_precision", "retrieval_recall", "average_precision", "ndcg"),
-)
+_RETRIEVAL = ("hit_rate", "mrr", "retrieval_precision", "retrieval_recall", "average_precision")
 
 
-def _made(*names: str) -> tuple[Metric, ...]:
-    return tuple(METRICS[name]() for name in names)
-
-
-def _dual() -> tuple[Metric, ...]:
-    return (AnswerRelevancy(), *(METRICS[name](**options) for name, options in _DUAL.items()))
-
-
-def _full() -> tuple[Metric, ...]:
-    return tuple(METRICS[name](**options, name=f"{name}_full") for name, options in _DUAL.items())
+def _made(
+    names: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[Metric, ...]:
+    return tuple(METRICS[name](**(options or {}).get(name, {})) for name in names)
 
 
 METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
-    "default": partial(_made, *_DEFAULT),
-    "dual": _dual,
-    "full": _full,
-    "online": partial(_made, *_ONLINE),
-    "reference": partial(_made, *_REFERENCE),
-    "retrieval": partial(_made, *_RETRIEVAL),
+    "default": partial(_made, ("answer_relevancy", *_DUAL)),
+    "dual": partial(_made, ("answer_relevancy", *_DUAL), _DUAL),
+    "full": partial(_made, _DUAL, {n: {**_DUAL[n], "name": f"{n}_full"} for n in _DUAL}),
+    "online": partial(_made, _ONLINE),
+    "reference": partial(_made, _REFERENCE),
+    "retrieval": partial(_made, (*_RETRIEVAL, "ndcg")),
 }
-"""Named sets of metrics. With shared requests, they take 2, 4, 3, 3, 4 and 0 judge requests a turn.
+"""Named sets of metrics.
 
 ``dual`` has the metrics of ``default`` as their sources define them, with two judges and with
 claims that the judge finds. ``full`` has three of these metrics under names that end in ``_full``,
@@ -153,7 +140,7 @@ so that they can be measured beside the short ones.
 """
 
 _PACKAGES = Registry(kind="metric", built_in={}, also=(*METRICS, *METRIC_SETS))
-"""The metrics of other packages. They are called without arguments, or with options."""
+"""The metrics of other packages."""
 
 
 def metric(name: str, /, **options: Any) -> Metric:
@@ -171,11 +158,10 @@ def metric(name: str, /, **options: Any) -> Metric:
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
-    """Return the metrics that ``wanted`` names or contains.
+    """Return the metrics of ``wanted``: names of metrics or sets, metrics, functions of a sample.
 
-    ``wanted`` has names of metrics, names of sets, metrics, or functions of a sample. Raises
-    `ConfigError` for an unknown name, for an object that is not a metric, for two metrics with the
-    same name, and if ``wanted`` is empty.
+    Raises `ConfigError` for an unknown name, for an object that is not a metric, for two metrics
+    with the same name, and if ``wanted`` is empty.
     """
     metrics: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
@@ -199,40 +185,31 @@ def with_thresholds(
 ) -> tuple[Metric, ...]:
     """Return ``metrics``, changed to the ``thresholds`` (a mapping from names of metrics).
 
-    Raises `ConfigError` for a threshold of a metric that is not in ``metrics``, and for a threshold
-    outside the metric's range.
+    Raises `ConfigError` for a threshold of a metric that is not in ``metrics``, or outside the
+    metric's range.
     """
-    by_name = {metric.name: metric for metric in metrics}
+    by_name: dict[str, Any] = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
         require_measured(name, by_name, option="a threshold")
-        by_name[name] = _with_threshold(by_name[name], threshold)
+        if "threshold" not in getattr(by_name[name], "__dataclass_fields__", {}):
+            msg = f"the metric {name!r} has no threshold that could be set"
+            raise ConfigError(msg)
+        low, high = scale_of(by_name[name])
+        if not low <= threshold <= high:
+            msg = f"the threshold of {name} must be from {low:g} to {high:g}, not {threshold:g}"
+            raise ConfigError(msg)
+        by_name[name] = replace(by_name[name], threshold=threshold)
     return tuple(by_name.values())
 
 
 def require_measured(name: str, measured: Collection[str], *, option: str) -> None:
-    """Raise `ConfigError` unless ``name`` is one of ``measured``, the names of measured metrics.
-
-    ``option`` is what the user set for the metric, such as "a threshold", for the error message.
-    """
+    """Raise `ConfigError` unless ``name`` is in ``measured``; ``option`` is what was set for it."""
     if name not in measured:
         near = get_close_matches(name, measured, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
         listed = ", ".join(sorted(measured))
         msg = f"there is {option} of {name!r}, which is not measured{meant} Measured are: {listed}"
         raise ConfigError(msg)
-
-
-def _with_threshold(metric: Metric, threshold: float) -> Metric:
-    options: Any = metric
-    if "threshold" not in getattr(options, "__dataclass_fields__", {}):
-        msg = f"the metric {metric.name!r} has no threshold that could be set"
-        raise ConfigError(msg)
-    low, high = scale_of(metric)
-    if not low <= threshold <= high:
-        msg = f"the threshold of {metric.name} must be from {low:g} to {high:g}, not {threshold:g}"
-        raise ConfigError(msg)
-    changed: Metric = replace(options, threshold=threshold)
-    return changed
 
 
 def scale_of(metric: Metric) -> tuple[float, float]:
@@ -247,11 +224,7 @@ def metric_names() -> tuple[str, ...]:
 
 
 def _checked(wanted: Metric | MetricFunction) -> Metric:
-    """Return ``wanted`` as a metric; a function becomes a `FunctionMetric`.
-
-    Raises `ConfigError` for a class, an object that lacks a part of a metric, and a name that
-    cannot be used.
-    """
+    """Return ``wanted`` as a metric; a function becomes a `FunctionMetric`."""
     candidate: Any = wanted
     if callable(wanted) and not isinstance(wanted, type) and not hasattr(wanted, "measure"):
         candidate = FunctionMetric(function=wanted)

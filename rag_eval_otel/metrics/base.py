@@ -1,8 +1,4 @@
-"""What metrics share: the protocol `Metric`, scores of blank fields, and scores from replies.
-
-A metric that asks the judge one kind of question is a row of a table: a `TaskMetric`, or a
-`RatedMetric` if the reply is a rating. Other metrics are dataclasses of their own.
-"""
+"""What metrics share: the protocol `Metric`, scores of blank fields, and scores from replies."""
 
 from __future__ import annotations
 
@@ -12,24 +8,19 @@ from functools import cache
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import (
-    Graded,
-    Judged,
-    JudgedStatement,
-    Reply,
-    Sentence,
-    Similarity,
-    Verdict,
-)
+from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge.tasks import AskLike, Kind, Rated, Task, check_examples
 from rag_eval_otel.types import EmbedFn, Label, Reason, Sample, Score
 from rag_eval_otel.untrusted import says_nothing
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
+Explanation: TypeAlias = Callable[[Sequence[str]], str | None]
+"""Explains a score by the claims with the verdict no."""
 
-R = TypeVar("R", bound=Reply)
-E = TypeVar("E", Verdict, Sentence, Similarity)
+R = TypeVar("R", bound=say.Reply)
+G = TypeVar("G", bound=say.Graded)
+E = TypeVar("E", say.Verdict, say.Sentence, say.Similarity)
 
 MISSING: Mapping[str, Reason] = {
     "question": "missing_question",
@@ -78,14 +69,18 @@ def label_of(value: float | None, threshold: float | None) -> Label | None:
 
 @cache
 def _choices(kind: Any) -> Mapping[str, tuple[object, ...]]:
-    """Return the allowed values of options of the metric class ``kind``, from ``Literal`` types."""
+    """Return the values that options of the metric class ``kind`` allow by a ``Literal`` type."""
     hints = get_type_hints(kind).items()
     return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseMetric:
-    """The options that all metrics of this library have, and the ways to build their scores."""
+    """The options that all metrics of this library have, and the ways to build their scores.
+
+    ``blank`` has the fields that may not be blank, in order, each with the score if it is; None
+    stands for an undefined score. For the other properties, see `Metric`.
+    """
 
     name: str = ""
     threshold: float | None = 0.5
@@ -93,33 +88,23 @@ class BaseMetric:
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kinds of question that the metric puts to the judge; empty if it asks no judge."""
         return ()
 
     @property
     def blank(self) -> Mapping[str, float | None]:
-        """The fields that may not be blank, in order, each with the score of a sample without it.
-
-        None stands for an undefined score.
-        """
         return {}
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields that a sample must have."""
         return frozenset(self.blank)
 
     @property
-    def requests(self) -> str:
-        """The number of judge requests, for the documentation."""
-        return "1"
-
-    @property
     def scale(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
         return 0.0, 1.0
 
     def __post_init__(self) -> None:
+        if getattr(self, "definition", None) == "":
+            object.__setattr__(self, "definition", self.name)
         kind: Any = type(self)
         for name, choices in _choices(kind).items():
             value = getattr(self, name)
@@ -129,7 +114,6 @@ class BaseMetric:
         check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the score of ``sample``, or the score for a blank field."""
         return self.blank_score(sample, self.blank) or await self.compute(sample, ask, embed)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
@@ -137,21 +121,17 @@ class BaseMetric:
         raise NotImplementedError
 
     def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
-        """Return the score of a sample that lacks a field of ``blank`` (see `blank`), or None.
+        """Return the score of a sample that lacks a field of ``blank``, else None.
 
-        If the metric asks a judge, an answer without content (":", "Thought process:") gets the
-        score of a missing answer, for the reason ``noncommittal``, or ``no_claims`` if there is no
-        number.
+        If a judge is asked, an answer without content (":", "Thought process:") counts as blank.
         """
         for name, value in blank.items():
-            text, reason = text_of(sample, name), MISSING[name]
-            if name == "answer" and text and self.asks and says_nothing(sample.answer):
-                reason = "no_claims" if value is None else "noncommittal"
-            elif text:
+            if shown_text(sample, name) if self.asks else text_of(sample, name):
                 continue
-            if value is None:
-                return self.undefined(reason)
-            return self.score_of(value, reason=reason)
+            reason = MISSING[name]
+            if text_of(sample, name):
+                reason = "no_claims" if value is None else "noncommittal"
+            return self.undefined(reason) if value is None else self.score_of(value, reason=reason)
         return None
 
     def score_of(
@@ -180,15 +160,11 @@ class BaseMetric:
         return Score(name=self.name, status="undefined", reason=reason, detail=detail or {})
 
     def claims_score(
-        self,
-        claims: Sequence[str],
-        verdicts: Sequence[Judged],
-        explanation: Callable[[Sequence[str]], str | None],
+        self, claims: Sequence[str], verdicts: Sequence[say.Judged], explanation: Explanation
     ) -> Score:
-        """Return the share of ``claims`` with the verdict yes, or the mean of the probabilities.
-
-        ``explanation`` gets the claims with the verdict no.
-        """
+        """Return the share of ``claims`` with the verdict yes; ``explanation`` gets the others."""
+        if not claims:
+            return self.undefined("no_claims")
         refused = [
             f"{claim} ({reason})" if (reason := getattr(verdict, "reason", "")) else claim
             for claim, verdict in zip(claims, verdicts, strict=True)
@@ -200,18 +176,22 @@ class BaseMetric:
             detail={"statements": list(claims), **verdicts_of(verdicts)},
         )
 
-    def grade_score(self, grade: Graded, *, scale: tuple[float, float], rated: Rated) -> Score:
-        """Return ``grade``, the judge's rating on ``scale`` (lowest, highest), as the score.
+    def statements_score(
+        self, judged: Iterable[say.JudgedStatement], explanation: Explanation
+    ) -> Score:
+        claims = claims_in(judged)
+        return self.claims_score([claim.statement for claim in claims], claims, explanation)
 
-        ``normalized`` is the grade brought to [0, 1].
-        """
-        value, (low, high) = rating_of(grade), scale
+    async def graded(self, task: Task[G], ask: AskLike, *, low: float, high: float) -> Score:
+        """Return the judge's grade, from ``low`` to ``high``, as the score."""
+        grade = await ask(task)
+        (value,), rated, remark = read_ratings([grade], task.rated)
         return self.score_of(
             value,
             normalized=(value - low) / (high - low) if low < high else None,
-            reason=_rating_remark(rated, [grade]),
+            reason=remark,
             explanation=grade.reason,
-            detail={"rated": how_rated(rated, [grade])},
+            detail={"rated": rated},
         )
 
 
@@ -219,23 +199,15 @@ class BaseMetric:
 class TaskMetric(BaseMetric):
     """A metric that asks the judge one kind of question: a row of a table of metrics.
 
-    - ``about``: the description of the metric for users.
-    - ``kind``: the question to the judge.
-    - ``blank``: as for `BaseMetric`.
-    - ``formula``: computes the score from the metric and the judge's reply.
-    - ``definition``: the built-in name, which stays if the metric gets another ``name``.
+    ``about`` is its description for users, and ``formula`` computes the score from the metric and
+    the judge's reply. ``definition`` is the built-in name, which stays if ``name`` is changed.
     """
 
     about: str = field(compare=False, repr=False)
     kind: Kind[Any] = field(compare=False, repr=False)
     blank: Mapping[str, float | None] = field(compare=False, repr=False)
     formula: Callable[[BaseMetric, Any], Score] = field(compare=False, repr=False)
-    requests: str = field(default="1", compare=False, repr=False)
     definition: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "definition", self.definition or self.name)
-        BaseMetric.__post_init__(self)
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
@@ -249,14 +221,9 @@ class TaskMetric(BaseMetric):
 class RatedMetric(BaseMetric):
     """A metric for which one or two judges rate the sample: a row of a table of metrics.
 
-    With ``judges=2``, two prompts of different wording are answered independently, and the score is
-    the mean of the two ratings. With ``rating="logprobs"``, a rating is the mean of the possible
-    numbers, weighted by the probabilities that the judge gives them.
-
-    - ``kinds``: the questions to the two judges. ``top``: their highest rating, which scores 1.
-    - ``swaps``: in the second question, answer and reference are exchanged.
-    - ``needs``: the fields that a sample must have; by default the keys of ``blank``.
-    - ``about``, ``blank``, ``definition``: as for `TaskMetric`.
+    ``kinds`` are the questions to the two judges, and ``top`` is their highest rating, which scores
+    1. With ``swaps``, answer and reference are exchanged in the second question. For the other
+    fields, see `TaskMetric`; for ``judges`` and ``rating``, the description of context_relevance.
     """
 
     judges: Literal[1, 2] = 1
@@ -266,17 +233,11 @@ class RatedMetric(BaseMetric):
     blank: Mapping[str, float | None] = field(compare=False, repr=False)
     top: int = field(compare=False, repr=False)
     swaps: bool = field(default=False, compare=False, repr=False)
-    needs: frozenset[str] = field(default=frozenset(), compare=False)
     definition: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "definition", self.definition or self.name)
-        object.__setattr__(self, "needs", self.needs or frozenset(self.blank))
-        BaseMetric.__post_init__(self)
-
     @property
-    def requests(self) -> str:
-        return str(self.judges)
+    def needs(self) -> frozenset[str]:
+        return frozenset(self.kinds[0].inputs)
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
@@ -285,25 +246,18 @@ class RatedMetric(BaseMetric):
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         swapped = {"answer": sample.reference or "", "reference": sample.answer}
         tasks = [
-            task_about(
-                sample,
-                kind,
-                self.examples,
-                rated=self.rating,
-                **(swapped if self.swaps and kind.voice == 2 else {}),  # noqa: PLR2004
-            )
-            for kind in self.asks
+            task_about(sample, kind, self.examples, rated=self.rating, **texts)
+            for kind, texts in zip(self.asks, ({}, swapped if self.swaps else {}), strict=False)
         ]
         ratings = await valid_replies(tasks, ask)
-        values = [rating_of(rating) for rating in ratings]
-        remark = _rating_remark(self.rating, ratings)
+        values, rated, remark = read_ratings(ratings, self.rating)
         return self.score_of(
             sum(values) / len(values) / self.top,
             reason="partial" if len(ratings) < len(tasks) else remark,
             explanation=" / ".join(rating.reason for rating in ratings if rating.reason),
             detail={
                 "ratings": values,
-                "rated": how_rated(self.rating, ratings),
+                "rated": rated,
                 "judges_used": len(values),
                 "disagreement": (max(values) - min(values)) / self.top,
             },
@@ -323,8 +277,12 @@ def text_of(sample: Sample, name: str) -> str | tuple[str, ...]:
 
 def shown_text(sample: Sample, name: str) -> str | tuple[str, ...]:
     """Return `text_of`, or an empty text for an answer without content."""
-    text = text_of(sample, name)
-    return "" if name == "answer" and says_nothing(sample.answer) else text
+    return "" if name == "answer" and says_nothing(sample.answer) else text_of(sample, name)
+
+
+def shown_texts(sample: Sample, names: Iterable[str]) -> dict[str, str | Sequence[str]]:
+    """Return those fields of ``sample`` in ``names`` that the judge can be shown."""
+    return {name: text for name in names if (text := shown_text(sample, name))}
 
 
 def task_about(
@@ -335,11 +293,7 @@ def task_about(
     rated: Rated = "integer",
     **texts: str | Sequence[str],
 ) -> Task[R]:
-    """Return a task that puts a question of ``kind`` about ``sample`` to the judge.
-
-    The judge sees the fields of ``sample`` that ``kind`` names. ``texts`` are further texts for the
-    judge, by name; they replace fields of the same name. ``examples`` are worked examples.
-    """
+    """Return a task that asks ``kind`` about ``sample``; ``texts`` replace or add to its fields."""
     shown: dict[str, str | Sequence[str]] = {
         "question": sample.question,
         "contexts": sample.context_texts,
@@ -353,10 +307,7 @@ def task_about(
 
 
 async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
-    """Put ``tasks`` to the judge at once and return the replies that are valid.
-
-    If no reply is valid, raises the error of the first task.
-    """
+    """Put ``tasks`` to the judge at once; return the valid replies, or raise the first error."""
     replies = await ask.each(tasks)
     valid = [reply for reply in replies if not isinstance(reply, BaseException)]
     if not valid:
@@ -365,26 +316,22 @@ async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
 
 
 def in_order(entries: Sequence[E], count: int) -> list[E] | None:
-    """Return ``entries`` of a reply sorted by number; None if a number up to ``count`` is missing.
-
-    If several entries have the same number, the first one counts.
-    """
+    """Return the first entry of each number from 1 to ``count``; None if a number is missing."""
     by_number = {entry.index: entry for entry in reversed(entries)}
     numbers = range(1, count + 1)
     return [by_number[i] for i in numbers] if all(i in by_number for i in numbers) else None
 
 
-def claims_in(judged: Iterable[JudgedStatement]) -> list[JudgedStatement]:
-    """Return the claims in ``judged``, without claims that have a blank text."""
+def claims_in(judged: Iterable[say.JudgedStatement]) -> list[say.JudgedStatement]:
     return [claim for claim in judged if claim.statement.strip()]
 
 
-def share_of(judged: Sequence[Judged]) -> float:
+def share_of(judged: Sequence[say.Judged]) -> float:
     """Return the mean probability of yes; without probabilities, the share of yes verdicts."""
     return sum(verdict.probability for verdict in judged) / len(judged)
 
 
-def verdicts_of(judged: Sequence[Judged]) -> dict[str, Any]:
+def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
     """Return the verdicts in ``judged`` for ``Score.detail``, with probabilities if known."""
     detail: dict[str, Any] = {"verdicts": [verdict.verdict for verdict in judged]}
     if any(verdict.is_graded for verdict in judged):
@@ -392,23 +339,14 @@ def verdicts_of(judged: Sequence[Judged]) -> dict[str, Any]:
     return detail
 
 
-def rating_of(rating: Graded) -> float:
-    """Return the mean rating under the judge's probabilities if known, else the plain rating."""
-    return rating.rating if rating.expected is None else rating.expected
+def read_ratings(
+    ratings: Sequence[say.Graded], wanted: Rated
+) -> tuple[list[float], str, Reason | None]:
+    """Return the numbers of ``ratings``, whether they are weighted by probabilities, and a remark.
 
-
-def how_rated(wanted: Rated, ratings: Sequence[Graded]) -> Literal[Rated, "graded"]:
-    """Return the string "integer", "logprobs" or "graded", which says how ``ratings`` were made.
-
-    - "integer": ``ratings`` are plain numbers, because at least one has no probabilities.
-    - "logprobs": ``ratings`` are means weighted by probabilities, as ``wanted`` says.
-    - "graded": ``ratings`` are means weighted by probabilities that the judge gave unasked.
+    The remark says if probabilities were ``wanted``, but did not come.
     """
+    values = [rating.rating if rating.expected is None else rating.expected for rating in ratings]
     if any(rating.expected is None for rating in ratings):
-        return "integer"
-    return "logprobs" if wanted == "logprobs" else "graded"
-
-
-def _rating_remark(wanted: Rated, ratings: Sequence[Graded]) -> Reason | None:
-    """Return "no_logprobs" if probabilities were ``wanted``, but a rating has none; else None."""
-    return "no_logprobs" if wanted == "logprobs" != how_rated(wanted, ratings) else None
+        return values, "integer", "no_logprobs" if wanted == "logprobs" else None
+    return values, "logprobs" if wanted == "logprobs" else "graded", None

@@ -1,29 +1,15 @@
-"""Were the right contexts retrieved, as a judge sees it?
-
-The metrics of this module ask a judge whether contexts are relevant to the question, or useful for
-the answer or the reference.
-"""
+"""Were the right contexts retrieved, as a judge sees it?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge.replies import JudgedStatements, Useful
-from rag_eval_otel.judge.tasks import (
-    CONTEXT_RELEVANCE,
-    CONTEXT_RELEVANCY_RUBRIC,
-    CONTEXT_STATEMENTS,
-    REFERENCE_STATEMENTS,
-    RELEVANT_CONTEXTS,
-    RELEVANT_STATEMENTS,
-    USEFUL_FOR_ANSWER,
-    USEFUL_FOR_REFERENCE,
-    AskLike,
-    Kind,
-)
+from rag_eval_otel.judge import tasks as kinds
+from rag_eval_otel.judge.replies import Useful
+from rag_eval_otel.judge.tasks import AskLike, Kind
 from rag_eval_otel.metrics.base import (
     BaseMetric,
     RatedMetric,
@@ -34,17 +20,10 @@ from rag_eval_otel.metrics.base import (
 )
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
-_BLANK: Final[Mapping[str, float | None]] = {"question": None, "contexts": 0.0}
-_MARKS = 4  # highest sum of points of `context_relevancy_rubric`
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRankingMetric(TaskMetric):
-    """A `TaskMetric` whose question is about one context: the judge is asked about each of them.
-
-    If some replies of the judge do not parse, the score is undefined (``judge_incomplete``), and
-    its ``detail`` has the other verdicts.
-    """
+    """A `TaskMetric` whose question is about one context: the judge is asked about each of them."""
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         tasks = [
@@ -62,64 +41,45 @@ class ContextRankingMetric(TaskMetric):
         return self.formula(self, replies)
 
 
-def _context_ranking(metric: BaseMetric, verdicts: Sequence[Useful]) -> Score:
+def _average_precision(metric: BaseMetric, verdicts: Sequence[Useful]) -> Score:
+    """Return the mean precision at the ranks of useful contexts, weighted by the probabilities."""
     useful = [str(rank) for rank, reply in enumerate(verdicts, start=1) if reply.verdict]
+    flags = [reply.probability for reply in verdicts]
+    hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
     return metric.score_of(
-        average_precision([reply.probability for reply in verdicts]),
+        sum(hits) / sum(flags) if hits else 0.0,
         explanation=f"Of use, by rank: {', '.join(useful) or 'none'}.",
         detail=verdicts_of(verdicts),
-    )
-
-
-def average_precision(flags: Sequence[float]) -> float:
-    """Return the average precision of ``flags`` (1 for a useful context) in rank order.
-
-    The average precision is the mean of the precisions at the ranks with the flag 1. It is 0 if no
-    flag is 1. Flags may be probabilities from 0 to 1; then each rank is weighted by its flag.
-    """
-    hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
-    return sum(hits) / sum(flags) if hits else 0.0
-
-
-def _reference_claims(metric: BaseMetric, reply: JudgedStatements) -> Score:
-    judged = claims_in(reply.statements)
-    if not judged:
-        return metric.undefined("no_claims")
-    return metric.claims_score(
-        [claim.statement for claim in judged],
-        judged,
-        lambda missing: "Not in the contexts: " + " / ".join(missing) if missing else None,
     )
 
 
 CONTEXT = (
     RatedMetric(
         name="context_relevance",
-        kinds=CONTEXT_RELEVANCE,
+        kinds=kinds.CONTEXT_RELEVANCE,
         blank={"question": 0.0, "contexts": 0.0},
         top=2,
         about="""\
 How relevant the contexts, taken together, are to the question (NVIDIA, in ragas).
 
-A judge gives the rating 0, 1 or 2; the score is half of the rating: 0, .5 or 1. The rating 2 means
-that the contexts allow a full answer. With ``judges=2``, as in ragas, two prompts of different
-wording are answered independently, and the score is the mean of the two: 0, .25, .5, .75 or 1. With
-``rating="logprobs"``, the rating is the mean of 0, 1 and 2, weighted by the probabilities that the
-judge gives these numbers.
+The score is half of a judge's rating 0, 1 or 2; the rating 2 means that the contexts allow a full
+answer. With ``judges=2``, as in ragas, two prompts of different wording are answered independently,
+and the score is the mean of the two. With ``rating="logprobs"``, the rating is the mean of 0, 1 and
+2, weighted by the probabilities that the judge gives them.
 
-Special cases: If one of two judges gives no valid rating, the rating of the other judge counts
-(``partial``). If the server returns no probabilities, the plain ratings count (``no_logprobs``).
+Special cases: If one of two judges gives no valid rating, that of the other counts (``partial``).
+If the server returns no probabilities, the plain ratings count (``no_logprobs``).
 
 Source: ``ContextRelevance`` of ragas 0.4.3. Unlike in ragas, one judge is the default, a context
-that is a part of the question is judged like any other context, and either of the two judges may
-fail. The judge is asked again for a rating that is not 0, 1 or 2; such a rating is not rounded.""",
+that is a part of the question is judged like any other context, either of the two judges may fail,
+and the judge is asked again for a rating that is not 0, 1 or 2.""",
     ),
     TaskMetric(
         name="context_relevancy_rubric",
-        kind=CONTEXT_RELEVANCY_RUBRIC,
+        kind=kinds.CONTEXT_RELEVANCY_RUBRIC,
         blank={"question": None, "contexts": 0.0},
         formula=lambda metric, marks: metric.score_of(
-            (marks.subject + marks.sufficiency) / _MARKS,
+            (marks.subject + marks.sufficiency) / 4,
             explanation=marks.reason,
             detail={"subject": marks.subject, "sufficiency": marks.sufficiency},
         ),
@@ -128,16 +88,14 @@ Points for contexts: 0 to 2 for the subject, 0 to 2 for allowing a full answer.
 
 The judge gives the points; ``score = points / 4``.
 
-Source: ``ContextRelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
-with two numbers from 0 to 2 that match a schema; LlamaIndex searches the judge's text for a number.
-All contexts are judged in one request.""",
+Source: ``ContextRelevancyEvaluator`` of LlamaIndex 0.14, which searches the judge's text for a
+number; here the judge replies with two numbers, for all contexts in one request.""",
     ),
     ContextRankingMetric(
         name="context_precision",
-        kind=USEFUL_FOR_REFERENCE,
+        kind=kinds.USEFUL_FOR_REFERENCE,
         blank={"question": None, "reference": None, "contexts": None},
-        formula=_context_ranking,
-        requests="1 a context (fused 1)",
+        formula=_average_precision,
         about="""\
 Whether contexts that are useful for the reference answer are ranked first (ragas).
 
@@ -147,10 +105,7 @@ of the ranks ``k``::
 
     score = sum_k v_k (v_1 + .. + v_k) / k  /  sum_k v_k       (average precision)
 
-The score is 0 if no context is useful. The metric takes 1 judge request for each context (1 for
-all if tasks share requests).
-
-Special cases: If a verdict is missing, the score is undefined (``judge_incomplete``).
+Special cases: 0 if no context is useful; undefined if a verdict is missing (``judge_incomplete``).
 
 Source: ``LLMContextPrecisionWithReference`` of ragas 0.4.3. Unlike in ragas, 1e-10 is not added to
 the denominator, so that a perfect ranking scores 1. The judge is asked again for a verdict that is
@@ -158,31 +113,30 @@ not 0 or 1.""",
     ),
     ContextRankingMetric(
         name="context_utilization",
-        kind=USEFUL_FOR_ANSWER,
+        kind=kinds.USEFUL_FOR_ANSWER,
         blank={"question": None, "answer": None, "contexts": None},
-        formula=_context_ranking,
-        requests="1 a context (fused 1)",
+        formula=_average_precision,
         about="""\
 Whether contexts that were useful for the answer are ranked first (ragas).
 
-The judge says for each context whether it was useful to arrive at the answer. The judge sees the
-question, the answer and this context. The score is the average precision of the verdicts, as for
-``context_precision``.
+This is ``context_precision`` with the answer in place of the reference.
 
 Source: ``LLMContextPrecisionWithoutReference`` of ragas 0.4.3, with the same differences.""",
     ),
     TaskMetric(
         name="context_recall",
-        kind=REFERENCE_STATEMENTS,
+        kind=kinds.REFERENCE_STATEMENTS,
         blank={"reference": None, "contexts": 0.0},
-        formula=_reference_claims,
+        formula=lambda metric, reply: metric.statements_score(
+            reply.statements,
+            lambda missing: "Not in the contexts: " + " / ".join(missing) if missing else None,
+        ),
         about="""\
 The share of the claims of the reference answer that the contexts support (ragas).
 
-The judge breaks up the reference into claims and says for each claim whether the contexts support
-the claim. The judge also sees the question if there is one.
-
-Special cases: If the judge finds no claim, the score is undefined (``no_claims``).
+The judge breaks up the reference into claims and says for each whether the contexts support it. The
+judge also sees the question if there is one. Without claims, the score is undefined
+(``no_claims``).
 
 Source: ``LLMContextRecall`` of ragas 0.4.3. Unlike in ragas, verdicts other than 0 and 1 are
 refused, so that the score stays in its range. The judge is not asked if there is no context.""",
@@ -203,60 +157,43 @@ class StatementContextRelevance(BaseMetric):
 
         score = statements that help / statements
 
-    Special cases: If the judge finds no statement (``rule="proportion"``), the score is undefined
-    (``no_claims``). If the judge names a context that does not exist, the score is undefined
-    (``judge_incomplete``).
+    Special cases: undefined if the judge finds no statement (``no_claims``), or names a context
+    that does not exist (``judge_incomplete``).
 
-    Source: ``ContextRelevanceEvaluator`` of haystack-ai 3.4.1. The code of Haystack computes
-    ``binary``; its documentation describes ``proportion``. Unlike in Haystack, blank sentences do
-    not count.
+    Source: ``ContextRelevanceEvaluator`` of haystack-ai 3.4.1, whose code computes ``binary``, and
+    whose documentation describes ``proportion``. Unlike in Haystack, blank sentences do not count.
     """
 
     rule: Literal["binary", "proportion"] = "binary"
     form: Form = "short"
     name: str = "statement_context_relevance"
 
-    blank = _BLANK
+    blank = {"question": None, "contexts": 0.0}  # noqa: RUF012  # never changed
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
         if self.rule == "proportion":
-            return (CONTEXT_STATEMENTS,)
-        return (RELEVANT_CONTEXTS if self.form == "short" else RELEVANT_STATEMENTS,)
+            return (kinds.CONTEXT_STATEMENTS,)
+        return (kinds.RELEVANT_CONTEXTS if self.form == "short" else kinds.RELEVANT_STATEMENTS,)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        reply = await ask(task_about(sample, self.asks[0], self.examples))
         if self.rule == "proportion":
-            return await self._proportion(sample, ask)
-        return await (self._by_number if self.form == "short" else self._by_copy)(sample, ask)
-
-    async def _by_number(self, sample: Sample, ask: AskLike) -> Score:
-        reply = await ask(task_about(sample, RELEVANT_CONTEXTS, self.examples))
+            claims = claims_in(reply.statements)
+            return self.statements_score(
+                claims,
+                lambda others: f"{len(claims) - len(others)} of {len(claims)} statements help.",
+            )
+        if self.form == "full":
+            needed = [statement for statement in reply.relevant_statements if statement.strip()]
+            text = "Needed: " + " / ".join(needed) if needed else "Nothing of it is needed."
+            detail = {"relevant_statements": needed}
+            return self.score_of(float(bool(needed)), explanation=text, detail=detail)
         ranks = sorted(set(reply.numbers))
         if ranks and not 1 <= ranks[0] <= ranks[-1] <= len(sample.context_texts):
             return self.undefined("judge_incomplete", detail={"numbers": ranks})
         return self.score_of(
-            1.0 if ranks else 0.0,
+            float(bool(ranks)),
             explanation=f"Needed, by rank: {', '.join(map(str, ranks)) or 'none'}.",
             detail={"relevant_contexts": ranks},
-        )
-
-    async def _by_copy(self, sample: Sample, ask: AskLike) -> Score:
-        reply = await ask(task_about(sample, RELEVANT_STATEMENTS, self.examples))
-        needed = [statement for statement in reply.relevant_statements if statement.strip()]
-        return self.score_of(
-            1.0 if needed else 0.0,
-            explanation="Needed: " + " / ".join(needed) if needed else "Nothing of it is needed.",
-            detail={"relevant_statements": needed},
-        )
-
-    async def _proportion(self, sample: Sample, ask: AskLike) -> Score:
-        reply = await ask(task_about(sample, CONTEXT_STATEMENTS, self.examples))
-        judged = claims_in(reply.statements)
-        if not judged:
-            return self.undefined("no_claims")
-        statements = [claim.statement for claim in judged]
-        return self.claims_score(
-            statements,
-            judged,
-            lambda refused: f"{len(judged) - len(refused)} of {len(judged)} statements help.",
         )

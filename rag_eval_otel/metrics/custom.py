@@ -1,8 +1,4 @@
-"""Does the answer follow rules of your own?
-
-The metrics of this module take your words or your code: a question to the judge (`LLMMetric`),
-levels (`Rubric`), a rule (`Guideline`), or a function of the sample (`FunctionMetric`).
-"""
+"""Does the answer follow rules of your own?"""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, partial
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, StrictBool, StrictStr, create_model
@@ -23,14 +19,13 @@ from pydantic import BeforeValidator, StrictBool, StrictStr, create_model
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.replies import Graded, Reply, grade_on, integer, number, one_of, within
 from rag_eval_otel.judge.tasks import GUIDELINE, AskLike, Kind, Rated
-from rag_eval_otel.metrics.base import MISSING, BaseMetric, label_of, shown_text, task_about
+from rag_eval_otel.metrics.base import MISSING, BaseMetric, label_of, shown_texts, task_about
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
 # --- a question of your own -----------------------------------------------------------------------
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_RESERVED_INPUTS = frozenset({"context", "example"})  # names with another meaning in a request
 _PAIR = 2
 _PLAIN: Mapping[Any, Any] = {
     bool: StrictBool,
@@ -44,26 +39,20 @@ _PLAIN: Mapping[Any, Any] = {
 class LLMMetric(BaseMetric):
     """A metric that asks the judge in your own words (Haystack's ``LLMEvaluator``).
 
-    - ``instructions``: the question to the judge. The judge sees the text of each input under the
-      name of the input.
+    - ``instructions``: the question to the judge, who sees each input under its name.
     - ``inputs``: fields of the sample (``question``, ``contexts``, ``answer``, ``reference``) or
       keys of ``Sample.extra``.
     - ``outputs``: the names of the judge's results, each with its type: ``bool``, ``int``,
-      ``float``, ``str``, or a list of the allowed values.
-    - ``value``: the name of the output that is the score: a number within ``bounds``, or a bool (1
-      or 0).
-    - ``bounds``: the lowest and the highest score. They are ignored for a bool, and for a list of
-      allowed values.
-    - ``examples``: worked examples that the judge sees, each as ``{"inputs": {...}, "outputs":
-      {...}}``.
+      ``float``, ``str``, or a list of the allowed values. They are in the ``detail`` of the score.
+    - ``value``: the name of the output that is the score, a number or a bool (1 or 0).
+    - ``bounds``: the lowest and the highest score, if it is a free number. If they are not 0 and 1,
+      ``normalized`` is the score brought to [0, 1].
+    - ``examples``: worked examples for the judge: ``{"inputs": {...}, "outputs": {...}}``.
 
-    If the bounds are not 0 and 1, ``normalized`` is the score brought to [0, 1]. All outputs are in
-    the ``detail`` of the score. The metric takes 1 judge request, which may also carry questions of
-    other metrics.
+    The metric takes 1 judge request, which may also carry questions of other metrics.
 
-    Special cases: If the sample lacks an input, the score is undefined, for the reason that belongs
-    to the field (such as ``empty_answer``) or for ``missing_input``. Names, types, bounds or
-    examples that cannot be used raise `ConfigError`.
+    Special cases: undefined if the sample lacks an input, for the reason that belongs to the field
+    (such as ``empty_answer``) or for ``missing_input``. What cannot be used raises `ConfigError`.
     """
 
     name: str
@@ -83,7 +72,8 @@ class LLMMetric(BaseMetric):
             raise ConfigError(msg)
         names = (self.name, *self.inputs, *self.outputs)
         refused = [name for name in names if not _NAME.fullmatch(str(name))]
-        refused += [name for name in self.inputs if name in _RESERVED_INPUTS]
+        # "context" and "example" have another meaning in a request.
+        refused += [name for name in self.inputs if name in {"context", "example"}]
         refused += [name for name in self.outputs if hasattr(Reply, str(name))]
         if refused:
             msg = f"{refused[0]!r} can't be a name here; use a-z, 0-9 and _, and no name of ours"
@@ -100,42 +90,34 @@ class LLMMetric(BaseMetric):
 
     @property
     def scale(self) -> tuple[float, float]:
-        """The lowest and the highest score that the metric can give."""
-        kind = _frozen(self.outputs[self.value])
-        if isinstance(kind, tuple):
+        kind = self.outputs[self.value]
+        if isinstance(kind, list | tuple):
             return float(min(kind)), float(max(kind))
         return (0.0, 1.0) if kind is bool else self.bounds
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields of the sample, or keys of ``Sample.extra``, that the metric reads."""
         return frozenset(self.inputs)
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        types = tuple((name, _frozen(kind)) for name, kind in self.outputs.items())
+        types = [(n, tuple(k) if isinstance(k, list) else k) for n, k in self.outputs.items()]
+        instructions = self.instructions
+        if self.outputs[self.value] in (int, float):  # the schema of the reply has no bounds
+            low, high = self.scale
+            instructions += f"\n`{self.value}` is a number from {low:g} to {high:g}."
         return (
             Kind(
                 prompt=f"custom_{self.name}",
-                reply=_reply(types, self.value, bounds=tuple(self.bounds)),
+                reply=_reply(tuple(types), self.value, bounds=tuple(self.bounds)),
                 inputs=tuple(self.inputs),
-                instructions=self._instructions(),
+                instructions=instructions,
             ),
         )
 
-    def _instructions(self) -> str:
-        """Return the instructions, followed by the bounds of a score that is a free number.
-
-        The schema of the reply does not limit the number, so the prompt must state the bounds.
-        """
-        if self.outputs[self.value] not in (int, float):
-            return self.instructions
-        low, high = self.scale
-        return f"{self.instructions}\n`{self.value}` is a number from {low:g} to {high:g}."
-
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        shown = {name: shown_text(sample, name) for name in self.inputs}
-        missing = [name for name, text in shown.items() if not text]
+        shown = shown_texts(sample, self.inputs)
+        missing = [name for name in self.inputs if name not in shown]
         if missing:
             reason = MISSING.get(missing[0], "missing_input")
             return self.undefined(reason, detail={"missing": missing})
@@ -151,26 +133,17 @@ class LLMMetric(BaseMetric):
         )
 
 
-def _frozen(kind: Any) -> Any:
-    return tuple(kind) if isinstance(kind, list | tuple) else kind
-
-
 def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
-    """Raise `ConfigError` unless ``kind``, the type of the output ``name``, is allowed.
-
-    The type must be ``bool``, ``int``, ``float``, ``str``, or a list of the allowed values. If
-    ``is_value`` is True, the output is the score, and its type must not be a text.
-    """
-    allowed = (int, float) if is_value else (int, float, str)
-    listed = isinstance(kind, list | tuple) and all(
-        isinstance(v, allowed) and not isinstance(v, bool) for v in kind
-    )
-    if listed and len(set(kind)) > 1:
+    """Raise `ConfigError` unless ``kind`` may be the type of an output; a score is no text."""
+    plain = (bool, int, float) if is_value else (bool, int, float, str)
+    if isinstance(kind, list | tuple):
+        numbers_or_texts = [v for v in kind if isinstance(v, plain) and not isinstance(v, bool)]
+        if len(numbers_or_texts) == len(kind) and len(set(kind)) > 1:
+            return
+    elif any(kind is one for one in plain):
         return
-    if any(kind is plain for plain in _PLAIN if plain is not str or not is_value):
-        return
-    allowed_kinds = "bool, int, float" if is_value else "bool, int, float, str"
-    msg = f"the type of output {name!r} must be {allowed_kinds} or a list of values, not {kind!r}"
+    allowed = ", ".join(one.__name__ for one in plain)
+    msg = f"the type of output {name!r} must be {allowed} or a list of values, not {kind!r}"
     raise ConfigError(msg)
 
 
@@ -178,24 +151,20 @@ def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
 def _reply(
     types: tuple[tuple[str, Any], ...], value: str, *, bounds: tuple[float, ...]
 ) -> type[Reply]:
-    """Return a pydantic model of the judge's reply, with a member for each output in ``types``.
-
-    ``value`` is the name of the output that is the score. If it is a free number, the model refuses
-    numbers outside ``bounds``. Equal arguments give the same class.
-    """
-    digest = hashlib.sha256(repr((types, value, bounds)).encode()).hexdigest()[:8]
-    members: dict[str, Any] = {name: (_annotation(kind), ...) for name, kind in types}
+    """Return a model of the judge's reply; a free number in ``value`` must be in ``bounds``."""
+    members: dict[str, Any] = {}
+    for name, kind in types:
+        if not isinstance(kind, tuple):
+            members[name] = (_PLAIN[kind], ...)
+        elif all(isinstance(v, int | float) for v in kind):
+            members[name] = (one_of(kind), ...)
+        else:
+            members[name] = (Literal[kind], ...)
     if dict(types)[value] in (int, float):
         low, high = bounds
         members[value] = (Annotated[members[value][0], BeforeValidator(within(low, high))], ...)
+    digest = hashlib.sha256(repr((types, value, bounds)).encode()).hexdigest()[:8]
     return create_model(f"Outputs_{digest}", __base__=Reply, **members)
-
-
-def _annotation(kind: Any) -> Any:
-    if not isinstance(kind, tuple):
-        return _PLAIN[kind]
-    numbers = all(isinstance(v, int | float) for v in kind)
-    return one_of(kind) if numbers else Literal[kind]
 
 
 # --- rubrics and guidelines -----------------------------------------------------------------------
@@ -211,16 +180,16 @@ _FIVE: Mapping[float, str] = {
 
 
 def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
-    """Return a dict from the levels of ``rubric``, as ascending numbers, to their meanings.
+    """Return the meanings in ``rubric`` by ascending levels, or raise `ConfigError`.
 
-    A key of ``rubric`` is a number, or a text that contains one number (``"0.5"``,
-    ``"score1_description"``). Raises `ConfigError` for any other key, for a level that is given
-    twice, for a level without a meaning, and for a rubric without levels.
+    A key of ``rubric`` is a number, or a text that contains one (``"score1_description"``).
     """
     levels: dict[float, str] = {}
     for key, meaning in rubric.items():
-        level = _level(key)
-        if level is None or level in levels:
+        numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
+        is_number = isinstance(key, int | float) and not isinstance(key, bool)
+        level = float(key) if is_number else float(numbers[0]) if len(numbers) == 1 else math.nan
+        if not math.isfinite(level) or level in levels:
             msg = f"each key of a rubric must name one number, and each its own; see {key!r}"
             raise ConfigError(msg)
         if not isinstance(meaning, str) or not meaning.strip():
@@ -231,14 +200,6 @@ def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
         msg = "a rubric needs at least one level"
         raise ConfigError(msg)
     return dict(sorted(levels.items()))
-
-
-def _level(key: object) -> float | None:
-    """Return ``key`` as a number, or the only number in its text; None if there is not one."""
-    if isinstance(key, int | float):
-        return None if isinstance(key, bool) or not math.isfinite(key) else float(key)
-    numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
-    return float(numbers[0]) if len(numbers) == 1 else None
 
 
 def _check_inputs(inputs: Sequence[str]) -> None:
@@ -256,20 +217,18 @@ def _rubric_kind(levels: Sequence[float]) -> Kind[Graded]:
 class Rubric(BaseMetric):
     """The level of a rubric that fits the sample best, as the judge chooses it.
 
-    ``levels`` maps numbers to their meanings; the default has five levels, from 1 (wrong) to 5
-    (right). The levels may be any numbers, and the range is from the lowest to the highest level.
-    ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None if there is only one level.
-    ``explanation`` is the judge's feedback. ``inputs`` are the fields of the sample that the judge
-    sees, if the sample has them. With ``rating="logprobs"``, the score is the mean of the levels,
-    weighted by the probabilities that the judge gives the levels. The metric takes 1 judge request.
+    ``levels`` maps any numbers to their meanings; the default has five levels, from 1 (wrong) to 5
+    (right). ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None if there is only
+    one level. ``explanation`` is the judge's feedback. ``inputs`` are the fields of the sample that
+    the judge sees, if the sample has them. With ``rating="logprobs"``, the score is the mean of the
+    levels, weighted by the probabilities that the judge gives the levels.
 
-    Special cases: If the sample has none of the ``inputs``, the score is undefined
-    (``missing_input``). If the server returns no probabilities, the plain level counts
-    (``no_logprobs``). Levels or inputs that cannot be used raise `ConfigError`.
+    Special cases: undefined if the sample has none of the ``inputs`` (``missing_input``). Without
+    probabilities, the plain level counts (``no_logprobs``). Levels or inputs that cannot be used
+    raise `ConfigError`.
 
     Source: ``RubricsScore`` and ``DomainSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels
-    may be any numbers, such as 0, 0.5 and 1, and the judge is asked again for a number that is not
-    a level.
+    may be any numbers, and the judge is asked again for a number that is not a level.
     """
 
     levels: Mapping[float, str] = field(default_factory=lambda: dict(_FIVE))
@@ -280,7 +239,6 @@ class Rubric(BaseMetric):
 
     @property
     def scale(self) -> tuple[float, float]:
-        """The lowest and the highest level."""
         levels = parse_levels(self.levels)
         return min(levels), max(levels)
 
@@ -290,7 +248,6 @@ class Rubric(BaseMetric):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields that a sample must have: the answer if it is an input, else all inputs."""
         return frozenset({"answer"} if "answer" in self.inputs else self.inputs)
 
     @property
@@ -305,16 +262,11 @@ class Rubric(BaseMetric):
 class InstanceRubric(BaseMetric):
     """The level of the sample's own rubric that fits the sample best (``Sample.rubric``).
 
-    The judge chooses the level, as for `Rubric`. The range is from the lowest to the highest level
-    of the sample's rubric; ``normalized`` makes samples with different levels comparable. The
-    metric needs the rubric. It takes 1 judge request.
+    The judge chooses the level, as for `Rubric`; ``normalized`` makes samples with different levels
+    comparable. The score is undefined without a rubric that can be used (``missing_rubric``), and
+    if the sample has none of the ``inputs`` (``missing_input``).
 
-    Special cases: If the sample has no rubric, or a rubric that cannot be used, the score is
-    undefined (``missing_rubric``). If the sample has none of the ``inputs``, the score is undefined
-    (``missing_input``).
-
-    Source: ``InstanceSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels may be any numbers,
-    such as 0, 0.5 and 1, and the judge is asked again for a number that is not a level.
+    Source: ``InstanceSpecificRubrics`` of ragas 0.4.3, with the same differences as for `Rubric`.
     """
 
     inputs: tuple[str, ...] = _FIELDS
@@ -331,8 +283,6 @@ class InstanceRubric(BaseMetric):
         BaseMetric.__post_init__(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        if not sample.rubric:
-            return self.undefined("missing_rubric")
         try:
             levels = parse_levels(sample.rubric)
         except ConfigError as error:
@@ -343,34 +293,23 @@ class InstanceRubric(BaseMetric):
 async def _grade(
     metric: Rubric | InstanceRubric, sample: Sample, ask: AskLike, *, levels: Mapping[float, str]
 ) -> Score:
-    """Ask the judge which of ``levels`` fits ``sample``, and return this level as the score.
-
-    ``levels`` maps numbers to meanings. The judge sees each field in ``metric.inputs`` that
-    ``sample`` has.
-    """
-    texts = {name: shown_text(sample, name) for name in metric.inputs}
-    shown = {name: text for name, text in texts.items() if text}
+    shown = shown_texts(sample, metric.inputs)
     if not shown:
         return metric.undefined("missing_input")
     rubric = "\n".join(f"{level:.15g}: {meaning}" for level, meaning in levels.items())
     task = _rubric_kind(list(levels)).task(
         {**shown, "rubric": rubric}, rated=metric.rating, examples=metric.examples
     )
-    scale = (min(levels), max(levels))
-    return metric.grade_score(await ask(task), scale=scale, rated=metric.rating)
+    return await metric.graded(task, ask, low=min(levels), high=max(levels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guideline(BaseMetric):
     """Whether the answer follows ``guidelines``, in your own words: 1 or 0 (LlamaIndex).
 
-    The metric needs question and answer. It takes 1 judge request. ``explanation`` is the judge's
-    feedback.
+    ``explanation`` is the judge's feedback. Blank guidelines raise `ConfigError`.
 
-    Special cases: Blank guidelines raise `ConfigError`.
-
-    Source: ``GuidelineEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, a reply that does not
-    parse makes the score undefined (there: an exception).
+    Source: ``GuidelineEvaluator`` of LlamaIndex 0.14.
     """
 
     guidelines: str = (
@@ -379,7 +318,7 @@ class Guideline(BaseMetric):
     )
     name: str = "guideline"
 
-    blank = {"question": None, "answer": None}  # noqa: RUF012  # nobody changes it
+    blank = {"question": None, "answer": None}  # noqa: RUF012  # never changed
     asks = (GUIDELINE,)
 
     def __post_init__(self) -> None:
@@ -394,7 +333,7 @@ class Guideline(BaseMetric):
         return self.score_of(float(decision.passing), explanation=decision.reason)
 
 
-# --- a function of your own ----------------------------------------------------------------------
+# --- a function of your own -----------------------------------------------------------------------
 
 Measured: TypeAlias = "float | bool | Score"
 MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"
@@ -416,7 +355,7 @@ class FunctionMetric(BaseMetric):
     If ``metrics`` contains a function, a `FunctionMetric` with the name of the function is made
     from it. Make one yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds).
     ``async def`` functions run on the evaluator's event loop; other functions run on at most four
-    worker threads for each metric. The metric takes no judge request.
+    worker threads for each metric.
 
     A number or bool becomes a score with a pass or fail label by ``threshold``, or without a label
     if ``threshold`` is None. To use another scale than [0, 1] or to add an explanation, return a
@@ -425,15 +364,15 @@ class FunctionMetric(BaseMetric):
     the ``thresholds`` of a configuration; the default of 0.5 does not label it.
 
     Special cases: If the function raises an exception or returns anything else (NaN, a string,
-    None), the score has the status ``error`` (``internal``). If it takes more than ``timeout``
-    seconds, the score has the status ``error`` (``timeout``). The log says what was raised where.
-    A function that never returns keeps its worker thread. A function without a name, or one that
-    does not take exactly one argument, raises `ConfigError`.
+    None), the score has the status ``error`` (``internal``), and the log says what was raised
+    where; after ``timeout`` seconds, it has the reason ``timeout``. A function that never returns
+    keeps its worker thread. A function without a name, or one that does not take exactly one
+    argument, raises `ConfigError`.
 
-    The version of the score, and with it the key in a cache, contains a digest of the source of the
-    function, its defaults, and the plain values that it binds from outer functions, a ``partial``
-    or the fields of a dataclass. If anything else changes that the result depends on, change the
-    name, or the attribute ``revision`` of the object with the function.
+    The version of the score, and with it the key in a cache, contains a digest of the compiled code
+    of the function, its defaults, and the plain values that it binds from outer functions, a
+    ``partial`` or the fields of a dataclass. If anything else changes that the result depends on,
+    change the name, or the attribute ``revision`` of the object with the function.
     """
 
     function: MetricFunction = field(compare=False)
@@ -446,32 +385,48 @@ class FunctionMetric(BaseMetric):
     )
 
     needs = frozenset[str]()
-    requests = "0"
     scale = (-math.inf, math.inf)
 
     def __post_init__(self) -> None:
-        """Check the function, and set the name and the digest; raise `ConfigError` if unusable."""
-        function = _plain(self.function)
-        name = self.name or getattr(function, "__name__", "")
+        name = self.name or getattr(_plain(self.function), "__name__", "")
         if not name.isidentifier():
             msg = (
                 f"{self.function!r} has no name that a metric can have; use def, or"
                 " FunctionMetric(function=..., name='my_metric')"
             )
             raise ConfigError(msg)
-        _check_signature(self.function, name)
+        try:
+            inspect.signature(self.function).bind(None)
+        except TypeError as error:
+            msg = f"the function {name} must take one argument, the sample: {error}"
+            raise ConfigError(msg) from error
+        except ValueError:
+            pass  # a function in C has no signature
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "source", _digest(self.function))
+        described = repr(_described(self.function)).encode("utf-8", "replace")
+        object.__setattr__(self, "source", hashlib.sha256(described).hexdigest()[:8])
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         call = asyncio.ensure_future(self._call(sample))
         try:
-            done, _ = await asyncio.wait([call], timeout=self.timeout)
+            await asyncio.wait([call], timeout=self.timeout)
         finally:
-            call.cancel()  # no effect on a call that is done
-        if not done:
+            is_late = call.cancel()  # False, without effect, if the call is done
+        if is_late:
             return self._failed("timeout", f"no result within {self.timeout:g} s")
-        return self._score(call.result())
+        result = call.result()
+        if isinstance(result, Score):
+            score = replace(result, name=self.name)
+            own = score.label is not None or score.threshold is not None
+            if own or score.value is None or isinstance(self.threshold, _DefaultThreshold | None):
+                return score
+            label = label_of(score.value, self.threshold)
+            return replace(score, label=label, threshold=self.threshold)
+        value = _finite(result)
+        if value is None:  # other values are not shown, because texts may be private
+            shown = repr(result) if isinstance(result, float) else f"a {type(result).__name__}"
+            return self._failed("internal", f"it returned {shown}, which is no number")
+        return self.score_of(value)
 
     async def _call(self, sample: Sample) -> object:
         if inspect.iscoroutinefunction(_plain(self.function)):
@@ -479,25 +434,6 @@ class FunctionMetric(BaseMetric):
         else:
             result = await self._workers.run(lambda: self.function(sample))
         return await result if inspect.isawaitable(result) else result
-
-    def _score(self, result: object) -> Score:
-        if isinstance(result, Score):
-            return self._labelled(replace(result, name=self.name))
-        number = _number(result)
-        if number is None:
-            return self._failed("internal", f"it returned {_shown(result)}, which is no number")
-        return self.score_of(number)
-
-    def _labelled(self, score: Score) -> Score:
-        """Label ``score``, which the function returned, by a threshold that the user set.
-
-        A score that has a label or a threshold of its own is not changed.
-        """
-        own = score.label is not None or score.threshold is not None
-        if own or score.value is None or isinstance(self.threshold, _DefaultThreshold | None):
-            return score
-        label = label_of(score.value, self.threshold)
-        return replace(score, label=label, threshold=self.threshold)
 
     def _failed(self, reason: Reason, cause: str) -> Score:
         detail = {"error": f"the function of {self.name}: {cause}"}
@@ -511,22 +447,13 @@ def _plain(function: Any) -> Any:
     return function
 
 
-def _check_signature(function: Callable[..., object], name: str) -> None:
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError as error:
-        msg = f"the function {name} must take one argument, the sample: {error}"
-        raise ConfigError(msg) from error
-    except ValueError:  # a function in C has no signature
-        return
-
-
-def _digest(function: Any) -> str:
-    """Return a hash (8 hex digits) of the source of ``function`` and of the values it binds."""
-    described = _described(function)
-    if not inspect.isroutine(function) and inspect.isfunction(type(function).__call__):
-        described = (_described(type(function).__call__), described)
-    return hashlib.sha256(repr(described).encode("utf-8", "replace")).hexdigest()[:8]
+def _finite(value: object) -> float | None:
+    """Return ``value``, which may be a NumPy number, as a float; None if it is not finite."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        return None
+    with suppress(TypeError, ValueError, OverflowError):
+        return converted if math.isfinite(converted := float(value)) else None
+    return None
 
 
 def _described(value: Any, depth: int = 8) -> object:
@@ -546,55 +473,15 @@ def _described(value: Any, depth: int = 8) -> object:
 
 
 def _parts(value: Any) -> list[object]:
-    """Return what a function, or another object, is made of."""
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
-    if inspect.ismethod(value):
+    if isinstance(value, MethodType):
         return [value.__func__, value.__self__]
-    if inspect.isfunction(value):
-        return [_source(value), value.__defaults__, value.__kwdefaults__, _closure(value)]
+    if isinstance(value, FunctionType):
+        bound = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, bound]
+    if isinstance(value, CodeType):
+        return [value.co_code, value.co_names, value.co_consts]
     names = [item.name for item in fields(value) if item.compare] if is_dataclass(value) else []
-    attributes = ("__qualname__", "revision", *names)
-    return [getattr(value, name, None) for name in attributes]
-
-
-def _closure(function: FunctionType) -> list[object]:
-    """Return the values of the outer functions' variables that ``function`` uses."""
-    values: list[object] = []
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # a variable without a value yet
-            values.append(cell.cell_contents)
-    return values
-
-
-def _source(function: FunctionType) -> tuple[object, ...]:
-    """Return the source of ``function``, or its compiled form if there is no source.
-
-    For a lambda, both are returned, because one line of source may hold several lambdas.
-    """
-    code = function.__code__
-    constants = [c.co_code if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    compiled = (code.co_code, code.co_names, constants)
-    if code.co_filename == "<string>":  # made by exec; Python 3.13 finds the text of `python -c`
-        return compiled
-    try:
-        source = inspect.getsource(code)
-    except OSError:
-        return compiled
-    return (source, compiled) if code.co_name == "<lambda>" else (source,)
-
-
-def _number(value: object) -> float | None:
-    """Return ``value``, which may be a NumPy number, as a float; None if it is not finite."""
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _shown(value: object) -> str:
-    """Return a float as text; for other values only the type, because texts may be private."""
-    return repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
+    call = inspect.getattr_static(type(value), "__call__", None)
+    return [call, *(getattr(value, name, None) for name in ("__qualname__", "revision", *names))]

@@ -1,54 +1,42 @@
 """Were the right documents retrieved and ranked first, by their ids?
 
 No judge is asked. Ranks count from 1. If a document was retrieved more than once, only its first
-rank counts as a hit, and the repetitions still take up ranks. Every metric needs the retrieved ids
-(``retrieved_ids``, or the ids of the contexts) and the relevant ids. Ids with the grade 0 are not
-relevant. ``k`` limits a metric to the first ``k`` retrieved ids; a ``k`` below 1 raises
-`ConfigError`.
+rank counts as a hit, and the repetitions still take up ranks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
 from rag_eval_otel.metrics.base import BaseMetric
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
-_EDGES = (
-    "If there is no relevant id, the score is undefined (``missing_reference``). If nothing was"
-    " retrieved, the score is 0 (``no_context``)."
-)
 
+class Ranking(NamedTuple):
+    """The relevant documents of a sample, and at which ranks they were retrieved.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """The ids of a sample: ``retrieved`` up to rank ``k``, and the gain of each relevant id.
-
-    ``hits`` has the ranks, ascending, at which relevant ids first occur in ``retrieved``.
+    ``hits`` maps ranks, ascending, to grades. ``grades`` are those of all relevant documents, and
+    ``retrieved`` is the number of different documents up to rank ``k``.
     """
 
-    retrieved: Sequence[str]
-    gains: Mapping[str, float]
+    hits: dict[int, float]
+    grades: Sequence[float]
+    retrieved: int
     k: int | None
-
-    @property
-    def hits(self) -> list[int]:
-        return hit_ranks(self.retrieved, self.gains)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingMetric(BaseMetric):
     """A metric of the ids in a sample, without a judge: a row of a table of metrics.
 
-    - ``k``: the number of retrieved ids that count, from the first; None means all.
-    - ``about``: the description of the metric for users. ``formula``: computes the score.
-    - ``unretrieved``: the score if nothing was retrieved, and ``irrelevant``: the score if no id is
-      relevant; None if the score is then undefined.
-    - ``definition``: the built-in name, which stays if the metric gets another ``name``.
+    ``k`` is the number of retrieved ids that count, from the first; None means all. ``unretrieved``
+    is the score if nothing was retrieved, and ``irrelevant`` the score if no id is relevant; None
+    stands for an undefined score. For the other fields, see `TaskMetric`.
     """
 
     k: int | None = None
@@ -59,79 +47,49 @@ class RankingMetric(BaseMetric):
     definition: str = ""
 
     needs = frozenset({"retrieved_ids", "relevant_ids"})
-    requests = "0"
-    scale = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "definition", self.definition or self.name)
         if self.k is not None and self.k < 1:
             msg = f"k must be at least 1, or None for all, not {self.k}"
             raise ConfigError(msg)
         BaseMetric.__post_init__(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        gains, retrieved = gains_of(sample), sample.ranked_ids
+        gains: dict[str, float] = {}  # of an id that is listed twice, the higher grade counts
+        grades = sample.grades or (1.0,) * len(sample.relevant_ids)
+        for document, grade in zip(sample.relevant_ids, grades, strict=True):
+            if grade:
+                gains[document] = max(grade, gains.get(document, 0.0))
         if not gains and self.irrelevant is None:
             return self.undefined("missing_reference")
-        if not retrieved:
+        if not sample.ranked_ids:
             if self.unretrieved is None:
                 return self.undefined("no_context")
             return self.score_of(self.unretrieved, reason="no_context")
         if not gains:
             return self.score_of(self.irrelevant or 0.0)
-        return self.score_of(
-            self.formula(Ranking(retrieved=retrieved[: self.k], gains=gains, k=self.k))
-        )
-
-
-def gains_of(sample: Sample) -> dict[str, float]:
-    """Return the grade of each relevant id of ``sample``, without ids of the grade 0.
-
-    The grade is 1 if the sample has no grades. If an id is listed twice, its higher grade counts.
-    """
-    grades = sample.grades or (1.0,) * len(sample.relevant_ids)
-    gains: dict[str, float] = {}
-    for document, grade in zip(sample.relevant_ids, grades, strict=True):
-        if grade:
-            gains[document] = max(grade, gains.get(document, 0.0))
-    return gains
-
-
-def hit_ranks(retrieved: Sequence[str], relevant: Collection[str]) -> list[int]:
-    """Return the ranks (from 1, ascending) at which ids of ``relevant`` first occur.
-
-    An id that was not retrieved adds no rank to the list.
-    """
-    first: dict[str, int] = {}
-    for rank, document in enumerate(retrieved, start=1):
-        if document in relevant:
+        first: dict[str, int] = {}
+        for rank, document in enumerate(sample.ranked_ids[: self.k], start=1):
             first.setdefault(document, rank)
-    return list(first.values())
+        hits = {rank: gains[document] for document, rank in first.items() if document in gains}
+        return self.score_of(self.formula(Ranking(hits, [*gains.values()], len(first), self.k)))
 
 
 def _recall(ranking: Ranking) -> float:
-    return len(ranking.hits) / len(ranking.gains)
+    return len(ranking.hits) / len(ranking.grades)
 
 
 def _precision(ranking: Ranking) -> float:
-    return len(ranking.hits) / (ranking.k or len(set(ranking.retrieved)))
+    return len(ranking.hits) / (ranking.k or ranking.retrieved)
 
 
 def _average_precision(ranking: Ranking) -> float:
     precisions = (hits / rank for hits, rank in enumerate(ranking.hits, start=1))
-    return sum(precisions) / len(ranking.gains)
-
-
-def _reciprocal_rank(ranking: Ranking) -> float:
-    return 1 / ranking.hits[0] if ranking.hits else 0.0
+    return sum(precisions) / len(ranking.grades)
 
 
 def _mean_reciprocal_rank(ranking: Ranking) -> float:
     return sum(1 / rank for rank in ranking.hits) / len(ranking.hits) if ranking.hits else 0.0
-
-
-def _linear(grade: float, top: float) -> float:
-    return grade / top
 
 
 def _exponential(grade: float, top: float) -> float:
@@ -140,150 +98,111 @@ def _exponential(grade: float, top: float) -> float:
     return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
 
 
-def _ndcg(gain: Callable[[float, float], float]) -> Callable[[Ranking], float]:
-    def formula(ranking: Ranking) -> float:
-        top = max(ranking.gains.values())
-        gains = {document: gain(grade, top) for document, grade in ranking.gains.items()}
-        best = sorted(gains.values(), reverse=True)[: ranking.k]
-        hits = ((rank, gains[ranking.retrieved[rank - 1]]) for rank in ranking.hits)
-        return min(1.0, _discounted(hits) / _discounted(enumerate(best, start=1)))
+def _ndcg(ranking: Ranking, gain: Callable[[float, float], float]) -> float:
+    def discounted(hits: Iterable[tuple[int, float]]) -> float:
+        return sum(gain(grade, top) / math.log2(rank + 1) for rank, grade in hits)
 
-    return formula
+    top = max(ranking.grades)
+    best = sorted(ranking.grades, reverse=True)[: ranking.k]
+    return min(1.0, discounted(ranking.hits.items()) / discounted(enumerate(best, start=1)))
 
 
-def _discounted(hits: Iterable[tuple[int, float]]) -> float:
-    return sum(gain / math.log2(rank + 1) for rank, gain in hits)
+_EDGES = (
+    "If there is no relevant id (a grade above 0), the score is undefined (``missing_reference``)."
+    "\nIf nothing was retrieved, the score is 0 (``no_context``)."
+)
+
+
+def _row(
+    name: str, formula: Callable[[Ranking], float], about: str, source: str, **options: Any
+) -> RankingMetric:
+    edges = options.pop("edges", _EDGES)
+    about = f"{about}\n\nSpecial cases: {edges}\n\nSource: {source}"
+    return RankingMetric(name=name, formula=formula, about=about, **{"threshold": None, **options})
 
 
 RANKING = (
-    RankingMetric(
-        name="hit_rate",
-        formula=lambda ranking: float(bool(ranking.hits)),
-        about=f"""\
-Whether a relevant document was retrieved: 1 or 0.
-
-Special cases: {_EDGES}
-
-Source: ``HitRate`` of LlamaIndex 0.14, whose granular mode is `retrieval_recall` here, and
-``DocumentRecallEvaluator`` of haystack-ai 3.4.1 in the mode ``single_hit``.""",
+    _row(
+        "hit_rate",
+        lambda ranking: float(bool(ranking.hits)),
+        "Whether a relevant document was retrieved: 1 or 0.",
+        "``HitRate`` of LlamaIndex 0.14, whose granular mode is `retrieval_recall` here, and\n"
+        "``DocumentRecallEvaluator`` of haystack-ai 3.4.1 in the mode ``single_hit``.",
+        threshold=0.5,
     ),
-    RankingMetric(
-        name="mrr",
-        threshold=None,
-        formula=_reciprocal_rank,
-        about=f"""\
-The reciprocal rank of the first relevant document; 0 if none was retrieved.
-
-The mean over samples is the mean reciprocal rank.
-
-Special cases: {_EDGES}
-
-Source: ``MRR`` of LlamaIndex 0.14, ``DocumentMRREvaluator`` of haystack-ai 3.4.1.""",
+    _row(
+        "mrr",
+        lambda ranking: next((1 / rank for rank in ranking.hits), 0.0),
+        "The reciprocal rank of the first relevant document; 0 if none was retrieved.\n\n"
+        "The mean over samples is the mean reciprocal rank.",
+        "``MRR`` of LlamaIndex 0.14, ``DocumentMRREvaluator`` of haystack-ai 3.4.1.",
     ),
-    RankingMetric(
-        name="mrr_of_all",
-        threshold=None,
-        formula=_mean_reciprocal_rank,
-        about=f"""\
-The mean of the reciprocal ranks of all relevant documents that were retrieved.
-
-Special cases: {_EDGES}
-
-Source: ``MRR`` of LlamaIndex 0.14 in the granular mode.""",
+    _row(
+        "mrr_of_all",
+        _mean_reciprocal_rank,
+        "The mean of the reciprocal ranks of all relevant documents that were retrieved.",
+        "``MRR`` of LlamaIndex 0.14 in the granular mode.",
     ),
-    RankingMetric(
-        name="retrieval_precision",
-        threshold=None,
+    _row(
+        "retrieval_precision",
+        _precision,
+        "The share of the retrieved documents that are relevant.\n\n"
+        "With ``k``, the score is the number of relevant documents among the first ``k``, divided\n"
+        "by ``k``.",
+        "``Precision`` of LlamaIndex 0.14; precision@k as in TREC evaluation.",
         unretrieved=None,
-        formula=_precision,
-        about="""\
-The share of the retrieved documents that are relevant.
-
-With ``k``, the score is the number of relevant documents among the first ``k``, divided by ``k``.
-
-Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
-nothing was retrieved, the score is undefined (``no_context``).
-
-Source: ``Precision`` of LlamaIndex 0.14; precision@k as in TREC evaluation.""",
+        edges="If there is no relevant id, the score is undefined (``missing_reference``). If\n"
+        "nothing was retrieved, the score is undefined (``no_context``).",
     ),
-    RankingMetric(
-        name="retrieval_recall",
-        threshold=None,
-        formula=_recall,
-        about=f"""\
-The share of the relevant documents that were retrieved.
-
-Special cases: {_EDGES}
-
-Source: ``Recall`` of LlamaIndex 0.14, ``DocumentRecallEvaluator`` of haystack-ai 3.4.1 in the mode
-``multi_hit``; its mode ``single_hit`` is `hit_rate` here.""",
+    _row(
+        "retrieval_recall",
+        _recall,
+        "The share of the relevant documents that were retrieved.",
+        "``Recall`` of LlamaIndex 0.14, ``DocumentRecallEvaluator`` of haystack-ai 3.4.1 in the\n"
+        "mode ``multi_hit``; its mode ``single_hit`` is `hit_rate` here.",
     ),
-    RankingMetric(
-        name="average_precision",
-        threshold=None,
-        formula=_average_precision,
-        about=f"""\
-The mean of the precision at the ranks of the relevant documents.
-
-``score = sum over hits (hits so far / rank) / relevant documents``. A relevant document that was
-not retrieved adds 0. The mean over samples is the mean average precision (MAP).
-
-Special cases: {_EDGES}
-
-Source: ``AveragePrecision`` of LlamaIndex 0.14, ``DocumentMAPEvaluator`` of haystack-ai 3.4.1.
-Unlike in these libraries, a document that was retrieved more than once is counted once, so that
-the score is at most 1.""",
+    _row(
+        "average_precision",
+        _average_precision,
+        "The mean of the precision at the ranks of the relevant documents.\n\n"
+        "``score = sum over hits (hits so far / rank) / relevant documents``. A relevant document\n"
+        "that was not retrieved adds 0. The mean over samples is the mean average precision (MAP).",
+        "``AveragePrecision`` of LlamaIndex 0.14, ``DocumentMAPEvaluator`` of haystack-ai 3.4.1.\n"
+        "Unlike there, a document that was retrieved more than once is counted once.",
     ),
-    RankingMetric(
-        name="ndcg",
-        threshold=None,
-        formula=_ndcg(_linear),
-        about=f"""\
-Normalized discounted cumulative gain: are relevant documents ranked early?
-
-The discounted gain is the ``sum over hits gain / log2(rank + 1)``. The score is the discounted gain
-of the retrieved ids, divided by the discounted gain of the ideal ranking; both are cut at ``k``.
-The gain of a document is its grade (``Sample.grades``), or 1 if there are no grades.
-
-Special cases: {_EDGES}
-
-Source: ``NDCG`` of LlamaIndex 0.14, ``DocumentNDCGEvaluator`` of haystack-ai 3.4.1. Unlike in these
-libraries, a document that was retrieved more than once is counted once in both sums, so that the
-score is at most 1.""",
+    _row(
+        "ndcg",
+        lambda ranking: _ndcg(ranking, lambda grade, top: grade / top),
+        "Normalized discounted cumulative gain: are relevant documents ranked early?\n\n"
+        "The discounted gain is the ``sum over hits gain / log2(rank + 1)``. The score is the\n"
+        "discounted gain of the retrieved ids, divided by that of the ideal ranking; both are cut\n"
+        "at ``k``. The gain of a document is its grade (``Sample.grades``), or 1 without grades.",
+        "``NDCG`` of LlamaIndex 0.14, ``DocumentNDCGEvaluator`` of haystack-ai 3.4.1. Unlike\n"
+        "there, a document that was retrieved more than once is counted once in both sums.",
     ),
-    RankingMetric(
-        name="ndcg_exponential",
-        threshold=None,
-        formula=_ndcg(_exponential),
-        about=f"""\
-`ndcg` with the gain ``2^grade - 1``, which favours the documents of high grades.
-
-Special cases: {_EDGES}
-
-Source: ``NDCG`` of LlamaIndex 0.14 in the mode ``exponential``.""",
+    _row(
+        "ndcg_exponential",
+        lambda ranking: _ndcg(ranking, _exponential),
+        "`ndcg` with the gain ``2^grade - 1``, which favours the documents of high grades.",
+        "``NDCG`` of LlamaIndex 0.14 in the mode ``exponential``.",
     ),
-    RankingMetric(
-        name="id_context_precision",
+    _row(
+        "id_context_precision",
+        _precision,
+        "The share of the retrieved ids that are relevant: |retrieved & relevant| / |retrieved|.",
+        "``IDBasedContextPrecision`` of ragas 0.4.3.",
+        threshold=0.5,
         unretrieved=None,
         irrelevant=0.0,
-        formula=_precision,
-        about="""\
-The share of the retrieved ids that are relevant: |retrieved & relevant| / |retrieved|.
-
-Special cases: If nothing was retrieved, the score is undefined (``no_context``). If there is no
-relevant id, the score is 0; `retrieval_precision` is then undefined.
-
-Source: ``IDBasedContextPrecision`` of ragas 0.4.3.""",
+        edges="If nothing was retrieved, the score is undefined (``no_context``). If there is no\n"
+        "relevant id, the score is 0; `retrieval_precision` is then undefined.",
     ),
-    RankingMetric(
-        name="id_context_recall",
-        formula=_recall,
-        about=f"""\
-The share of the relevant ids that were retrieved: |retrieved & relevant| / |relevant|.
-
-Special cases: {_EDGES}
-
-Source: ``IDBasedContextRecall`` of ragas 0.4.3.""",
+    _row(
+        "id_context_recall",
+        _recall,
+        "The share of the relevant ids that were retrieved: |retrieved & relevant| / |relevant|.",
+        "``IDBasedContextRecall`` of ragas 0.4.3.",
+        threshold=0.5,
     ),
 )
 """The metrics of this module."""

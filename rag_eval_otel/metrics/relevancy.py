@@ -1,66 +1,51 @@
-"""Does the answer address the question?
-
-The metrics of this module ask a judge. `AnswerRelevancy` also compares the question with questions
-that the judge generates from the answer, by their embeddings.
-"""
+"""Does the answer address the question?"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from rag_eval_otel.embed import cosine
 from rag_eval_otel.errors import ConfigError, JudgeError
-from rag_eval_otel.judge.replies import ReverseQuestion
-from rag_eval_otel.judge.tasks import (
-    ADDRESSED,
-    ANSWER_RELEVANCY_RUBRIC,
-    DIRECT_RELEVANCY,
-    INTENT,
-    INTENT_FULFILMENT,
-    REVERSE_QUESTION,
-    SIMILARITIES,
-    SUB_QUESTIONS,
-    AskLike,
-    Kind,
-    fitting,
-)
+from rag_eval_otel.judge import tasks as kinds
+from rag_eval_otel.judge.tasks import AskLike, fitting
 from rag_eval_otel.metrics.base import (
     BaseMetric,
-    Metric,
     TaskMetric,
     in_order,
     share_of,
     task_about,
     valid_replies,
 )
-from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
+from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _BLANK: Final[Mapping[str, float | None]] = {"question": None, "answer": 0.0}
 _MAX_SUB_QUESTIONS = 8
+
+
 _BANDS = (
     (0.8, "The answer directly addresses the question."),
     (0.6, "The answer partially addresses the question."),
     (0.4, "The answer is somewhat related, but misses key aspects of the question."),
-    (0.0, "The answer does not address the question."),
 )
-"""Lowest scores of four ranges of relevancy, each with the explanation of its scores."""
 
 
 def band(value: float) -> str:
     """Return a sentence that explains the relevancy score ``value`` (0 to 1)."""
-    return next((text for low, text in _BANDS if value >= low), _BANDS[-1][1])
+    worst = "The answer does not address the question."
+    return next((text for low, text in _BANDS if value >= low), worst)
 
 
 RELEVANCY = (
     TaskMetric(
         name="answer_relevancy_rubric",
-        kind=ANSWER_RELEVANCY_RUBRIC,
+        kind=kinds.ANSWER_RELEVANCY_RUBRIC,
         blank=_BLANK,
         formula=lambda metric, points: metric.score_of(
             (points.subject + points.focus) / 2,
@@ -72,13 +57,12 @@ Two points for the answer: it is on the subject, and it takes the perspective as
 
 ``score = points / 2``, one of 0, .5 and 1.
 
-Source: ``AnswerRelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
-with two flags that match a schema; LlamaIndex searches the judge's text for a number, which may
-exceed 2. The score has a pass or fail label.""",
+Source: ``AnswerRelevancyEvaluator`` of LlamaIndex 0.14, which searches the judge's text for a
+number; here the judge replies with two flags.""",
     ),
     TaskMetric(
         name="direct_relevancy",
-        kind=DIRECT_RELEVANCY,
+        kind=kinds.DIRECT_RELEVANCY,
         blank=_BLANK,
         formula=lambda metric, reply: metric.score_of(reply.rating, explanation=reply.reason),
         about="""\
@@ -105,11 +89,13 @@ class _QuestionMetric(BaseMetric):
             raise ConfigError(msg)
         BaseMetric.__post_init__(self)
 
-    async def _draw(self, sample: Sample, ask: AskLike) -> list[ReverseQuestion]:
-        """Return the judge's replies that are valid; raise the first error if none is."""
+    async def _draw(self, sample: Sample, ask: AskLike) -> tuple[list[str], list[int]]:
+        """Return the questions of the judge's valid replies, and their flags for evasive."""
         shown, draws = {"answer": sample.answer}, range(self.strictness)
-        tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
-        return await valid_replies(tasks, ask)
+        tasks = [kinds.REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
+        replies = await valid_replies(tasks, ask)
+        questions = [reply.question for reply in replies if reply.question.strip()]
+        return questions, [reply.noncommittal for reply in replies]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,41 +103,31 @@ class AnswerRelevancy(_QuestionMetric):
     """How similar the question is to questions that the judge generates from the answer (ragas).
 
     The judge sees only the answer. It generates ``strictness`` questions ``g_i`` to which the
-    answer would be a reply. With each question it says whether the answer is evasive
-    (noncommittal)::
+    answer would be a reply, and says of each whether the answer is evasive (noncommittal)::
 
         score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
 
-    The range is [-1, 1]; negative cosines are rare and are not clipped. The metric takes as many
-    judge requests as ``strictness`` says (1 if tasks share requests), and 1 embedding request.
+    The range is [-1, 1]; negative cosines are rare and are not clipped. A ``strictness`` below 1
+    raises `ConfigError`.
 
-    Special cases: If every reply of the judge says that the answer is evasive, the score is 0
-    (``noncommittal``). If the judge generates only blank questions, the score is undefined
-    (``no_questions``). If no similarity can be computed because vectors are zero, the score is
-    undefined (``zero_vector``). Replies that do not parse, blank questions and zero vectors are
-    left out of the mean, and the score has the remark ``partial``. A ``strictness`` below 1 raises
-    `ConfigError`.
+    Special cases: 0 (``noncommittal``) if all replies say evasive; undefined if all questions are
+    blank (``no_questions``) or all vectors zero (``zero_vector``). Replies that do not parse, blank
+    questions and zero vectors are left out of the mean (``partial``).
 
     Source: ``AnswerRelevancy`` of ragas 0.4.3. Unlike in ragas, a blank question is left out of the
-    mean, but its evasive flag counts. An empty answer is not sent to the judge, and a failure never
-    becomes a number. In a shared request the judge is asked for questions that differ from each
-    other.
+    mean, but its evasive flag counts, an empty answer is not judged, and a failure is no number.
     """
 
     name: str = "answer_relevancy"
 
-    asks = (REVERSE_QUESTION,)
-    requests = "3 (fused 1)"
+    asks = (kinds.REVERSE_QUESTION,)
     scale = (-1.0, 1.0)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        draws = await self._draw(sample, ask)
-        questions = [draw.question for draw in draws if draw.question.strip()]
-        detail = {
-            "questions": questions,
-            "noncommittal_fraction": sum(draw.noncommittal for draw in draws) / len(draws),
-        }
-        if all(draw.noncommittal for draw in draws):
+        questions, evasive = await self._draw(sample, ask)
+        fraction = sum(evasive) / len(evasive)
+        detail = {"questions": questions, "noncommittal_fraction": fraction}
+        if all(evasive):
             return self.score_of(0.0, reason="noncommittal", detail=detail)
         if not questions:
             return self.undefined("no_questions", detail=detail)
@@ -171,32 +147,26 @@ class AnswerRelevancy(_QuestionMetric):
 class ReverseRelevancy(_QuestionMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
-    The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`. Then the
-    judge rates how similar each generated question is to the question of the user. The prompt
-    describes the ratings 0, .25, .5, .75 and 1. The score is the mean of the ratings. The metric
-    takes ``strictness`` + 1 judge requests (2 if tasks share requests).
+    The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`, and then
+    rates how similar each is to the question of the user, from 0 to 1. The score is the mean of the
+    ratings.
 
-    Special cases: If the judge generates only blank questions, the score is undefined
-    (``no_questions``). If the judge generates fewer questions than ``strictness``, the score has
-    the remark ``partial``. If the judge leaves out a similarity, the score is undefined
-    (``judge_incomplete``). A ``strictness`` below 1 raises `ConfigError`.
+    Special cases: undefined if all generated questions are blank (``no_questions``), or if the
+    judge leaves out a similarity (``judge_incomplete``); ``partial`` if some questions are blank.
 
-    Source: the article that describes multi-method relevancy, method "reverse". Unlike there, the
-    score is undefined if the judge generates no question (there: 0), and a similarity that does not
-    parse is an error (there: .5).
+    Source: the article that describes multi-method relevancy, method "reverse". Unlike there, no
+    question (there: 0) and a similarity that does not parse (there: .5) give no number.
     """
 
     name: str = "reverse_relevancy"
 
-    asks = (REVERSE_QUESTION, SIMILARITIES)
-    requests = "4 (fused 2)"
+    asks = (kinds.REVERSE_QUESTION, kinds.SIMILARITIES)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        draws = await self._draw(sample, ask)
-        questions = [draw.question for draw in draws if draw.question.strip()]
+        questions, _ = await self._draw(sample, ask)
         if not questions:
             return self.undefined("no_questions")
-        task = task_about(sample, SIMILARITIES, self.examples, questions=questions)
+        task = task_about(sample, kinds.SIMILARITIES, self.examples, questions=questions)
         ratings = in_order((await ask(task)).similarities, len(questions))
         if ratings is None:
             return self.undefined("judge_incomplete", detail={"questions": questions})
@@ -215,47 +185,38 @@ class DecompositionRelevancy(BaseMetric):
     """The share of the question's sub-questions that the answer addresses.
 
     The judge splits the question into sub-questions; the first 8 of them count. Then the judge says
-    for each sub-question whether the answer addresses it::
+    for each whether the answer addresses it::
 
         score = addressed / sub-questions        detail["coverage"] = "addressed/sub-questions"
 
-    The metric takes 2 judge requests, one after the other.
+    Special cases: undefined if the judge finds no sub-question (``no_questions``), or leaves one
+    out in its second reply (``judge_incomplete``).
 
-    Special cases: If the judge finds no sub-question, the score is undefined (``no_questions``). If
-    the judge leaves out a sub-question in its second reply, the score is undefined
-    (``judge_incomplete``).
-
-    Source: the article that describes multi-method relevancy, method "decomposition". There, each
-    line of the judge's text is a sub-question, also a line of introduction; here the judge replies
-    with a list that matches a schema. Unlike there, the number of sub-questions is limited, and the
-    score is undefined without sub-questions (there: 0).
+    Source: the article that describes multi-method relevancy, method "decomposition". Unlike there,
+    the number of sub-questions is limited, and the score is undefined without any (there: 0).
     """
 
     name: str = "decomposition_relevancy"
 
     blank = _BLANK
-    asks = (SUB_QUESTIONS, ADDRESSED)
-    requests = "2"
+    asks = (kinds.SUB_QUESTIONS, kinds.ADDRESSED)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        split = await ask(task_about(sample, SUB_QUESTIONS, self.examples))
+        split = await ask(task_about(sample, kinds.SUB_QUESTIONS, self.examples))
         parts = [part for part in split.sub_questions if part.strip()][:_MAX_SUB_QUESTIONS]
         if not parts:
             return self.undefined("no_questions")
-        task = task_about(sample, ADDRESSED, self.examples, sub_questions=parts)
+        task = task_about(sample, kinds.ADDRESSED, self.examples, sub_questions=parts)
         verdicts = in_order((await ask(task)).verdicts, len(parts))
         if verdicts is None:
             return self.undefined("judge_incomplete", detail={"sub_questions": parts})
         flags = [verdict.verdict for verdict in verdicts]
         missing = [part for part, flag in zip(parts, flags, strict=True) if not flag]
+        coverage = f"{sum(flags)}/{len(flags)}"
         return self.score_of(
             share_of(verdicts),
             explanation="Not addressed: " + " / ".join(missing) if missing else None,
-            detail={
-                "sub_questions": parts,
-                "addressed": flags,
-                "coverage": f"{sum(flags)}/{len(flags)}",
-            },
+            detail={"sub_questions": parts, "addressed": flags, "coverage": coverage},
         )
 
 
@@ -264,9 +225,7 @@ class IntentRelevancy(BaseMetric):
     """How far the answer fulfils the intent of the question.
 
     The judge sees only the question and states the intent. Then the judge rates from 0 to 1 how far
-    the answer fulfils the intent. The metric takes 2 judge requests, one after the other.
-
-    Special cases: If the intent is blank, the score is undefined (``judge_incomplete``).
+    the answer fulfils the intent. The score is undefined if it is blank (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "intent". Unlike there, the
     judge is asked again if it replies with prose or with a number out of range (there: .5).
@@ -275,24 +234,21 @@ class IntentRelevancy(BaseMetric):
     name: str = "intent_relevancy"
 
     blank = _BLANK
-    asks = (INTENT, INTENT_FULFILMENT)
-    requests = "2"
+    asks = (kinds.INTENT, kinds.INTENT_FULFILMENT)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        intent = (await ask(task_about(sample, INTENT, self.examples))).intent
+        intent = (await ask(task_about(sample, kinds.INTENT, self.examples))).intent
         if not intent.strip():
             return self.undefined("judge_incomplete")
-        reply = await ask(task_about(sample, INTENT_FULFILMENT, self.examples, intent=intent))
+        reply = await ask(task_about(sample, kinds.INTENT_FULFILMENT, self.examples, intent=intent))
         return self.score_of(reply.rating, explanation=reply.reason, detail={"intent": intent})
 
 
-_DIRECT = RELEVANCY[1]
-_PARTS: Mapping[str, float] = {"reverse": 0.3, "direct": 0.25, "decomposition": 0.25, "intent": 0.2}
-_KINDS: Mapping[str, tuple[Kind[Any], ...]] = {
-    "reverse": ReverseRelevancy.asks,
-    "direct": _DIRECT.asks,
-    "decomposition": DecompositionRelevancy.asks,
-    "intent": IntentRelevancy.asks,
+_PARTS: Mapping[str, tuple[float, Callable[..., BaseMetric]]] = {
+    "reverse": (0.3, ReverseRelevancy),
+    "direct": (0.25, partial(replace, RELEVANCY[1])),
+    "decomposition": (0.25, DecompositionRelevancy),
+    "intent": (0.2, IntentRelevancy),
 }
 
 
@@ -306,28 +262,26 @@ class MultiMethodRelevancy(BaseMetric):
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    The metric takes 9 judge requests (3 if tasks share requests). ``weights`` maps names of parts
-    to their weights; a part without a weight is not measured. The ``detail`` of the score has the
-    value of each part, the reason of each part without a value, and the coverage
-    "addressed/sub-questions". The ``explanation`` is one of four sentences, by the height of the
-    score.
+    ``weights`` maps names of parts to their weights; a part without a weight is not measured.
+    Weights that are negative, all 0 or for unknown parts raise `ConfigError`. The ``detail`` of the
+    score has the value of each part, or the reason why it is missing, and the coverage.
 
-    Special cases: Parts without a value are left out, and the score has the remark ``partial``. If
-    the parts without a value have more than half of the weight, the score is undefined
-    (``judge_incomplete``). If all parts failed, the score has the error of the first part. Weights
-    that are negative, all 0 or for unknown parts raise `ConfigError`.
+    Special cases: Parts without a value are left out (``partial``); if they have more than half of
+    the weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has
+    the error of the first one.
 
     Source: the article that describes multi-method relevancy. Unlike there, a part that failed has
     no value (there: .5), and the weights of the other parts are normalised.
     """
 
     strictness: int = 3
-    weights: Mapping[str, float] = field(default_factory=lambda: dict(_PARTS), hash=False)
+    weights: Mapping[str, float] = field(
+        default_factory=lambda: {name: weight for name, (weight, _) in _PARTS.items()}, hash=False
+    )
     name: str = "multi_method_relevancy"
 
     blank = _BLANK
-    asks = tuple(kind for kinds in _KINDS.values() for kind in kinds)
-    requests = "9 (fused 3)"
+    asks = tuple(kind for _, make in _PARTS.values() for kind in make().asks)
 
     def __post_init__(self) -> None:
         weights = self.weights.values()
@@ -340,7 +294,7 @@ class MultiMethodRelevancy(BaseMetric):
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        parts = self._parts()
+        parts = {name: self._part(name) for name in _PARTS if self.weights.get(name)}
         outcomes = await asyncio.gather(
             *(part.measure(sample, ask, embed) for part in parts.values()), return_exceptions=True
         )
@@ -349,30 +303,24 @@ class MultiMethodRelevancy(BaseMetric):
             raise errors[0]
         return self._combined(dict(zip(parts, outcomes, strict=True)))
 
-    def _parts(self) -> dict[str, Metric]:
-        examples = {name: fitting(self.examples, kinds) for name, kinds in _KINDS.items()}
-        parts: dict[str, Metric] = {
-            "reverse": ReverseRelevancy(strictness=self.strictness, examples=examples["reverse"]),
-            "direct": replace(_DIRECT, examples=examples["direct"]),
-            "decomposition": DecompositionRelevancy(examples=examples["decomposition"]),
-            "intent": IntentRelevancy(examples=examples["intent"]),
-        }
-        return {name: part for name, part in parts.items() if self.weights.get(name)}
+    def _part(self, name: str) -> BaseMetric:
+        part = _PARTS[name][1]()
+        options: dict[str, Any] = {"strictness": self.strictness} if name == "reverse" else {}
+        return replace(part, examples=fitting(self.examples, part.asks), **options)
 
     def _combined(self, parts: Mapping[str, Score | BaseException]) -> Score:
-        values = {
-            name: part.value
+        scores = {name: part for name, part in parts.items() if isinstance(part, Score)}
+        values = {name: part.value for name, part in scores.items() if part.value is not None}
+        missing = {
+            name: part.reason if isinstance(part, Score | JudgeError) else "internal"
             for name, part in parts.items()
-            if isinstance(part, Score) and part.value is not None
+            if name not in values
         }
-        total = sum(self.weights[name] for name in parts)
-        weight = sum(self.weights[name] for name in values)
-        missing = {name: _reason(part) for name, part in parts.items() if name not in values}
         detail: dict[str, Any] = {"parts": values, "missing": missing}
-        split = parts.get("decomposition")
-        if isinstance(split, Score) and split.value is not None:
-            detail["coverage"] = split.detail["coverage"]
-        if weight < total / 2:
+        if "decomposition" in values:
+            detail["coverage"] = scores["decomposition"].detail["coverage"]
+        weight = sum(self.weights[name] for name in values)
+        if weight < sum(self.weights[name] for name in parts) / 2:
             return self.undefined("judge_incomplete", detail=detail)
         value = sum(self.weights[name] * part for name, part in values.items()) / weight
         return self.score_of(
@@ -381,9 +329,3 @@ class MultiMethodRelevancy(BaseMetric):
             explanation=band(value),
             detail=detail,
         )
-
-
-def _reason(part: Score | BaseException) -> Reason | None:
-    if isinstance(part, Score | JudgeError):
-        return part.reason
-    return "internal"

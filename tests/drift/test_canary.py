@@ -86,7 +86,7 @@ def test_an_exception_in_a_round_is_counted() -> None:
     """An internal error is counted and does not reach the application."""
     with running(raise_errors=False) as app:
         canary = app.handle.watch_canary(ROWS[:2], minutes=1000)
-        canary._measure = lambda _: None  # type: ignore[assignment,return-value]  # noqa: SLF001
+        canary.measure = lambda _: None  # type: ignore[assignment,return-value]
         canary.run_once()
         canary.stop()
         app.stop()
@@ -124,7 +124,6 @@ STREAM = Stream(service="shop", name="faithfulness", version="1")
 
 
 def rounds(monitor: CanaryMonitor, count: int, *, fall: float = 0.0, seed: int = 0) -> None:
-    """Score the set ``count`` times with some noise, and lower by ``fall``."""
     dice = random.Random(seed)
     for _ in range(count):
         monitor.begin_round()
@@ -136,7 +135,6 @@ def rounds(monitor: CanaryMonitor, count: int, *, fall: float = 0.0, seed: int =
 
 
 def canary_monitor() -> tuple[CanaryMonitor, list[Drift]]:
-    """Return a canary monitor and its reports."""
     reports: list[Drift] = []
     return CanaryMonitor(reports.append, rows=CANARY_ROWS, service="shop"), reports
 

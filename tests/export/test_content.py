@@ -20,7 +20,7 @@ from rag_eval_otel.capture.conventions import CONVENTIONS, owner_of
 from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.export.attributes import ContentFilter
 from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.redaction import redactor
+from rag_eval_otel.untrusted import redactor
 from replay import ReplayedSpan, load
 from support import hide
 

@@ -42,13 +42,11 @@ class Row:
 
 
 def golden_cases(path: Path) -> list[Case]:
-    """Return the cases of a golden file, or of all in a directory."""
     files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
     return [case for file in files for case in json.loads(file.read_text(encoding="utf-8"))]
 
 
 def golden_sample(case: Case) -> Sample:
-    """Return the sample of a case that has one."""
     inputs = {_FIELDS.get(name, name): value for name, value in _with_grades(case)}
     rubric = inputs.pop("rubrics", case["params"].get("rubrics"))
     if case["metric"].startswith("instance") and isinstance(rubric, Mapping):
@@ -57,7 +55,6 @@ def golden_sample(case: Case) -> Sample:
 
 
 def is_batch(case: Case) -> bool:
-    """Tell whether a case has columns of samples."""
     return any(name in _COLUMNS or name.endswith("_list") for name in case["inputs"])
 
 
@@ -76,7 +73,6 @@ def rows_of(case: Case) -> list[Row]:
 
 
 def golden_dataset(case: Case) -> Dataset:
-    """Return the dataset of a case that has columns."""
     return open_dataset(dict(_columns(case)))
 
 
@@ -87,7 +83,6 @@ def _columns(case: Case) -> Iterator[tuple[str, Any]]:
 
 
 def _with_grades(case: Case) -> Iterator[tuple[str, Any]]:
-    """Call by our name what a case may call truth scores, relevances or gains."""
     of_ids = "expected_ids" in str(list(case["inputs"]))
     given = {**case["inputs"], **{k: v for k, v in case["params"].items() if of_ids and _grade(k)}}
     for name, value in given.items():
@@ -96,7 +91,6 @@ def _with_grades(case: Case) -> Iterator[tuple[str, Any]]:
 
 
 def _by_id(value: Any) -> Any:
-    """Return documents with scores, or pairs of the two, as a mapping from one to the other."""
     if not isinstance(value, list) or not value:
         return value
     if all(isinstance(one, Mapping) and "score" in one for one in value):
@@ -111,7 +105,6 @@ def _grade(name: str) -> bool:
 
 
 def _judge_of_row(judge: Mapping[str, Any], row: int, *, rows: int) -> dict[str, Any]:
-    """Return the judge of one row: of each list with an entry a row, that entry."""
     found: dict[str, Any] = {}
     for name, value in judge.items():
         if name.endswith("_list"):

@@ -27,7 +27,6 @@ _PARTS = {
 
 
 def assert_the_peers_number(case: Case, outcome: Outcome) -> None:
-    """Check the number of a case, and what it states beside it."""
     if case["expected"] is None:
         assert outcome.value is None, outcome
     else:
@@ -37,21 +36,18 @@ def assert_the_peers_number(case: Case, outcome: Outcome) -> None:
 
 
 def assert_in_order(case: Case, outcome: Outcome) -> None:
-    """Check that an outcome says something, of each score a number or a reason, by our policy."""
     assert str(outcome)
     assert all(map(_is_in_order, outcome.scores)), outcome
     assert policy_of(case) in {None, str(outcome)}
 
 
 def _is_in_order(score: Score) -> bool:
-    """Tell whether a score is a finite number, or says why not."""
     if score.status == "ok":
         return score.value is not None and math.isfinite(score.value)
     return score.value is None and score.reason not in {None, "internal"}
 
 
 def differences(case: Case, outcome: Outcome) -> list[str]:
-    """Return the statements of a case that our outcome does not agree with."""
     stated = {**case, "final_ratings": case["judge"].get("final_ratings")}
     return [
         f"{name}: {stated[name]!r}"
@@ -61,7 +57,6 @@ def differences(case: Case, outcome: Outcome) -> list[str]:
 
 
 def close(one: object, other: object) -> bool:
-    """Tell whether two numbers, or lists or mappings of them, are the same to 1e-9."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):

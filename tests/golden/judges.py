@@ -62,7 +62,6 @@ def _dual(family: str) -> Script:
 
 
 def _attempts(judge: Mapping[str, Any], scale: set[int]) -> Sequence[Iterable[Any]]:
-    """Return the successive ratings of each voice, in whichever form the case gives them."""
     stream = judge.get("reply_stream")
     if stream is not None:  # voice 1 takes what it needs, and voice 2 what is left
         first = [i for i, rating in enumerate(stream) if rating in scale][:1] or [_ATTEMPTS]
@@ -105,7 +104,6 @@ def _recall(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
 
 
 def _judged(verdicts: object, statements: object = None) -> object:
-    """Put statements and verdicts together; one of a pair that is not there stays away."""
     flags = verdicts if isinstance(verdicts, list) else [verdicts]
     said = statements if isinstance(statements, list) else [f"claim {i}" for i in range(len(flags))]
     padded = [*flags, *(None for _ in said)]
@@ -115,7 +113,6 @@ def _judged(verdicts: object, statements: object = None) -> object:
 
 
 def _correctness(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
-    """Make of the counts claims of either side: the first ones are borne out by the other."""
     judge = row.judge
     if "classification_error" in judge:
         return {}
@@ -142,7 +139,6 @@ def _rubric(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
 
 
 def _said(row: Row, key: str, read: Callable[[str], object]) -> object:
-    """Return what the judge meant: as the case says it, else as its text has it, else the text."""
     raw = row.judge.get("raw") or [None]
     meant = row.judge.get(key)
     if meant is None and isinstance(raw[0], str):

@@ -16,7 +16,6 @@ Params: TypeAlias = "Mapping[str, Any]"
 
 
 def metric_of(case: Case, row: Row | None = None) -> Metric:
-    """Return our metric for a case; `ConfigError` where it can't be had with these parameters."""
     name, params = case["metric"], case["params"]
     if name == "hs_sas":
         return _sas(case, row)
@@ -80,7 +79,6 @@ def _recall(params: Params) -> Metric:
 
 
 def _sas(case: Case, row: Row | None) -> Metric:
-    """Return the cross-encoder of a case, as one of logits where one of its scores is above 1."""
     logits = case["judge"].get("pair_logits")
     if not logits or row is None:
         return m.SemanticSimilarity()
@@ -92,7 +90,6 @@ def _sas(case: Case, row: Row | None) -> Metric:
 
 
 def _custom(case: Case) -> Metric:
-    """Return a metric of the user's own with the outputs of the case."""
     given = case["params"].get("constructor", {})
     options: dict[str, Any] = {name: ast.literal_eval(text) for name, text in given.items()}
     asked = case["params"].get("outputs")

@@ -52,11 +52,9 @@ By the beginning of the case's id.
 
 
 def policy_of(case: Case) -> str | None:
-    """Return the outcome that our policy names for a case, if any."""
     found = (key for key in RECOMMENDED if is_about(key, case))
     return next((RECOMMENDED[key] for key in found), None)
 
 
 def is_about(key: str, case: Case) -> bool:
-    """Tell whether an entry of `RECOMMENDED` is about a case."""
     return f"{case['id']}-".startswith(f"{key}-")

@@ -19,7 +19,6 @@ _DRAWN = 3
 
 
 def verdicts(flags: object) -> object:
-    """Number ``flags`` from 1; those that are None are left out."""
     if not isinstance(flags, Sequence):
         return None
     found = [{"index": i, "verdict": flag} for i, flag in enumerate(flags, start=1)]
@@ -27,7 +26,6 @@ def verdicts(flags: object) -> object:
 
 
 def comprehensive(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
-    """Read the texts of all four parts."""
     raw = iter(row.judge["raw"])
     return {
         **_reverse(raw, params),
@@ -38,7 +36,6 @@ def comprehensive(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]
 
 
 def reverse(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
-    """Read questions and similarities."""
     raw = row.judge.get("raw")
     if raw is None:
         raw = ["\n".join(row.judge["questions"]), *row.judge["similarities"]]
@@ -46,12 +43,10 @@ def reverse(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
 
 
 def direct(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
-    """Read a number."""
     return _direct(iter(row.judge.get("raw") or [row.judge.get("score")]))
 
 
 def decomposition(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
-    """Read sub-questions and whether they are addressed."""
     raw = row.judge.get("raw")
     if raw is None:
         flags = ("YES" if flag else "NO" for flag in row.judge["addressed"])
@@ -60,7 +55,6 @@ def decomposition(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]
 
 
 def intent(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
-    """Read an intent and a number."""
     return _intent(iter(row.judge.get("raw") or ["intent", row.judge.get("score")]))
 
 
@@ -108,5 +102,4 @@ def _rating(text: object) -> object:
 
 
 def _unless_down(reply: object, said: Sequence[object]) -> object:
-    """Return ``reply``, or the error where the judge could not be reached for one of its texts."""
     return JudgeTransportError("scripted") if _TRANSPORT in said else reply

@@ -49,14 +49,12 @@ class Outcome:
 
 
 def told(score: Score) -> str:
-    """Say what a score says: its value and remark, or its status and reason."""
     if score.value is None:
         return f"{score.status}: {score.reason}"
     return f"{score.value:.6g}" + (f" ({score.reason})" if score.reason else "")
 
 
 def outcome_of(case: Case, *, share_requests: bool = True) -> Outcome:
-    """Return what we say to a case."""
     try:
         asked = list(_asked(case))
     except (TypeError, ValueError) as error:  # ConfigError is one
@@ -72,7 +70,6 @@ def outcome_of(case: Case, *, share_requests: bool = True) -> Outcome:
 
 
 def _asked(case: Case) -> Iterator[tuple[Row, Metric]]:
-    """Yield the samples of a case, each with its metric; none of one that only makes a metric."""
     if case["metric"] == "aggregate_mean":
         return
     if "constructor" in case["params"]:
@@ -91,7 +88,6 @@ def _given(value: float | None) -> Score:
 
 
 def _mean(scores: Sequence[Score]) -> float | None:
-    """Return the mean as a report gives it."""
     name = scores[0].name if scores else "none"
     summary = Summary([name])
     for score in scores:
@@ -115,5 +111,4 @@ def _score(case: Case, row: Row, metric: Metric, *, share_requests: bool) -> Sco
 
 
 def _read(said: object, task: Task[Any]) -> object:
-    """Return a reply as it is; of a text, what our own reader makes of it."""
     return read_parts(said, [task])[0] if isinstance(said, str) else said

@@ -15,7 +15,6 @@ _NUMBERING = "0123456789.-)( \t*"
 
 
 def number(text: object) -> float | None:
-    """Read a number that stands alone."""
     if isinstance(text, int | float):
         return text
     with suppress(TypeError, ValueError):
@@ -24,28 +23,23 @@ def number(text: object) -> float | None:
 
 
 def first_line(text: str) -> float | None:
-    """Read the number on a line of its own that comes first (LlamaIndex's correctness)."""
     return number(text.partition("\n")[0])
 
 
 def result(text: str) -> float | None:
-    """Read the number after ``[RESULT]``, at the end (LlamaIndex's two rubrics)."""
     found = _RESULT.search(text)
     return None if found is None else float(found[1])
 
 
 def yes(text: object) -> bool | None:
-    """Read a reply that starts with yes or no."""
     found = _YES_OR_NO.match(str(text))
     return None if found is None else found[1].lower() == "yes"
 
 
 def lines(text: str) -> list[str]:
-    """Read a list, one entry a line, numbered or not."""
     found = (line.strip().lstrip(_NUMBERING).strip() for line in text.splitlines())
     return [line for line in found if line]
 
 
 def questions(text: str, *, at_most: int) -> list[str]:
-    """Read the lines that are questions."""
     return [line for line in lines(text) if "?" in line][:at_most]

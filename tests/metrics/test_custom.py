@@ -15,12 +15,10 @@ KIND = "Is the answer kind?"
 
 
 def kindness(**parameters: Any) -> LLMMetric:
-    """Return a metric of kindness."""
     return LLMMetric(**{"name": "kindness", "instructions": KIND, **parameters})
 
 
 def replied(reply: object, **parameters: Any) -> Score:
-    """Return the score that a reply makes."""
     return score_of(kindness(**parameters), FakeJudge(script(custom_kindness=reply)))
 
 
@@ -187,19 +185,6 @@ def test_examples_are_shown() -> None:
 
 
 # --- beside others --------------------------------------------------------------------------------
-
-
-def test_two_of_them_share_a_request() -> None:
-    """Two metrics of one's own that see the same texts travel together, each with its name."""
-    judge = FakeJudge(script(custom_kindness={"score": 1}, custom_brevity={"score": 2}))
-    brevity = LLMMetric(name="brevity", instructions="Is it brief?", bounds=(0, 4))
-    scores = evaluated([kindness(), brevity], judge).scores
-    assert [(s.name, s.value) for s in scores] == [("kindness", 1), ("brevity", 2)]
-    assert list(compose(judge.requests[0]).schema["properties"]) == [
-        "custom_kindness",
-        "custom_brevity",
-    ]
-    assert len(judge.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,12 @@ SEEDS = st.integers(0, 10**9)
 
 
 def shown(kind: Kind[Any]) -> Task[Any]:
-    """Return a question of ``kind`` about some texts."""
     lists = {"contexts", "statements", "sentences", "questions", "sub_questions"}
     texts = {n: ["One.", "Two."] if n in lists else "One." for n in kind.inputs}
     return kind.task({**texts, "rubric": "0: No.\n1: Yes."})
 
 
 def example(kind: Kind[Any]) -> dict[str, Any]:
-    """Return a worked example of ``kind``."""
     task = shown(kind)
     inputs = {name: list(t) if isinstance(t, tuple) else t for name, t in task.inputs}
     return {"inputs": inputs, "outputs": GOOD[kind.prompt](task)}
@@ -180,7 +178,6 @@ def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportErro
 
 
 def refusals(name: str) -> list[tuple[str, Any]]:
-    """Return the prompts of metric ``name``, each with all its replies that must be refused."""
     found = []
     for kind in kinds_of(METRICS[name]()):
         task = shown(kinds_of(METRICS["rubric"]())[0] if kind.prompt == "rubric" else kind)
@@ -264,19 +261,13 @@ def test_examples_are_shown_as_they_were_given(name: str) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda _: {},
-        lambda _: "text",
-        lambda _: None,
+        *(lambda _, other=other: other for other in ({}, "text", None)),
         lambda one: {"inputs": one["inputs"]},
         lambda one: {"outputs": one["outputs"]},
-        lambda one: {**one, "inputs": {}},
-        lambda one: {**one, "inputs": "text"},
+        *(lambda one, bad=bad: {**one, "inputs": bad} for bad in ({}, "text")),
         lambda one: {**one, "inputs": {**one["inputs"], "other": "text"}},
-        lambda one: {**one, "inputs": dict.fromkeys(one["inputs"], 5)},
-        lambda one: {**one, "inputs": {name: [5] for name in one["inputs"]}},
-        lambda one: {**one, "inputs": dict.fromkeys(one["inputs"])},
-        lambda one: {**one, "outputs": {}},
-        lambda one: {**one, "outputs": None},
+        *(lambda one, x=x: {**one, "inputs": dict.fromkeys(one["inputs"], x)} for x in (5, [5])),
+        *(lambda one, bad=bad: {**one, "outputs": bad} for bad in ({}, None)),
         lambda one: {**one, "outputs": {**one["outputs"], "confidence": 1}},
         lambda one: {**one, "outputs": next(spoilt({"a": one["outputs"]}), {"a": {}})["a"]},
     ],
@@ -306,7 +297,6 @@ def test_a_kind_has_its_own_examples() -> None:
 
 
 def version(metric: Metric, *, model: str = "m") -> str:
-    """Return the version of a metric's fused scores."""
     return version_of(metric, share_requests=True, model=model)
 
 

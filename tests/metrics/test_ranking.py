@@ -22,21 +22,18 @@ ALL = RANKING
 def ranked(
     metric: Metric, retrieved: Sequence[object], relevant: Sequence[object] | Mapping[Any, float]
 ) -> Score:
-    """Score these ids."""
     return score_of(metric, sample=Sample(retrieved_ids=retrieved, relevant_ids=relevant))
 
 
 def value(
     metric: Metric, retrieved: Sequence[object], relevant: Sequence[object] | Mapping[Any, float]
 ) -> float:
-    """Return the score of these ids, which must be a number."""
     found = ranked(metric, retrieved, relevant).value
     assert found is not None
     return found
 
 
 def discount(*ranks: int) -> float:
-    """Return the discounted gain of hits at these ranks."""
     return sum(1 / math.log2(rank + 1) for rank in ranks)
 
 
@@ -159,7 +156,6 @@ K = st.none() | st.integers(1, 9)
 
 
 def at(k: int | None) -> list[Metric]:
-    """Return all metrics, cut at ``k`` where they have a cut."""
     return [metric(name, k=k) for name in RANKED]
 
 

@@ -130,7 +130,6 @@ faithfulness = polite_metrics:Politeness
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Install a package that brings metrics, for the time of a test."""
     info = tmp_path / "polite_metrics-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: polite-metrics\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Grades by rules of the user's own: a rubric, a rubric of each sample, a guideline."""
+"""Levels of a rubric of the user, and of a rubric of each sample."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import pytest
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.wire import compose
-from rag_eval_otel.metrics import Guideline, InstanceRubric, Rubric
+from rag_eval_otel.metrics import InstanceRubric, Rubric
 from rag_eval_otel.metrics.custom import parse_levels
 from rag_eval_otel.testing.fakes import FakeJudge
-from scoring import FULL, evaluated, score_of, script
+from scoring import evaluated, score_of, script
 
 HALVES = {0: "Wrong.", 0.5: "Half right.", 1: "Right."}
 RAGAS = {
@@ -20,7 +20,6 @@ RAGAS = {
 
 
 def rated(rating: object, reason: str = "") -> FakeJudge:
-    """Return a judge that chooses this level."""
     return FakeJudge(script(rubric={"rating": rating, "reason": reason}))
 
 
@@ -132,26 +131,3 @@ def test_inputs_that_cannot_be_shown(make: Any, inputs: Any) -> None:
     """Inputs are fields of the sample, and at least one."""
     with pytest.raises(ConfigError, match="inputs must be some of question, contexts, answer, ref"):
         make(inputs=inputs)
-
-
-# --- guideline ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("passing", "value"), [(True, 1), (False, 0)])
-def test_a_guideline_is_kept_or_not(passing: object, value: float) -> None:
-    """The guidelines are shown with question and answer; the feedback is the explanation."""
-    judge = FakeJudge(script(guideline={"passing": passing, "reason": "So."}))
-    score = score_of(Guideline(guidelines="Be brief."), judge)
-    assert (score.value, score.explanation) == (value, "So.")
-    assert dict(judge.requests[0][0].inputs) == {
-        "question": FULL.question,
-        "answer": FULL.answer,
-        "guidelines": "Be brief.",
-    }
-
-
-@pytest.mark.parametrize("guidelines", ["", " \n"])
-def test_blank_guidelines(guidelines: str) -> None:
-    """A guideline that asks nothing is refused."""
-    with pytest.raises(ConfigError, match="guidelines must say what is asked of the answer"):
-        Guideline(guidelines=guidelines)

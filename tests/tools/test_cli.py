@@ -338,10 +338,10 @@ def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path)
 
 
 def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A table with name, needs, requests and range of each metric; the same as JSON."""
+    """A table with name, needs and range of each metric; the same as JSON."""
     assert main(["evaluate", "--list-metrics"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["name", "needs", "requests", "range"]
+    assert lines[0].split() == ["name", "needs", "range"]
     assert main(["evaluate", "--list-metrics", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(lines) == len(found) + 1

@@ -19,7 +19,6 @@ from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.metrics import metric_names, resolve_metrics, scale_of, with_thresholds
-from rag_eval_otel.redaction import redactor
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
     Options,
@@ -33,7 +32,7 @@ from rag_eval_otel.tools.files import check_output
 from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.read import Dataset, open_dataset
 from rag_eval_otel.tools.stats import Totals, aligned
-from rag_eval_otel.untrusted import visible
+from rag_eval_otel.untrusted import redactor, visible
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -47,7 +46,7 @@ _MANY: Mapping[str, Any] = {"action": "append", "default": []}
 _FILE: Options = {
     "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
     "--list-metrics": (
-        "list the metrics, also of installed packages: name, needs, judge requests, range",
+        "list the metrics, also of installed packages: name, needs, range",
         {"action": "store_true"},
     ),
 }
@@ -139,7 +138,7 @@ _INTERRUPTED = 130  # the exit status of shells after an interrupt
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_all(parser, _FILE)
-    add_scoring_options(parser, unit="row")
+    add_scoring_options(parser)
     add_all(parser, _OPTIONS)
 
 
@@ -193,7 +192,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list_metrics(options: argparse.Namespace) -> None:
-    """Print what each metric needs, and the requests of one that shares none with others."""
+    """Print the fields of a sample that each metric needs, and its range."""
     rows: list[dict[str, Any]] = []
     for name in metric_names():
         (metric,) = resolve_metrics([name])
@@ -202,11 +201,10 @@ def _list_metrics(options: argparse.Namespace) -> None:
             {
                 "name": metric.name,
                 "needs": sorted(metric.needs),
-                "requests": str(getattr(metric, "requests", "")),
                 "range": f"{low:g} to {high:g}" if math.isfinite(high - low) else "",
             }
         )
-    cells = [(r["name"], ", ".join(r["needs"]), r["requests"], r["range"]) for r in rows]
+    cells = [(r["name"], ", ".join(r["needs"]), r["range"]) for r in rows]
     print_result(options, rows, aligned([tuple(rows[0]), *cells], left=len(rows[0])))
 
 
