@@ -7,7 +7,6 @@ import contextvars
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError
@@ -24,22 +23,20 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import outcome_of, status_of, time_limit, title_of
+from rag_eval_otel.judge.limits import outcome_of, status_of, title_of
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
     AnyPrices,
     AnyPrompts,
-    budget_for,
     chosen_max_text_chars,
     chosen_models,
     chosen_prices,
     chosen_prompts,
 )
-from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, clipped
 from rag_eval_otel.judge.tasks import Judge
-from rag_eval_otel.judge.usage import measuring
-from rag_eval_otel.judge.wire import prompt_hash
+from rag_eval_otel.judge.usage import deadline_after, is_offline, scope
+from rag_eval_otel.judge.wire import BUILT_IN, Prompts, clipped, prompt_hash
 from rag_eval_otel.log import class_name
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, kinds_of
@@ -207,10 +204,10 @@ class Measurement:
             msg = f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
             raise ConfigError(msg)
         self._versions(model)
-        if budget := budget_for(self.judge, self.budget):
-            budget.require_price(model, "judge")
-        if budget := budget_for(self.embedder, self.budget):
-            budget.require_price(name_of(self.embedder), "embedder")
+        if self.budget is not None and not is_offline(self.judge):
+            self.budget.require_price(model, "judge")
+        if self.budget is not None and not is_offline(self.embedder):
+            self.budget.require_price(name_of(self.embedder), "embedder")
 
     def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
         """Return ``sample`` as metrics see it, redacted and cut, and what was cut of each text.
@@ -229,11 +226,10 @@ class Measurement:
     async def of_prepared(self, sample: Sample, cut: Mapping[str, int]) -> Evaluation:
         """Return the scores of ``sample``, which `prepared` has returned together with ``cut``."""
         ask = self._new_ask()
-        budget = budget_for(self.embedder, self.budget)
-        embed = Embed(self.embedder, budget=budget)
+        embed = Embed(self.embedder, budget=self.budget)
         started = self.clock()
         # The tasks started here use the prompts and the time limit, too.
-        with self._prompts(), time_limit(self.timeout):
+        with scope(prompts=self.prompts.texts, deadline=deadline_after(self.timeout)):
             runs = [
                 asyncio.ensure_future(self._run(metric, sample, ask, embed=embed))
                 for metric in self.metrics
@@ -289,7 +285,7 @@ class Measurement:
     async def _run(self, metric: Metric, sample: Sample, ask: Ask, *, embed: Embed) -> Score:
         try:
             try:
-                with measuring(metric.name):
+                with scope(metric=metric.name):
                     return _checked(await metric.measure(sample, ask, embed))
             except JudgeError as error:
                 # The message about a reply may quote it, and so texts of the sample.
@@ -321,11 +317,8 @@ class Measurement:
             repairs=self.repairs,
             patience=patience,
             reasons=self.explanations,
-            budget=budget_for(self.judge, self.budget),
+            budget=self.budget,
         )
-
-    def _prompts(self) -> AbstractContextManager[None]:
-        return self.prompts.in_use() if self.prompts.texts else nullcontext()
 
     @cached_property
     def labelling(self) -> frozenset[str] | None:
@@ -349,7 +342,7 @@ class Measurement:
             reasons=self.explanations,
         )
         definitions: dict[str, str] = {}
-        with self.prompts.in_use():
+        with scope(prompts=self.prompts.texts):
             for metric in self.metrics:
                 own = [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
                 definitions[metric.name] = " ".join([version(metric), *models, _release(), *own])
@@ -367,7 +360,7 @@ class Measurement:
             )
             if len(self._known_versions) >= _MODELS:  # a gateway may give each reply another name
                 self._known_versions.clear()
-            with self._prompts():
+            with scope(prompts=self.prompts.texts):
                 known = self._known_versions[model] = list(map(named, self.metrics))
         return known
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder, name_of
 from rag_eval_otel.environment import first_set, variable
-from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, title_of
-from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.judge.tasks import Judge, Task
+from rag_eval_otel.judge.usage import is_offline
+from rag_eval_otel.judge.wire import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.providers import OFFLINE, PROVIDERS, REGISTRIES, parts_of
 from rag_eval_otel.types import Embedder, Replies, Vectors
@@ -45,10 +44,7 @@ AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
 
 
 def build_judge(config: Config) -> Judge:
-    """Return the judge of ``config`` for live scoring.
-
-    Unless the judge is lexical or local, its `Endpoint` has a circuit breaker.
-    """
+    """Return the judge of ``config`` for live scoring; a remote one has a circuit breaker."""
     judge = build_plain_judge(config)
     if is_offline(judge):
         return judge
@@ -59,10 +55,7 @@ def build_judge(config: Config) -> Judge:
 
 
 def build_plain_judge(config: Config) -> Judge:
-    """Return the judge of ``config``, without a circuit breaker.
-
-    During an outage, a breaker would fail all remaining rows of a dataset at once.
-    """
+    """Return the judge of ``config`` without a circuit breaker, as for datasets."""
     if not isinstance(config.judge, str):
         judge = config.judge
         return judge if _is_judge(judge) else LangChainJudge(cast("Any", judge))
@@ -75,10 +68,7 @@ def build_plain_judge(config: Config) -> Judge:
 
 
 def build_live_embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config`` for live scoring.
-
-    Unless the embedder is offline, its `Endpoint` has a circuit breaker.
-    """
+    """Return the embedder of ``config`` for live scoring, as `build_judge` does for the judge."""
     embedder = build_embedder(config)
     if is_offline(embedder):
         return embedder
@@ -109,10 +99,7 @@ _NO_RETRIES = Limits(retries=0, timeout=None)
 
 
 def _live(config: Config) -> dict[str, Any]:
-    """Return the fields of `Limits` for live scoring.
-
-    A request waits about as long as a span is held back for its scores.
-    """
+    """Return the fields of `Limits` for live scoring: a request waits as long as a span is held."""
     patience = max(config.hold_seconds, _LEAST_PATIENCE) if config.hold_seconds else math.inf
     return {
         "failures": _FAILURES,
@@ -135,7 +122,7 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
 
     For None, the environment variables or the defaults of `Config` give the name. If both are given
     by name, they are made once and then reused in later calls. Raises `ConfigError` for an object
-    of another type, and `MissingDependencyError` if a package is not installed.
+    of another type.
     """
     if _is_judge(judge) and _is_embedder(embedder):
         return judge, embedder
@@ -147,11 +134,7 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
 
 
 def chosen_prompts(prompts: AnyPrompts) -> Prompts:
-    """Return ``prompts``, or load them from the folder that ``prompts`` names.
-
-    For None, the folder in ``RAG_EVAL_PROMPTS`` is loaded; if the variable is not set, the built-in
-    prompts are returned. Raises `ConfigError` for a folder that lacks a prompt.
-    """
+    """Return ``prompts``, or those in the folder that ``prompts`` or the environment names."""
     if isinstance(prompts, Prompts):
         return prompts
     folder = prompts or first_set(("RAG_EVAL_PROMPTS",))
@@ -163,11 +146,7 @@ AnyPrices: TypeAlias = "Prices | Mapping[str, Any] | str | PathLike[str] | None"
 
 
 def chosen_prices(prices: AnyPrices) -> Prices:
-    """Return ``prices``, or read them from a mapping or from the file that ``prices`` names.
-
-    For None, the file in ``RAG_EVAL_PRICES`` is read; if the variable is not set, the result has
-    list prices. Raises `ConfigError` for prices that cannot be read.
-    """
+    """Return ``prices``, or read them from a mapping, or from a file that is named."""
     if isinstance(prices, Prices):
         return prices
     if prices is None:
@@ -175,35 +154,22 @@ def chosen_prices(prices: AnyPrices) -> Prices:
     return load_prices(prices)
 
 
-def chosen_max_text_chars(given: int | None) -> int:
-    """Return the most characters of a text to score: ``given``, if it is in the range of `Config`.
-
-    For None, ``RAG_EVAL_MAX_TEXT_CHARS`` or the default of `Config` counts. Raises `ConfigError`.
-    """
-    return _max_text_chars(given, first_set((variable("max_text_chars"),)))
-
-
-@lru_cache(maxsize=4, typed=True)
-def _max_text_chars(given: int | None, text: str | None) -> int:
-    if given is not None:
-        return Config(max_text_chars=given).max_text_chars
-    environ = {} if text is None else {variable("max_text_chars"): text}
-    return Config.from_env(environ).max_text_chars
-
-
 @lru_cache(maxsize=4)
 def _prices_in(file: str | None) -> Prices:
     return load_prices(file)
 
 
-def is_offline(model: object) -> bool:
-    """Return True if ``model``, a judge or an embedder, runs here and sends no requests."""
-    return isinstance(model, LexicalJudge | LocalJudge | HashingEmbedder)
+def chosen_max_text_chars(value: int | None) -> int:
+    """Return ``value``, or else the value in the environment or the default of `Config`."""
+    return _max_text_chars(value, first_set((variable("max_text_chars"),)))
 
 
-def budget_for(model: object, budget: Budget | None) -> Budget | None:
-    """Return ``budget`` if requests to ``model`` count for it, and None for an offline model."""
-    return None if is_offline(model) else budget
+@lru_cache(maxsize=4, typed=True)
+def _max_text_chars(value: int | None, text: str | None) -> int:
+    if value is not None:
+        return Config(max_text_chars=value).max_text_chars
+    environ = {} if text is None else {variable("max_text_chars"): text}
+    return Config.from_env(environ).max_text_chars
 
 
 def _environment(*models: str) -> tuple[str | None, ...]:

@@ -38,9 +38,8 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.drift import DriftOptions
 from rag_eval_otel.environment import Signal, otlp_endpoint, otlp_variables
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
-from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.lexical import STOP, LexicalJudge, terms
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.words import STOP, terms
 from rag_eval_otel.live.instrument import Handle, instrument
 from rag_eval_otel.live.recorded import record_feedback
 from rag_eval_otel.runtime.providers import Providers, exporters

@@ -17,8 +17,7 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
 )
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import deadline, time_limit
-from rag_eval_otel.judge.usage import attempt
+from rag_eval_otel.judge.usage import attempt, current_scope, deadline_after, scope
 from rag_eval_otel.types import Usage, Vectors
 from virtual_time import run_virtually
 
@@ -41,7 +40,7 @@ class Sent:
         """Answer after 20 ms."""
         self.texts.append(list(texts))
         self.at.append(asyncio.get_running_loop().time())
-        self.deadlines.append(deadline())
+        self.deadlines.append(current_scope().deadline)
         try:
             await asyncio.sleep(0.02)
         except asyncio.CancelledError:
@@ -200,7 +199,7 @@ def test_a_request_has_the_latest_deadline_of_its_callers() -> None:
 
     async def use(clock: Callable[[], float]) -> None:
         async def limited(seconds: float) -> None:
-            with time_limit(seconds, clock=clock):
+            with scope(deadline=deadline_after(seconds, clock=clock)):
                 await sent.after(0.0, "x")
 
         await asyncio.gather(*map(limited, (5.0, 1.0, 3.0, 2.0)))

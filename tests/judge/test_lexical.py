@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import questions
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError
+from rag_eval_otel.judge import lexical as words
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge import words
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Rating, Statements, Verdicts
 from rag_eval_otel.judge.tasks import Kind, Task

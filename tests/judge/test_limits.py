@@ -6,7 +6,6 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -29,11 +28,10 @@ from rag_eval_otel.judge.limits import (
     Limits,
     Outcome,
     RetryBudget,
-    Slots,
     outcome_of,
     retry_after,
-    time_limit,
 )
+from rag_eval_otel.judge.usage import deadline_after, scope
 from virtual_time import run_virtually
 
 T = TypeVar("T")
@@ -154,7 +152,7 @@ def test_no_retry_sleeps_past_the_deadline() -> None:
     """A request with little time left fails with its error, at once."""
 
     async def use(server: Server) -> tuple[object, float]:
-        with time_limit(0.11, clock=server.clock):
+        with scope(deadline=deadline_after(0.11, clock=server.clock)):
             return await server.ask(), server.clock()
 
     (result, now), server = run(use, lambda _: JudgeTransportError("500"))
@@ -168,7 +166,7 @@ async def turns(server: Server, number: int, at_once: int) -> list[bool]:
 
     async def turn() -> bool:
         async with places:
-            with time_limit(30, clock=server.clock):
+            with scope(deadline=deadline_after(30, clock=server.clock)):
                 return kinds(await asyncio.gather(server.ask(), server.ask())) == {"fine"}
 
     return await asyncio.gather(*(turn() for _ in range(number)))
@@ -284,8 +282,10 @@ def test_retry_after_is_one_pause_for_all() -> None:
 @pytest.mark.parametrize("seconds", [20.0, 3600.0])
 def test_a_long_pause_fails_requests_at_once(seconds: float) -> None:
     """A request that cannot wait for the end of the pause says rate_limited, without waiting."""
+    refused: list[tuple[str, str]] = []
 
     async def use(server: Server) -> tuple[list[str | Exception], float]:
+        server.endpoint.refusal_observers.append(lambda *told: refused.append(told))
         results = await server.ask_many(30)
         results += await server.ask_many(10)
         return results, server.clock()
@@ -295,7 +295,7 @@ def test_a_long_pause_fails_requests_at_once(seconds: float) -> None:
     assert now < 1
     assert len(server.at) == 16, "those that were under way"
     assert server.endpoint.state.pause >= seconds - 1
-    assert server.endpoint.state.not_sent["rate_limited"] > 0
+    assert set(refused) == {("judge m", "rate_limited")}
 
 
 def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
@@ -353,7 +353,7 @@ def test_a_probe_that_succeeds_lets_all_through() -> None:
     assert results == ["fine"] * 40
     probe, *others = server.at[5:]
     assert 0.55 <= probe <= 0.6
-    assert others == [pytest.approx(probe + 0.1)] * 39
+    assert all(probe + 0.1 <= at < probe + 0.2 for at in others)
 
 
 def test_one_success_closes_the_breaker() -> None:
@@ -374,7 +374,7 @@ def test_one_success_closes_the_breaker() -> None:
     limits = Limits(retries=0, failures=5)
     errors: list[JudgeError | None] = [*[JudgeTransportError("down")] * 5, None]
     at, server = run(use, lambda _: errors.pop() if errors else None, limits)
-    assert at == pytest.approx(0.3)
+    assert 0.3 <= at < 0.4
     assert server.endpoint.state.breaker == "closed"
 
 
@@ -384,7 +384,7 @@ def test_nobody_waits_for_a_probe_with_a_wrong_key() -> None:
     async def use(server: Server) -> list[str | Exception]:
         found = []
         for _ in range(31):
-            with time_limit(60, clock=server.clock):
+            with scope(deadline=deadline_after(60, clock=server.clock)):
                 found.append(await server.ask())
             await asyncio.sleep(1)
         return found
@@ -403,7 +403,7 @@ def test_a_request_that_waits_for_a_probe_in_vain_says_so() -> None:
         server.seconds = 1000.0
         asyncio.ensure_future(server.ask()).add_done_callback(lambda _: None)
         await asyncio.sleep(1)
-        with time_limit(20, clock=server.clock):
+        with scope(deadline=deadline_after(20, clock=server.clock)):
             return await server.ask(), server.clock()
 
     limits = Limits(retries=0, failures=5, timeout=None)
@@ -431,7 +431,7 @@ def test_requests_that_run_out_of_time_open_the_breaker() -> None:
     async def use(server: Server) -> None:
         server.seconds = 1e6
         for _ in range(20):
-            with time_limit(5, clock=server.clock):
+            with scope(deadline=deadline_after(5, clock=server.clock)):
                 await server.ask()
 
     _, server = run(use)
@@ -446,7 +446,7 @@ def test_an_attempt_that_began_too_late_is_no_failure() -> None:
         server.seconds = 2.0
         await server.ask()
         for _ in range(20):
-            with time_limit(1, clock=server.clock):
+            with scope(deadline=deadline_after(1, clock=server.clock)):
                 await server.ask()
 
     _, server = run(use)
@@ -552,8 +552,7 @@ def test_the_state_and_the_attempts_can_be_observed() -> None:
     _, server = run(use)
     state = server.endpoint.state
     assert (state.name, state.attempts, state.breaker) == ("judge m", {"ok": 3}, "closed")
-    assert state.latency == pytest.approx(0.1)
-    assert (state.pause, state.not_sent) == (0, {})
+    assert state.pause == 0
     assert [(one.endpoint, one.outcome) for one in seen] == [("judge m", "ok")] * 3
     assert seen[0].seconds == pytest.approx(0.1)
 
@@ -813,49 +812,3 @@ def test_a_first_request_may_be_retried() -> None:
     budget.first(0)
     assert [budget.take(1) for _ in range(4)] == [True, True, True, False]
     assert budget.take(61.5)
-
-
-# --- slots ----------------------------------------------------------------------------------------
-
-
-def test_a_request_of_a_loop_that_was_closed_takes_no_slot() -> None:
-    """Its slot goes to the next that waits, and is not given back twice."""
-
-    async def take() -> None:
-        await slots.acquire(1000)
-
-    slots = Slots(1)
-    slots.in_flight = 1
-    abandoned = asyncio.new_event_loop()
-    task = abandoned.create_task(take())
-    abandoned.call_soon(abandoned.stop)
-    abandoned.run_forever()
-    abandoned.close()
-    slots.release()
-    assert slots.in_flight == 0
-    asyncio.run(take())
-    assert slots.in_flight == 1
-    assert not task.done()
-    coroutine = task.get_coro()
-    del task
-    assert coroutine is not None
-    coroutine.close()  # as Python does when it deletes the task
-    assert slots.in_flight == 1
-
-
-def test_a_cancelled_request_passes_its_slot_on() -> None:
-    """A slot that was granted at the moment of the cancellation is not lost."""
-
-    async def use() -> int:
-        slots = Slots(1)
-        await slots.acquire(10)
-        waiting = asyncio.ensure_future(slots.acquire(10))
-        await asyncio.sleep(0)
-        slots.release()
-        waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
-            slots.release()
-        return slots.in_flight
-
-    assert asyncio.run(use()) == 0

@@ -15,7 +15,6 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeUnavailableError
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.limits import time_limit
 from rag_eval_otel.judge.models import (
     build_judge,
     build_live_embedder,
@@ -23,6 +22,7 @@ from rag_eval_otel.judge.models import (
 )
 from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.usage import deadline_after, scope
 from rag_eval_otel.types import Replies
 
 CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
@@ -61,11 +61,17 @@ def calls_during_an_outage(config: Config, talker: Talker) -> tuple[int, int]:
     async def ask() -> tuple[int, int]:
         judge, embedder = build_judge(config), build_live_embedder(config)
         for i in range(30):
-            with time_limit(60 if i < 5 else 0.3), suppress(RuntimeError, JudgeUnavailableError):
+            with (
+                scope(deadline=deadline_after(60 if i < 5 else 0.3)),
+                suppress(RuntimeError, JudgeUnavailableError),
+            ):
                 await judge.reply([CONTEXT])
         of_judge = talker.calls
         for i in range(30):
-            with time_limit(60 if i < 5 else 0.3), suppress(RuntimeError, JudgeUnavailableError):
+            with (
+                scope(deadline=deadline_after(60 if i < 5 else 0.3)),
+                suppress(RuntimeError, JudgeUnavailableError),
+            ):
                 await embedder.embed(["a"])
         return of_judge, talker.calls - of_judge
 

@@ -14,9 +14,8 @@ from rag_eval_otel.errors import ConfigError, JudgeTooLongError
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.ask import with_fewer_contexts
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.prompting import clipped
 from rag_eval_otel.judge.tasks import GROUNDEDNESS, Task
-from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.judge.wire import clipped, compose
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.dataset import evaluate_dataset
