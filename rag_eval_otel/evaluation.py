@@ -23,7 +23,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import outcome_of, status_of, title_of
+from rag_eval_otel.judge.limits import outcome_of, status_of
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
@@ -35,7 +35,7 @@ from rag_eval_otel.judge.models import (
     chosen_prompts,
 )
 from rag_eval_otel.judge.tasks import Judge
-from rag_eval_otel.judge.usage import deadline_after, is_offline, scope
+from rag_eval_otel.judge.usage import deadline_after, is_offline, scope, title_of
 from rag_eval_otel.judge.wire import BUILT_IN, Prompts, clipped, prompt_hash
 from rag_eval_otel.log import class_name
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics

@@ -26,18 +26,16 @@ from rag_eval_otel.types import Usage
 
 CELLS = 200  # of a window; each cell leaves the window as a whole
 NANO = 1_000_000_000  # money is counted in whole billionths, so that sums are exact
-_REPLY = 256.0  # tokens of a reply, before there was one
-_PER_CHARACTER = 1 / 3  # tokens of a prompt, before there was one; English has about 1/4
-_RECENT = 0.1  # weight of a value in a mean of recent values
+_REPLY = 256  # estimated tokens of a reply
+_PER_CHARACTER = 1 / 3  # estimated tokens of a text; English has about 1/4
 _THREADS = 4
 _FRESH = 1.0  # seconds for which the sums of all processes that a request has seen are used
 
 
 class SlidingWindow:
-    """Adds up whole amounts of the last ``seconds`` seconds. Not thread-safe.
+    """Adds up whole amounts of the last ``seconds`` seconds, in ``cells`` cells. Not thread-safe.
 
-    The window is divided into ``cells`` cells. The sum has the whole cell that only partly lies in
-    the window. So if it is never above a limit, no window has more than the limit.
+    The sum includes the cell that only partly lies in the window, so no window exceeds a limit.
     """
 
     def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
@@ -79,28 +77,14 @@ def whole(limit: Limit) -> int:
     return int(limit.amount * NANO) if limit.is_money else int(limit.amount)
 
 
-class _RecentMean:
-    """The mean of recent values; ``value`` until there is one."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-        self._count = 0
-
-    def learn(self, value: float) -> None:
-        self._count += 1
-        self.value += (value - self.value) * max(_RECENT, 1 / self._count)
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Reservation:
-    """A request that `Budget.reserve` has admitted: its model and estimate, and where it counts.
+    """A request that `Budget.reserve` has admitted: its estimate, and the cells where it counts.
 
     ``shared`` are the cells in the shared counts; None if these were not reached.
     """
 
     model: str
-    part: str
-    size: int
     amounts: tuple[int, ...]
     cells: tuple[int, ...]
     shared: tuple[int, ...] | None
@@ -115,10 +99,10 @@ class Budget:
     requests under way have missed; a limit of requests is never exceeded. A request that takes more
     than a limit is admitted if nothing of the limit is used.
 
-    A request is estimated by the size of its prompt, and by the mean of the recent replies. With
-    ``estimates`` off, a request is admitted while anything is left, and may exceed the limit.
-    ``prices`` are needed for money. ``shared`` are counts of several processes; while they cannot
-    be reached, this process counts alone. ``clock`` returns seconds and never goes back.
+    A request is estimated by the size of its prompt. With ``estimates`` off, it is admitted while
+    anything is left, and may exceed the limit. ``prices`` are needed for money. ``shared`` are
+    counts of several processes; while they cannot be reached, this process counts alone. ``clock``
+    returns seconds and never goes back.
     """
 
     def __init__(
@@ -135,9 +119,6 @@ class Budget:
         self._most = [whole(limit) for limit in self.limits]
         self._windows = [SlidingWindow(limit.seconds) for limit in self.limits]
         self._estimates = estimates
-        self._reply = _RecentMean(_REPLY)
-        # An embedder may be a model with other tokens, and its texts have no instructions.
-        self._per_character = {part: _RecentMean(_PER_CHARACTER) for part in ("judge", "embedder")}
         self._shared = shared
         self._clock = clock
         self._seen: Sequence[int] = ()
@@ -153,7 +134,6 @@ class Budget:
                 raise ConfigError(msg)
 
     def _reset_lock(self) -> None:
-        """Make the lock; a forked child needs its own, because no thread would unlock it."""
         self._lock = threading.RLock()  # reentrant: a garbage collection may end a request
 
     def require_price(self, model: str, part: str) -> None:
@@ -174,10 +154,9 @@ class Budget:
         raise ConfigError(msg)
 
     async def reserve(self, model: str, *, size: int, part: str = "judge") -> Reservation:
-        """Admit one attempt of a request to ``model``, or raise `BudgetSpentError`.
+        """Admit one attempt of a request with ``size`` characters, or raise `BudgetSpentError`.
 
-        ``size`` is the number of characters of the prompt or of the texts to embed. ``part`` is
-        ``judge`` or ``embedder``; an embedder writes no reply. Each reservation must be settled.
+        Each reservation must be settled.
         """
         amounts = tuple(self._amounts(model, self._estimate(size, part)))
         shared = None if self._shared is None else await self._shared.take(amounts)
@@ -197,8 +176,6 @@ class Budget:
             local = tuple(map(SlidingWindow.add, self._windows, [now] * len(amounts), amounts))
         return Reservation(
             model=model,
-            part=part,
-            size=size,
             amounts=amounts,
             cells=local,
             shared=None if shared is None else cells,
@@ -216,11 +193,6 @@ class Budget:
             amounts = [requests * amount for amount in reservation.amounts]
         else:
             amounts = self._amounts(reservation.model, usage)
-            if usage.completion_tokens:
-                self._reply.learn(usage.completion_tokens)
-            read = usage.prompt_tokens + usage.embedding_tokens
-            if read and reservation.size:
-                self._per_character[reservation.part].learn(read / reservation.size)
         differences = [new - old for new, old in zip(amounts, reservation.amounts, strict=True)]
         with self._lock:
             for window, cell, each in zip(
@@ -231,7 +203,6 @@ class Budget:
             self._shared.correct(reservation.shared, differences)
 
     def _amounts(self, model: str, usage: Usage) -> list[int]:
-        """Return what ``usage`` of ``model`` is, in the unit of each limit."""
         counts = {
             "requests": usage.judge_requests + usage.embedding_requests,
             "judge requests": usage.judge_requests,
@@ -243,10 +214,10 @@ class Budget:
 
     def _estimate(self, size: int, part: str) -> Usage:
         is_on = self._estimates == "on"
-        tokens = math.ceil(size * self._per_character[part].value) if is_on else 1
+        tokens = math.ceil(size * _PER_CHARACTER) if is_on else 1
         if part == "embedder":
             return Usage(embedding_requests=1, embedding_tokens=tokens)
-        reply = math.ceil(self._reply.value) if is_on else 0
+        reply = _REPLY if is_on else 0
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _first_exceeded(self, amounts: Sequence[int], used: Sequence[int]) -> int | None:
@@ -397,7 +368,6 @@ class RedisCounts:
         self._workers.submit(call)
 
     def _failed(self, error: BaseException) -> None:
-        """Count ``error``, with which a call has failed, and call Redis no more for a while."""
         self._away_until = self._clock() + self._retry
         self._on_error()
         # The message of the error may have the address and its password.

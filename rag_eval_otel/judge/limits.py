@@ -7,7 +7,7 @@ import math
 import random
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
+from rag_eval_otel.judge.budget import SlidingWindow
 from rag_eval_otel.judge.usage import current_scope
 from rag_eval_otel.log import class_name
-from rag_eval_otel.providers import Part
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.types import Replies
@@ -143,7 +143,7 @@ def _date(header: str | None) -> float | None:
 
 
 def is_usable(replies: Replies) -> bool:
-    """Return True if at least one part of ``replies`` fits its task, or if there are no parts."""
+    """Return True unless no part of ``replies`` fits its task."""
     bad = [isinstance(part, UnparsableReplyError) for part in replies.parts]
     return not (bad and all(bad))
 
@@ -155,12 +155,9 @@ def is_usable(replies: Replies) -> bool:
 class Limits:
     """The limits of an `Endpoint`.
 
-    - ``retries``: the maximum number of retries of a request.
-    - ``timeout``: the maximum seconds of an attempt; None: only the turn's deadline counts.
-    - ``patience``: the maximum seconds that a request waits for a pause; if its turn has no
-      deadline, also for other requests or for a probe. A request that would have to wait longer
-      fails at once.
-    - ``concurrency``: the maximum number of requests under way in an event loop, at least 1.
+    - ``retries`` of a request, and ``timeout`` of an attempt in seconds; None: the turn's deadline.
+    - ``patience``: the maximum seconds to wait for a pause, and for anything without a deadline.
+    - ``concurrency``: the maximum number of requests under way in an event loop.
     - ``failures``: how many failed attempts in a row open the breaker; infinity: it never opens.
     """
 
@@ -169,10 +166,6 @@ class Limits:
     patience: float = 120.0
     concurrency: int = 1024
     failures: float = math.inf
-
-    @property
-    def has_breaker(self) -> bool:
-        return not math.isinf(self.failures)
 
 
 class Breaker:
@@ -201,10 +194,9 @@ class Breaker:
     def ended(
         self, outcome: Outcome, *, is_probe: bool, now: float, draw: float
     ) -> Literal["opened", "closed"] | None:
-        """Count an attempt that ended with ``outcome``; return how the breaker has changed.
+        """Count the end of an attempt; return how the breaker has changed.
 
-        The failure of a request that was sent before the breaker opened does not delay the next
-        probe, whose jitter is ``draw``, from 0 to 1.
+        A failure of a request that was sent before the breaker opened does not delay the probe.
         """
         self.is_probing = self.is_probing and not is_probe
         if outcome == "cancelled":
@@ -217,7 +209,7 @@ class Breaker:
         self.failures += 1
         if was_open and not is_probe:
             return None
-        is_refused = outcome == "unauthorized" and self._limits.has_breaker
+        is_refused = outcome == "unauthorized" and not math.isinf(self._limits.failures)
         self.is_open = was_open or is_refused or self.failures >= self._limits.failures
         if not self.is_open:
             return None
@@ -234,28 +226,19 @@ class RetryBudget:
 
     def __init__(self) -> None:
         self.total = 0
-        self._first: deque[float] = deque()
-        self._retries: deque[float] = deque()
+        self._first, self._retries = SlidingWindow(_MINUTE), SlidingWindow(_MINUTE)
 
     def first(self, now: float) -> None:
         """Count a first attempt."""
-        self._first.append(now)
-        _forget(self._first, now)
+        self._first.add(now, 1)
 
     def take(self, now: float) -> bool:
         """Count a retry and return True, or return False if the budget is used up."""
-        _forget(self._first, now)
-        _forget(self._retries, now)
-        if len(self._retries) >= max(_FREE_RETRIES, len(self._first)):
+        if self._retries.sum(now) >= max(_FREE_RETRIES, self._first.sum(now)):
             return False
-        self._retries.append(now)
+        self._retries.add(now, 1)
         self.total += 1
         return True
-
-
-def _forget(times: deque[float], now: float) -> None:
-    while times and times[0] <= now - _MINUTE:
-        times.popleft()
 
 
 # --- the endpoint ---------------------------------------------------------------------------------
@@ -263,13 +246,10 @@ def _forget(times: deque[float], now: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointState:
-    """What an `Endpoint` reports for metrics.
+    """What an `Endpoint` reports: attempts by outcome, retries, and attempts after a pause.
 
-    - ``attempts``: attempts by outcome, since the process has started.
-    - ``retries``: attempts that repeated a failed attempt; ``returned``: attempts after a pause.
-    - ``openings``: how often the breaker has opened.
-    - ``limit``: how many requests may be under way; ``in_flight``: how many are.
-    - ``pause``: seconds until the next request may be sent, 0 if there is no pause.
+    ``limit`` is how many requests may be under way, ``in_flight`` how many are. ``pause`` are the
+    seconds until the next request may be sent.
     """
 
     name: str
@@ -285,7 +265,7 @@ class EndpointState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
-    """One attempt that has ended: the endpoint's name, the outcome, and the duration in seconds."""
+    """An attempt that has ended."""
 
     endpoint: str
     outcome: Outcome
@@ -305,18 +285,16 @@ class _Attempt:
 class Endpoint:
     """Sends requests to one judge or embedder under `Limits`, from any number of event loops.
 
-    - Server errors, refusals with status 429, time-outs and connection errors are retried with
-      exponential back-off and full jitter, before the deadline of the turn. A *retry budget* allows
-      as many retries as first attempts in a minute.
-    - ``Retry-After`` is one pause for all callers. A request that gets 429 with ``Retry-After`` is
-      sent again after the pause, and this does not count as a retry.
+    - Server errors, status 429, time-outs and connection errors are retried with exponential
+      back-off and full jitter, before the deadline of the turn. A *retry budget* allows as many
+      retries as first attempts in a minute.
+    - ``Retry-After`` is one pause for all callers, after which a refused request is sent again.
     - A *circuit breaker* opens when the last attempts, five in live scoring, all failed. While it
       is open, one *probe* at a time is sent, and the other requests wait for its success.
 
-    ``name`` is its name in metrics, and ``title`` in log lines, with provider and address.
     ``observers`` are called with each `AttemptResult`, and ``refusal_observers`` with the name and
-    the reason for each request that is not sent. They must not raise. ``clock`` returns seconds,
-    ``sleep`` waits, and ``draw`` returns a random number from 0 to 1.
+    the reason for each request that is not sent. They must not raise. ``draw`` returns a random
+    number from 0 to 1.
     """
 
     def __init__(
@@ -383,8 +361,7 @@ class Endpoint:
         """Return the result of ``send()``, which sends one request, after retries if need be.
 
         A reply that ``is_usable`` rejects counts as a failure of the endpoint, but is returned.
-        Raises the error of the last attempt; `JudgeUnavailableError` if the breaker stays open, and
-        `JudgeRateLimitError` if a pause would take longer than the deadline or ``patience``.
+        Raises the error of the last attempt, or says why there was none.
         """
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
@@ -420,16 +397,15 @@ class Endpoint:
             tries = await self._before_retry(attempt, last, tries=tries)
 
     async def _before_retry(self, attempt: _Attempt, error: JudgeError, *, tries: int) -> int:
-        """Wait before a retry, and return ``tries`` plus the tries that were used up.
+        """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise.
 
-        Raises ``error`` if the request is not to be sent again. To wait for the retry budget uses
-        up a try; a probe that failed is no try, as its request may be the next probe.
+        To wait for the retry budget uses up a try; a probe that failed does not.
         """
         if attempt.outcome not in _RETRIED or tries >= self.limits.retries:
             raise error
         if attempt.is_probe:
             return tries
-        has_breaker = self.limits.has_breaker
+        has_breaker = not math.isinf(self.limits.failures)
         if attempt.outcome == "rate_limited" and (
             retry_after_of(error) is not None or not has_breaker
         ):
@@ -504,7 +480,6 @@ class Endpoint:
             raise self._refused(JudgeTimeoutError(msg)) from error
 
     def _refused(self, error: JudgeError) -> JudgeError:
-        """Count a request that is not sent because of ``error``, and return ``error``."""
         error.requests = 0
         for observe in self.refusal_observers:
             observe(self.name, error.reason)
@@ -513,7 +488,6 @@ class Endpoint:
     # --- the end of an attempt --------------------------------------------------------------------
 
     def _record(self, attempt: _Attempt, error: BaseException | None) -> None:
-        """Count how ``attempt`` ended: with ``error``, or with a reply."""
         now = self._clock()
         seconds = now - attempt.began
         outcome = attempt.outcome = self._outcome(attempt, error, now=now)
@@ -564,7 +538,7 @@ class Endpoint:
     def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
         """Let nobody send a request for ``after`` seconds, or for a back-off; return the seconds.
 
-        ``is_new`` says that the refused request began after the last pause began.
+        ``is_new``: the refused request began after the last pause began.
         """
         if is_new:
             self._refusals += 1
@@ -578,12 +552,3 @@ class Endpoint:
 
 def _back_off(tries: int) -> float:
     return min(_LONGEST_BACK_OFF, math.ldexp(_BACK_OFF, tries - 1))
-
-
-def title_of(part: Part, model: object) -> str:
-    """Return the name of ``model`` in log lines: with the address, as far as it is known."""
-    endpoint = getattr(model, "endpoint", None)
-    if isinstance(endpoint, Endpoint):
-        return endpoint.title
-    names = (getattr(model, name, None) for name in ("title", "model"))
-    return f"{part} {next(filter(None, names), type(model).__name__)}"

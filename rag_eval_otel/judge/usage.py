@@ -71,6 +71,14 @@ def is_offline(model: object) -> bool:
     return getattr(model, "is_offline", False) is True
 
 
+def title_of(part: Part, model: object) -> str:
+    """Return the name of ``model`` in log lines: with the address, as far as it is known."""
+    title = getattr(getattr(model, "endpoint", None), "title", None)
+    names = (title, *(getattr(model, name, None) for name in ("title", "model")))
+    name = next(filter(None, names), type(model).__name__)
+    return name if title else f"{part} {name}"
+
+
 # --- what a request takes -------------------------------------------------------------------------
 
 

@@ -182,8 +182,7 @@ def _section(group: Tasks, tasks: Tasks) -> str:
     return "\n".join(lines)
 
 
-def _are_drawings(group: Tasks) -> bool:
-    """Return True if the tasks ask one question several times, not about several contexts."""
+def _are_drawings(group: Tasks) -> bool:  # one question several times
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
 
@@ -212,17 +211,14 @@ def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
         drawn = code()
     lines = [f"CODE is {drawn}.", *_counted(tasks, dict(shown))]
     for name, value in shown:
-        numbered = [("", value)] if isinstance(value, str) else _numbered(value)
-        for number, text in numbered:
+        numbers = enumerate([value] if isinstance(value, str) else value, start=1)
+        for i, text in numbers:
+            number = "" if isinstance(value, str) else f" {i}"
             cut = f"\n[... {text.lost:,} characters cut]" if isinstance(text, CutText) else ""
             lines += [f"[{drawn} {name}{number}]", harmless(text) + cut]
     for complaint, name in complaints.items():
         lines += [f"[{drawn} {prompt_text('complaint')} {name}]", harmless(complaint)]
     return "\n".join([*lines, f"[{drawn} end]", prompt_text("closing")])
-
-
-def _numbered(texts: Sequence[str]) -> list[tuple[str, str]]:
-    return [(f" {i}", text) for i, text in enumerate(texts, start=1)]
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
@@ -247,16 +243,12 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
         shown.update(task.inputs)
     if "context" in shown and len(tasks) > 1:
         del shown["context"]
-        shown["contexts"] = tuple(_all_contexts(tasks))
+        inputs = [dict(task.inputs) for task in tasks]
+        listed = [text for each in inputs for text in each.get("contexts", ())]
+        single = [str(each["context"]) for each in inputs if "context" in each]
+        shown["contexts"] = tuple(dict.fromkeys([*listed, *single]))
     rank = {name: i for i, name in enumerate(_ORDER)}
     return sorted(shown.items(), key=lambda item: rank.get(item[0], len(rank)))
-
-
-def _all_contexts(tasks: Tasks) -> dict[str, None]:
-    """Return each context that ``tasks`` show, once: lists of contexts, then single contexts."""
-    shown = [dict(task.inputs) for task in tasks]
-    lists = (texts for inputs in shown for texts in inputs.get("contexts", ()))
-    return dict.fromkeys([*lists, *(str(i["context"]) for i in shown if "context" in i)])
 
 
 # --- the form of the reply ------------------------------------------------------------------------
@@ -264,19 +256,16 @@ def _all_contexts(tasks: Tasks) -> dict[str, None]:
 
 def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
     """Return a short JSON Schema of ``reply`` that the strict mode of providers accepts."""
-    schema, defs = _full_schema(reply)
-    return _short(schema, defs, reasons=reasons)
+    return _short(_full_schema(reply), reasons=reasons)
 
 
-def _short(schema: Schema, defs: Schema, *, reasons: bool) -> Schema:
-    if "$ref" in schema:
-        schema = defs[schema["$ref"].rpartition("/")[2]]
+def _short(schema: Schema, *, reasons: bool) -> Schema:
     if "items" in schema:
-        return _array(_short(schema["items"], defs, reasons=reasons))
+        return _array(_short(schema["items"], reasons=reasons))
     if "properties" not in schema:
         return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
     members = {
-        name: _short(member, defs, reasons=reasons)
+        name: _short(member, reasons=reasons)
         for name, member in schema["properties"].items()
         if name in _essential(schema) or (reasons and "position" not in member)
     }
@@ -356,10 +345,7 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return, for each task of ``group``, its value in the member ``name`` of ``found``.
-
-    Error messages quote ``text``, the reply as the judge wrote it.
-    """
+    """Return the value of each task of ``group`` in ``found``; errors quote the reply ``text``."""
     if found.get(name) is None or found[name] == {}:
         quoted = text.strip()[:_QUOTED]
         return [UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")] * len(group)
@@ -384,10 +370,10 @@ def _drawing(columns: Mapping[str, Any], i: int) -> Any:
 
 
 def _validated(value: Any, task: Task[Any]) -> object:
-    schema, defs = _full_schema(task.reply)
+    schema = _full_schema(task.reply)
     count = len(task.texts(task.kind.each)) if task.kind.each else None
     try:
-        return task.reply.model_validate(_expanded(value, schema, defs=defs, count=count))
+        return task.reply.model_validate(_expanded(value, schema, count=count))
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False)[:3]
         told = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong)
@@ -396,41 +382,43 @@ def _validated(value: Any, task: Task[Any]) -> object:
         return error
 
 
-def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
+def _full_schema(reply: type[Reply]) -> Schema:
     return _full_schema_of(reply)
 
 
 @lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
-def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
+def _full_schema_of(reply: type[Reply]) -> Schema:
     schema = reply.model_json_schema()
-    return schema, schema.pop("$defs", {})
+    defs = schema.pop("$defs", {})
+
+    def resolved(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        target = defs[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        return {name: resolved(member) for name, member in target.items()}
+
+    full: Schema = resolved(schema)
+    return full
 
 
-def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) -> Any:
-    """Return the judge's short reply ``value`` with all names and numbers that ``schema`` has.
-
-    ``defs`` are the schemas to which ``schema`` refers; a list must have ``count`` entries.
-    """
-    if "$ref" in schema:
-        schema = defs[schema["$ref"].rpartition("/")[2]]
+def _expanded(value: Any, schema: Schema, *, count: int | None) -> Any:
+    """Return the short reply ``value`` with all names and numbers that ``schema`` has."""
     if "items" in schema:
-        return _expanded_list(value, schema["items"], defs=defs, count=count)
+        return _expanded_list(value, schema["items"], count=count)
     if "properties" not in schema:
         return value
     known, essential = schema["properties"], _essential(schema)
     if isinstance(value, Mapping) and value.keys() & known.keys():
         return {
-            name: _expanded(member, known[name], defs=defs, count=count)
-            if name in known
-            else member
+            name: _expanded(member, known[name], count=count) if name in known else member
             for name, member in value.items()
         }
     if len(essential) != 1:
         return value
-    return {essential[0]: _expanded(value, known[essential[0]], defs=defs, count=count)}
+    return {essential[0]: _expanded(value, known[essential[0]], count=count)}
 
 
-def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None) -> Any:
+def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
     """Return the list ``value`` with full entries; if ``count`` is set, number them from 1.
 
     If the judge wrote numbers itself, in the entries or as names of members, these are kept.
@@ -440,7 +428,7 @@ def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None
     given = list(value.values()) if named else value
     if not isinstance(given, list):
         return value
-    entries = [_expanded(one, items, defs=defs, count=None) for one in given]
+    entries = [_expanded(one, items, count=None) for one in given]
     if count is None or not all(isinstance(one, dict) for one in entries):
         return entries
     if not named and any("index" in one for one in entries):
@@ -517,8 +505,7 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
     """Return ``sample`` with shorter texts, and the numbers of characters cut, by field.
 
     A text has at most ``most`` characters, and all texts together four times as many; None means no
-    limit. Texts are cut at the end of a sentence if there is one near the limit, and become a
-    `CutText`. The contexts are cut last to first.
+    limit. Texts are cut at the end of a sentence if there is one near the limit.
     """
     if most is None:
         return sample, {}

@@ -112,7 +112,7 @@ def test_an_error_names_the_limit_that_is_spent() -> None:
 
 def test_money_is_settled_with_the_real_tokens() -> None:
     """A million prompt tokens for one dollar use up one dollar, whatever the estimate was."""
-    one = budget("3.01 USD/hour")
+    one = budget("3.001 USD/hour")
     assert admitted(one, 9, Usage(judge_requests=1, prompt_tokens=1_000_000)) == 3
 
 
@@ -127,30 +127,6 @@ def test_a_budget_of_money_needs_prices_in_its_currency() -> None:
     budget("5 requests/day").require_price("x", "judge")
 
 
-def test_estimates_follow_the_tokens_of_requests() -> None:
-    """After replies of 9,000 tokens, a limit of 10,000 tokens admits one request at a time."""
-    one = budget("100k tokens/minute")
-    assert admitted(one, 1, Usage(judge_requests=1, prompt_tokens=100, completion_tokens=9_000))
-    asyncio.run(one.reserve("m", size=300))
-    assert dict(one.left()) == {one.limits[0]: 100_000 - 9_100 - 9_100}
-
-
-def test_one_large_reply_does_not_lock_a_budget() -> None:
-    """After a reply above the limit, requests pass again as soon as it has left the window."""
-    clock = ManualClock()
-    one = budget("5k tokens/minute", clock=clock)
-    large = Usage(judge_requests=1, prompt_tokens=800, completion_tokens=5_200)
-    usual = Usage(judge_requests=1, prompt_tokens=80, completion_tokens=200)
-    assert admitted(one, 2, large) == 1
-    clock.advance(61)
-    assert admitted(one, 2, usual) >= 1
-    for _ in range(20):
-        clock.advance(61)
-        admitted(one, 2, usual)
-    clock.advance(61)
-    assert admitted(one, 10, usual) == 10
-
-
 def test_a_request_above_a_limit_passes_if_nothing_is_used() -> None:
     """It would otherwise never be sent; a second one waits until the window is empty again."""
     clock = ManualClock()
@@ -158,16 +134,6 @@ def test_a_request_above_a_limit_passes_if_nothing_is_used() -> None:
     assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
     clock.advance(61)
     assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
-
-
-def test_judge_and_embedder_have_estimates_of_their_own() -> None:
-    """An embedder with many tokens for few characters does not change the judge's estimate."""
-    one = budget("20k tokens/minute")
-    short = asyncio.run(one.reserve("m", size=2, part="embedder"))
-    one.settle(short, Usage(embedding_requests=1, embedding_tokens=8))
-    judge = asyncio.run(one.reserve("m", size=6_000))
-    embedder = asyncio.run(one.reserve("m", size=6, part="embedder"))
-    assert (judge.amounts, embedder.amounts) == ((2_000 + 256,), (24,))
 
 
 def test_64_threads_get_exactly_the_limit() -> None:
