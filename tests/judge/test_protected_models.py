@@ -35,29 +35,21 @@ class Talker:
     revision = 7
 
     def __init__(self, error: Exception | None = None) -> None:
-        """Count the calls."""
         self.calls = 0
         self.error = error
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Reply to each task, or raise."""
         self.calls += 1
         if self.error:
             raise self.error
         return Replies(parts=tuple(Rating(rating=2) for _ in tasks), model="talker-1")
 
     async def embed(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
-        """Embed each text, or raise."""
         await self.reply([])
         return np.ones((len(texts), 3))
 
 
 def calls_during_an_outage(config: Config, talker: Talker) -> tuple[int, int]:
-    """Ask judge and embedder of ``config`` 30 times each; return the calls that each got.
-
-    After five failures each time has 0.3 s, so that no probe is waited for.
-    """
-
     async def ask() -> tuple[int, int]:
         judge, embedder = build_judge(config), build_live_embedder(config)
         for i in range(30):
