@@ -149,14 +149,7 @@ def chosen_prices(prices: AnyPrices) -> Prices:
     """Return ``prices``, or read them from a mapping, or from a file that is named."""
     if isinstance(prices, Prices):
         return prices
-    if prices is None:
-        return _prices_in(first_set(("RAG_EVAL_PRICES",)))
-    return load_prices(prices)
-
-
-@lru_cache(maxsize=4)
-def _prices_in(file: str | None) -> Prices:
-    return load_prices(file)
+    return load_prices(first_set(("RAG_EVAL_PRICES",)) if prices is None else prices)
 
 
 def chosen_max_text_chars(value: int | None) -> int:
@@ -191,10 +184,9 @@ def _named(
 
 
 class ProtectedJudge:
-    """Asks ``judge`` by way of ``endpoint``, whose limits should have no retries.
+    """Asks ``judge`` by way of ``endpoint``; each call of ``judge`` counts as one attempt.
 
-    The retries of ``judge`` itself, such as those of a LangChain model, stay as they are. Each call
-    of ``judge`` counts as one attempt.
+    The retries of ``judge`` itself, such as those of a LangChain model, stay as they are.
     """
 
     def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
@@ -210,12 +202,10 @@ class ProtectedJudge:
 
     @property
     def revision(self) -> int | None:
-        """The number of the judge's rules in versions of scores, or None."""
         return getattr(self._judge, "revision", None)
 
     @property
     def label_metrics(self) -> frozenset[str] | None:
-        """The metrics whose labels decide the overall label with this judge; None: all metrics."""
         return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, count
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -70,6 +70,9 @@ _THINKING = re.compile(
 """Names of models that write hidden thoughts, which count as tokens of the reply."""
 _HOTTEST = 2  # the highest temperature
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
+
+
+_Open: TypeAlias = "tuple[AsyncOpenAI, AsyncGenerator[None, None]]"
 
 
 class CutOffError(UnparsableReplyError):
@@ -178,14 +181,12 @@ class OpenAIJudge:
         If the server refuses an option of the request, the request is sent again without it.
         """
         request = compose(tasks)
-        form, refusals = self._form, list[str]()
-        sent = 0
+        form, refusals, sent = self._form, list[str](), count(1)
 
         async def send() -> Replies:
-            nonlocal sent
-            sent += 1
+            requests = next(sent)
             payload = await self._client.post("/chat/completions", self._body(request, tasks, form))
-            return _replies(payload, tasks, model=self.model, requests=sent)
+            return _replies(payload, tasks, model=self.model, requests=requests)
 
         await self._client.open()  # now, because the time of an attempt is limited
         while True:
@@ -378,7 +379,7 @@ _OPENAI = "https://api.openai.com/v1"  # the default address of the openai libra
 _BUNDLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _LARGEST = 1_000_000  # bytes of a reply to the judge
 _LARGEST_ROW = 256_000  # bytes that each text may add to a reply with embeddings
-_AUTH, _NOT_FOUND, _TIMEOUT, _RATE_LIMIT, _SERVER = (401, 403), 404, 408, 429, 500
+_SERVER = 500
 _largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_LARGEST)
 
 
@@ -430,7 +431,7 @@ class OpenAIClient:
             self._options["api_version"] = version
         self._key_variable = provider.keys[0]
         self._given = client
-        self._clients: dict[asyncio.AbstractEventLoop, _OpenClient] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, _Open] = {}
         call_in_child(self._leave_clients)
         _import_client()
 
@@ -477,12 +478,17 @@ class OpenAIClient:
             return self._given
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            opened = _OpenClient(self._new_client())
-            await anext(opened.closing)
+            client = self._new_client()
+            closing = _closing(client)
+            await anext(closing)
             for other in [other for other in self._clients if other.is_closed()]:
-                self._clients.pop(other).close_late()
-            self._clients[loop] = opened
-        return self._clients[loop].client
+                late = self._clients.pop(other)[0].close()
+                # Without this, aiohttp logs an error later; other clients need the loop.
+                with suppress(StopIteration, RuntimeError):
+                    late.send(None)
+                late.close()
+            self._clients[loop] = client, closing
+        return self._clients[loop][0]
 
     def _new_client(self) -> AsyncOpenAI:
         platform.platform()  # with gevent, this thread is none of its greenlets
@@ -531,19 +537,19 @@ def _http_client(timeout: float) -> Any:
 
 
 def _tls_context() -> SSLContext:
+    return _certificates(*(first_set((name,)) for name in _BUNDLES))
+
+
+@lru_cache(maxsize=4)  # it takes 25 ms
+def _certificates(*_bundles: str | None) -> SSLContext:
     """Return the TLS context of the HTTP library of ``openai``, httpx or httpx2."""
     from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
 
     kinds = DefaultAsyncHttpxClient.__mro__
     base = next(kind for kind in kinds if kind.__name__ == "AsyncClient")
-    bundles = [first_set((name,)) for name in _BUNDLES]
-    return _certificates(base.__module__.partition(".")[0], *bundles)
-
-
-@lru_cache(maxsize=4)  # it takes 25 ms
-def _certificates(library: str, *_bundles: str | None) -> SSLContext:
+    library = sys.modules[base.__module__.partition(".")[0]]
     try:
-        context: SSLContext = sys.modules[library].create_ssl_context()
+        context: SSLContext = library.create_ssl_context()
     except OSError as error:
         msg = f"the TLS certificates cannot be read: check {' and '.join(_BUNDLES)}: {error}"
         raise JudgeTransportError(msg) from error
@@ -573,25 +579,12 @@ def _count(found: object, name: str) -> int:
     return max(0, int(value)) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
-class _OpenClient:
-    """Closes an ``AsyncOpenAI`` when the event loop finishes its asynchronous generators."""
-
-    def __init__(self, client: AsyncOpenAI) -> None:
-        self.client = client
-        self.closing = self._close_at_end()
-
-    async def _close_at_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            await self.client.close()
-
-    def close_late(self) -> None:
-        """Close the client after its event loop; without this, aiohttp logs an error later."""
-        closing = self.client.close()
-        with suppress(StopIteration, RuntimeError):  # clients other than aiohttp's need the loop
-            closing.send(None)
-        closing.close()
+async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
+    """Close ``client`` when the event loop finishes its asynchronous generators."""
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 async def _limit_size(response: Any) -> None:
@@ -658,37 +651,27 @@ _NAMED = (
 """Words that say which option of a request a server has refused."""
 
 
+_REFUSALS: Mapping[int, tuple[type[JudgeError], str]] = {
+    401: (JudgeAuthError, "the server refused the key; check {}"),
+    403: (JudgeAuthError, "the server refused the key; check {}"),
+    404: (JudgeRequestError, "check the name of the model and the address"),
+    408: (JudgeTimeoutError, "no reply in time"),
+    429: (JudgeRateLimitError, "too many requests"),
+}
+
+
 def _status_error(error: APIStatusError, key_variable: str) -> JudgeError:
     status = error.status_code
-    message = (_problems(error.body) or str(error)).lower()
+    message = f"{error} {error.body}".lower()
     named = frozenset(word for word in _NAMED if word in message)
-    kind: type[JudgeError] = JudgeRequestError
-    if status in _AUTH:
-        kind, told = JudgeAuthError, f"the server refused the key; check {key_variable}"
-    elif status == _RATE_LIMIT:
-        kind, told = JudgeRateLimitError, "too many requests"
-    elif status == _TIMEOUT:
-        kind, told = JudgeTimeoutError, "no reply in time"
-    elif status >= _SERVER:
+    kind, told = _REFUSALS.get(status, (JudgeRequestError, "the server refused the request"))
+    if status >= _SERVER:
         kind, told = JudgeTransportError, "the server has failed"
-    elif status == _NOT_FOUND:
-        told = "check the name of the model and the address"
-    elif named & OF_LENGTH:
+    elif kind is JudgeRequestError and named & OF_LENGTH:
         kind, told = JudgeTooLongError, "the texts are too long for the model"
-    else:
-        told = "the server refused the request"
-    refusal = kind(f"HTTP {status}: {told}")
+    refusal = kind(f"HTTP {status}: {told.format(key_variable)}")
     if isinstance(refusal, JudgeRequestError):
         refusal.named = named
     refusal.status = status
     refusal.retry_after = retry_after(error.response.headers)
     return refusal
-
-
-def _problems(body: object) -> str:
-    """Return the messages in ``body``, the error of a FastAPI server, without quoted input."""
-    detail = body.get("detail") if isinstance(body, dict) else None
-    if isinstance(detail, str):
-        return detail
-    problems = (each for each in detail or () if isinstance(each, dict))
-    return "; ".join(f"{each.get('loc') or ''}: {each.get('msg', '')}" for each in problems)

@@ -276,4 +276,4 @@ def test_a_budget_counts_a_shared_attempt_once_if_its_tokens_are_not_known() -> 
     shared = Shared()
     shared.use(100, 200, 300, 400, budget=budget)
     left = [10_000 - amount for _, amount in budget.left()]
-    assert left == [shared.bill.embedding_requests, 1000 + 900]
+    assert left == [shared.bill.embedding_requests, 100 + 300 + 900]
