@@ -92,7 +92,6 @@ class OpenAIEmbedder:
         return f"OpenAIEmbedder({self.model!r})"
 
     def with_endpoint(self, endpoint: Endpoint) -> Self:
-        """Return a copy of this embedder that sends its requests by way of ``endpoint``."""
         embedder = copy.copy(self)
         embedder.endpoint = endpoint
         embedder._batches = Batches(embedder._embed)  # noqa: SLF001  # its own class
@@ -226,12 +225,10 @@ class Embed:
 
     @property
     def usage(self) -> Usage:
-        """The requests and tokens up to now."""
         return self.ledger.usage
 
     @property
     def is_used(self) -> bool:
-        """Whether a metric has asked for the vector of a text."""
         return bool(self._rows)
 
     def cancel(self) -> None:
@@ -332,7 +329,6 @@ class Batches:
             queue.under_way -= 1
 
     def _flush(self, queue: _Queue) -> None:
-        """Send the texts of the callers that still wait, in requests of at most 32 texts."""
         parts, queue.waiting = [part for part in queue.waiting if not part.rows.done()], []
         while parts:
             sizes = accumulate(len(part.texts) for part in parts)
@@ -347,7 +343,6 @@ class Batches:
         task.add_done_callback(partial(self._deliver, queue, parts))
 
     async def _rows(self, queue: _Queue, parts: Sequence[_Part]) -> Vectors:
-        """Send ``parts`` in one request, and return their vectors."""
         texts = [text for part in parts for text in part.texts]
         meters = [part.scope.meter for part in parts if part.scope.meter is not None]
         with scope(deadline=max(part.scope.deadline for part in parts)), shared_by(meters):

@@ -99,20 +99,15 @@ class Ask:
         if self._reasons != task.reasons:
             task = replace(task, reasons=self._reasons)
         self.ledger.ask(task)
-        future = self._outcomes.get(task)
-        if future is None:
-            future = self._put(task)
+        if task not in self._outcomes:
+            loop = asyncio.get_running_loop()
+            self._outcomes[task] = loop.create_future()
+            if not self._waiting:
+                loop.call_soon(self._settle, self._events, 0)
+            self._waiting.append(task)
+            self._events += 1
         # Shielded: if one metric is cancelled, other metrics still get the reply.
-        return await asyncio.shield(future)
-
-    def _put(self, task: Task[Any]) -> asyncio.Future[object]:
-        loop = asyncio.get_running_loop()
-        future = self._outcomes[task] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._settle, self._events, 0)
-        self._waiting.append(task)
-        self._events += 1
-        return future
+        return await asyncio.shield(self._outcomes[task])
 
     def _settle(self, seen: int, quiet: int) -> None:
         """Send the waiting tasks once no task and no reply has come for `_QUIET` loop iterations.
@@ -198,12 +193,10 @@ class Ask:
 
 
 def _first(task: Task[Any]) -> Task[Any]:
-    """Return ``task`` as it was before its reply did not parse."""
     return replace(task, complaint="") if task.complaint else task
 
 
 def _size_of(task: Task[Any]) -> int:
-    """Return the characters of the instructions of ``task`` and of the texts that it shows."""
     texts = (text for name, _ in task.inputs for text in task.texts(name))
     return len(instructions_of(task.kind)) + sum(map(len, texts))
 

@@ -144,7 +144,6 @@ def _terms(token: str) -> list[Term]:
 
 
 def has_content(found: Iterable[Term]) -> bool:
-    """Return True if one of the words ``found`` is neither a stop word nor a negation."""
     return any(term.weight > STOP and term.key != "not" for term in found)
 
 
@@ -438,7 +437,6 @@ def _scaled(weights: Mapping[str, float], square: float) -> dict[str, float]:
 
 
 def similarity(one: str, other: str) -> float:
-    """Return how similar two questions are (0 to 1), by words and the kind of thing asked for."""
     return _cosine(features(one), features(other))
 
 
@@ -555,7 +553,6 @@ class Answers:
 
     @cached_property
     def claims(self) -> list[str]:
-        """The claims that the answer (or the reference) makes."""
         return claims_of(self.answer, question=self.question)
 
     def support(self, claim: str) -> float:

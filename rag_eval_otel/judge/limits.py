@@ -229,11 +229,9 @@ class RetryBudget:
         self._first, self._retries = SlidingWindow(_MINUTE), SlidingWindow(_MINUTE)
 
     def first(self, now: float) -> None:
-        """Count a first attempt."""
         self._first.add(now, 1)
 
     def take(self, now: float) -> bool:
-        """Count a retry and return True, or return False if the budget is used up."""
         if self._retries.sum(now) >= max(_FREE_RETRIES, self._first.sum(now)):
             return False
         self._retries.add(now, 1)
@@ -333,12 +331,10 @@ class Endpoint:
         self._log = LimitedLog(clock=self._clock)
 
     def with_limits(self, limits: Mapping[str, Any]) -> Endpoint:
-        """Return a new endpoint with this name, and with the fields ``limits`` replaced."""
         return Endpoint(self.name, replace(self.limits, **limits), title=self.title)
 
     @property
     def state(self) -> EndpointState:
-        """The present state, for metrics."""
         with self._lock:
             return EndpointState(
                 name=self.name,

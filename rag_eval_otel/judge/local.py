@@ -183,7 +183,6 @@ class Classifier:
 
     @cached_property
     def length(self) -> int:
-        """The most tokens of a pair of texts that the model can read."""
         config = self._model.config
         limits = (
             getattr(self._model, "max_seq_length", None),
@@ -274,7 +273,6 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
 
 
 def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
-    """Return the index of the label that is ``wanted``, or else of the one for "supported"."""
     labels = [names[i] for i in sorted(names)]
     if wanted is not None:
         if wanted in labels:

@@ -79,7 +79,6 @@ def build_live_embedder(config: Config) -> Embedder:
 
 
 def build_embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config``, without a circuit breaker."""
     if not isinstance(config.embedder, str):
         embedder = config.embedder
         return embedder if _is_embedder(embedder) else LangChainEmbedder(cast("Any", embedder))
@@ -99,7 +98,6 @@ _NO_RETRIES = Limits(retries=0, timeout=None)
 
 
 def _live(config: Config) -> dict[str, Any]:
-    """Return the fields of `Limits` for live scoring: a request waits as long as a span is held."""
     patience = max(config.hold_seconds, _LEAST_PATIENCE) if config.hold_seconds else math.inf
     return {
         "failures": _FAILURES,
@@ -134,7 +132,6 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
 
 
 def chosen_prompts(prompts: AnyPrompts) -> Prompts:
-    """Return ``prompts``, or those in the folder that ``prompts`` or the environment names."""
     if isinstance(prompts, Prompts):
         return prompts
     folder = prompts or first_set(("RAG_EVAL_PROMPTS",))
@@ -154,13 +151,9 @@ def chosen_prices(prices: AnyPrices) -> Prices:
 
 def chosen_max_text_chars(value: int | None) -> int:
     """Return ``value``, or else the value in the environment or the default of `Config`."""
-    return _max_text_chars(value, first_set((variable("max_text_chars"),)))
-
-
-@lru_cache(maxsize=4, typed=True)
-def _max_text_chars(value: int | None, text: str | None) -> int:
     if value is not None:
         return Config(max_text_chars=value).max_text_chars
+    text = first_set((variable("max_text_chars"),))
     environ = {} if text is None else {variable("max_text_chars"): text}
     return Config.from_env(environ).max_text_chars
 
@@ -209,12 +202,11 @@ class ProtectedJudge:
         return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` to the judge; raise `JudgeUnavailableError` if the breaker is open."""
         return await self.endpoint.call(partial(self._judge.reply, tasks), is_usable=is_usable)
 
 
 class ProtectedEmbedder:
-    """Asks ``embedder`` by way of ``endpoint``, as `ProtectedJudge` does it with a judge."""
+    """Asks ``embedder`` by way of ``endpoint``."""
 
     def __init__(self, embedder: Embedder, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -225,5 +217,4 @@ class ProtectedEmbedder:
         return f"ProtectedEmbedder({self._embedder!r})"
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``; raise the error of the embedder."""
         return await self.endpoint.call(partial(self._embedder.embed, texts))

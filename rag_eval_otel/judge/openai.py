@@ -9,6 +9,7 @@ import math
 import platform
 import re
 import sys
+import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -72,7 +73,9 @@ _HOTTEST = 2  # the highest temperature
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
 
 
-_Open: TypeAlias = "tuple[AsyncOpenAI, AsyncGenerator[None, None]]"
+_Clients: TypeAlias = (
+    "dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]]"
+)
 
 
 class CutOffError(UnparsableReplyError):
@@ -170,7 +173,6 @@ class OpenAIJudge:
         return f"OpenAIJudge({self.model!r})"
 
     def with_endpoint(self, endpoint: Endpoint) -> Self:
-        """Return a copy of this judge that sends its requests by way of ``endpoint``."""
         found = copy.copy(self)
         found.endpoint = endpoint
         return found
@@ -431,13 +433,17 @@ class OpenAIClient:
             self._options["api_version"] = version
         self._key_variable = provider.keys[0]
         self._given = client
-        self._clients: dict[asyncio.AbstractEventLoop, _Open] = {}
+        self._know_no_clients()
         call_in_child(self._leave_clients)
         _import_client()
 
+    def _know_no_clients(self) -> None:
+        self._clients: _Clients = {}
+        weakref.finalize(self, _close_late, self._clients)
+
     def _leave_clients(self) -> None:
         leave_to_parent(self._clients)
-        self._clients = {}
+        self._know_no_clients()
 
     @property
     def address(self) -> str:
@@ -481,12 +487,7 @@ class OpenAIClient:
             client = self._new_client()
             closing = _closing(client)
             await anext(closing)
-            for other in [other for other in self._clients if other.is_closed()]:
-                late = self._clients.pop(other)[0].close()
-                # Without this, aiohttp logs an error later; other clients need the loop.
-                with suppress(StopIteration, RuntimeError):
-                    late.send(None)
-                late.close()
+            _close_late(self._clients)
             self._clients[loop] = client, closing
         return self._clients[loop][0]
 
@@ -579,8 +580,16 @@ def _count(found: object, name: str) -> int:
     return max(0, int(value)) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
+def _close_late(clients: _Clients) -> None:
+    """Close the clients of closed event loops; without this, aiohttp logs an error later."""
+    for loop in [loop for loop in clients if loop.is_closed()]:
+        closing = clients.pop(loop)[0].close()
+        with suppress(StopIteration, RuntimeError):  # clients other than aiohttp's need the loop
+            closing.send(None)
+        closing.close()
+
+
 async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
-    """Close ``client`` when the event loop finishes its asynchronous generators."""
     try:
         yield
     finally:

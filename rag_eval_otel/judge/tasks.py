@@ -118,7 +118,6 @@ class Task(Generic[R]):
         return value if isinstance(value, str) else "\n".join(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the texts of the input ``name``; a single text is returned as a tuple of one."""
         value = dict(self.inputs)[name]
         return (value,) if isinstance(value, str) else value
 
@@ -129,7 +128,6 @@ class Task(Generic[R]):
 
     @property
     def reply(self) -> type[R]:
-        """The pydantic model of the judge's reply to this task."""
         return self.kind.reply
 
     @property
@@ -199,7 +197,6 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
 def fitting(
     examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the ``examples`` that fit at least one of ``kinds``."""
     return [example for example in examples if any(example_of(kind, example) for kind in kinds)]
 
 

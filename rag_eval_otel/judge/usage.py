@@ -175,7 +175,6 @@ class Meter:
         self._settle(reservation, None if usage is None else counted)
 
     def give_back(self) -> None:
-        """Give the reservation back that was made when the ``with`` block was entered."""
         self._settle(self._take_unused(), Usage())
 
     def _take_unused(self) -> Reservation | None:

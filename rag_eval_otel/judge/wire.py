@@ -140,7 +140,6 @@ class Request:
 
     @property
     def user_with_schema(self) -> str:
-        """The user message followed by the schema, for servers that do not take a JSON Schema."""
         schema = json.dumps(self.schema, separators=(",", ":"))
         return f"{self.user}\n\n{prompt_text('schema')}\n{schema}"
 
