@@ -107,23 +107,19 @@ class OpenAIEmbedder:
 
     async def _embed(self, texts: Sequence[str]) -> Vectors:
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
-        body = {"model": self.model, "input": shown}
-        try:
-            return await self._sent({**body, **self._coding})
-        except JudgeRequestError as error:
-            if "encoding_format" not in error.named:
-                raise
-            self._coding = {}
-            return await self._sent(body)
 
-    async def _sent(self, body: Mapping[str, Any]) -> Vectors:
-        texts: Sequence[str] = body["input"]
-
-        async def send() -> Vectors:
+        async def send(coding: Mapping[str, str]) -> Vectors:
+            body = {"model": self.model, "input": shown, **coding}
             return _rows(await self._client.post("/embeddings", body), len(texts))
 
         await self._client.open()  # now, because the time of an attempt is limited
-        return await self.endpoint.call(send)
+        try:
+            return await self.endpoint.call(partial(send, self._coding))
+        except JudgeRequestError as error:
+            if "encoding_format" not in error.named:
+                raise
+        self._coding = {}
+        return await self.endpoint.call(partial(send, {}))
 
 
 def _rows(payload: Mapping[str, Any], count: int) -> Vectors:

@@ -146,14 +146,21 @@ def chosen_prices(prices: AnyPrices) -> Prices:
     """Return ``prices``, or read them from a mapping, or from a file that is named."""
     if isinstance(prices, Prices):
         return prices
-    return load_prices(first_set(("RAG_EVAL_PRICES",)) if prices is None else prices)
+    return _prices_in(first_set(("RAG_EVAL_PRICES",))) if prices is None else load_prices(prices)
+
+
+_prices_in = lru_cache(maxsize=4)(load_prices)
 
 
 def chosen_max_text_chars(value: int | None) -> int:
     """Return ``value``, or else the value in the environment or the default of `Config`."""
     if value is not None:
         return Config(max_text_chars=value).max_text_chars
-    text = first_set((variable("max_text_chars"),))
+    return _max_text_chars(first_set((variable("max_text_chars"),)))
+
+
+@lru_cache(maxsize=4)
+def _max_text_chars(text: str | None) -> int:
     environ = {} if text is None else {variable("max_text_chars"): text}
     return Config.from_env(environ).max_text_chars
 
