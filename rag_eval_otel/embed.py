@@ -20,10 +20,18 @@ import numpy as np
 from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import Endpoint, deadline, with_deadline
+from rag_eval_otel.judge.lexical import features
+from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.judge.openai import OpenAIClient
-from rag_eval_otel.judge.usage import Ledger, Meter, current_meter, shared_by, will_attempt
-from rag_eval_otel.judge.words import features
+from rag_eval_otel.judge.usage import (
+    Ledger,
+    Scope,
+    current_scope,
+    is_offline,
+    scope,
+    shared_by,
+    will_attempt,
+)
 from rag_eval_otel.providers import provider_of
 from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
@@ -84,7 +92,6 @@ class OpenAIEmbedder:
         return f"OpenAIEmbedder({self.model!r})"
 
     def with_endpoint(self, endpoint: Endpoint) -> Self:
-        """Return a copy of this embedder that sends its requests by way of ``endpoint``."""
         embedder = copy.copy(self)
         embedder.endpoint = endpoint
         embedder._batches = Batches(embedder._embed)  # noqa: SLF001  # its own class
@@ -100,23 +107,19 @@ class OpenAIEmbedder:
 
     async def _embed(self, texts: Sequence[str]) -> Vectors:
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
-        body = {"model": self.model, "input": shown}
-        try:
-            return await self._sent({**body, **self._coding})
-        except JudgeRequestError as error:
-            if "encoding_format" not in error.named:
-                raise
-            self._coding = {}
-            return await self._sent(body)
 
-    async def _sent(self, body: Mapping[str, Any]) -> Vectors:
-        texts: Sequence[str] = body["input"]
-
-        async def send() -> Vectors:
+        async def send(coding: Mapping[str, str]) -> Vectors:
+            body = {"model": self.model, "input": shown, **coding}
             return _rows(await self._client.post("/embeddings", body), len(texts))
 
         await self._client.open()  # now, because the time of an attempt is limited
-        return await self.endpoint.call(send)
+        try:
+            return await self.endpoint.call(partial(send, self._coding))
+        except JudgeRequestError as error:
+            if "encoding_format" not in error.named:
+                raise
+        self._coding = {}
+        return await self.endpoint.call(partial(send, {}))
 
 
 def _rows(payload: Mapping[str, Any], count: int) -> Vectors:
@@ -153,15 +156,15 @@ class LangChainEmbedder:
 
 
 class HashingEmbedder:
-    """An offline embedder that hashes the words of a text into a vector.
+    """An offline embedder that hashes the words of a text into a vector, without any model.
 
     Texts with content words in common have similar vectors. The vectors of two questions are more
     similar if both ask for the same kind of thing (who, when, how many). The embedder does not know
-    what words mean. It is deterministic and needs no model. It is good for a first set-up, demos
-    and tests, and does not replace a trained model.
+    what words mean: it is good for a first set-up, demos and tests.
     """
 
     model = "hashing"
+    is_offline = True
 
     def __init__(self, dimensions: int = 1024) -> None:
         self._dimensions = dimensions
@@ -173,18 +176,13 @@ class HashingEmbedder:
         a text are read.
         """
         rows = np.zeros((len(texts), self._dimensions))
-        for i, text in enumerate(texts):
-            rows[i] = self._row(text[:_HASHED])
+        for row, text in zip(rows, texts, strict=True):
+            for feature, weight in features(text[:_HASHED]).items():
+                digest = zlib.crc32(feature.encode("utf-8", "replace"))
+                sign = 1 if digest & _SIGN else -1  # features of a column cancel out on average
+                row[digest % _SIGN % self._dimensions] += sign * weight
+            row[:] = row / (np.linalg.norm(row) or 1.0)
         return rows
-
-    def _row(self, text: str) -> Vectors:
-        row = np.zeros(self._dimensions)
-        for feature, weight in features(text).items():
-            digest = zlib.crc32(feature.encode("utf-8", "replace"))
-            sign = 1 if digest & _SIGN else -1  # features that share a column cancel out on average
-            row[digest % _SIGN % self._dimensions] += sign * weight
-        norm = np.linalg.norm(row)
-        return row / norm if norm else row
 
 
 def name_of(embedder: object) -> str:
@@ -197,12 +195,11 @@ class Embed:
     """Sends the texts that metrics want to embed to an embedder, in few requests for a sample.
 
     Texts that wait at the same moment are sent in one request, and equal texts are sent once.
-    ``usage`` counts the requests and tokens, and ``ledger`` divides them among the metrics. A
-    request beyond ``budget`` raises `BudgetSpentError`.
+    ``budget`` limits the requests of an embedder that is not offline.
     """
 
     def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
-        self.ledger = Ledger(budget)
+        self.ledger = Ledger(None if is_offline(embedder) else budget)
         self._embedder = embedder
         self._rows: dict[str, asyncio.Future[Vectors]] = {}
         self._waiting: list[str] = []
@@ -224,12 +221,10 @@ class Embed:
 
     @property
     def usage(self) -> Usage:
-        """The requests and tokens up to now."""
         return self.ledger.usage
 
     @property
     def is_used(self) -> bool:
-        """Whether a metric has asked for the vector of a text."""
         return bool(self._rows)
 
     def cancel(self) -> None:
@@ -277,13 +272,12 @@ class Embed:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """The texts of one caller, with the caller's future vectors, context, deadline and meter."""
+    """The texts of one caller, with the caller's future vectors, context and scope."""
 
     texts: Sequence[str]
     rows: asyncio.Future[Vectors]
     context: Context = field(default_factory=copy_context)
-    until: float = field(default_factory=deadline)
-    meter: Meter | None = field(default_factory=current_meter)
+    scope: Scope = field(default_factory=current_scope)
 
 
 @dataclass(slots=True)
@@ -331,17 +325,12 @@ class Batches:
             queue.under_way -= 1
 
     def _flush(self, queue: _Queue) -> None:
-        """Send the texts of the callers that still wait, in requests of at most 32 texts."""
-        parts = [part for part in queue.waiting if not part.rows.done()]
-        queue.waiting = []
-        groups: list[list[_Part]] = []
-        for part in parts:
-            size = sum(len(each.texts) for each in groups[-1]) if groups else _MOST_TEXTS
-            if size + len(part.texts) > _MOST_TEXTS:
-                groups.append([])
-            groups[-1].append(part)
-        for group in groups:
-            self._begin(queue, group)
+        parts, queue.waiting = [part for part in queue.waiting if not part.rows.done()], []
+        while parts:
+            sizes = accumulate(len(part.texts) for part in parts)
+            count = max(1, sum(size <= _MOST_TEXTS for size in sizes))
+            self._begin(queue, parts[:count])
+            parts = parts[count:]
 
     def _begin(self, queue: _Queue, parts: Sequence[_Part]) -> None:
         loop = parts[0].rows.get_loop()
@@ -350,28 +339,24 @@ class Batches:
         task.add_done_callback(partial(self._deliver, queue, parts))
 
     async def _rows(self, queue: _Queue, parts: Sequence[_Part]) -> Vectors:
-        """Send ``parts`` in one request, and return their vectors."""
         texts = [text for part in parts for text in part.texts]
-        meters = [part.meter for part in parts if part.meter is not None]
-        with with_deadline(max(part.until for part in parts)), shared_by(meters):
+        meters = [part.scope.meter for part in parts if part.scope.meter is not None]
+        with scope(deadline=max(part.scope.deadline for part in parts)), shared_by(meters):
             return await self._sent(queue, texts)
 
     def _deliver(self, queue: _Queue, parts: Sequence[_Part], task: asyncio.Task[Vectors]) -> None:
         """Give each of ``parts`` its vectors or the error, or send its texts alone."""
         queue.tasks.discard(task)
         error = given_up() if task.cancelled() else task.exception()
-        is_divided = len(parts) > 1 and _may_be_of_one_text(error)
+        may_be_of_one_text = isinstance(error, JudgeRequestError | UnparsableReplyError) or (
+            isinstance(error, JudgeError) and error.status == _SERVER_ERROR
+        )
         for end, part in zip(accumulate(len(part.texts) for part in parts), parts, strict=True):
             if part.rows.done():  # its caller was cancelled
                 continue
-            if is_divided:
+            if len(parts) > 1 and may_be_of_one_text:
                 self._begin(queue, [part])
             elif error is not None:
                 part.rows.set_exception(error)
             else:
                 part.rows.set_result(task.result()[end - len(part.texts) : end])
-
-
-def _may_be_of_one_text(error: BaseException | None) -> bool:
-    is_refusal = isinstance(error, JudgeRequestError | UnparsableReplyError)
-    return is_refusal or (isinstance(error, JudgeError) and error.status == _SERVER_ERROR)

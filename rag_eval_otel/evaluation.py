@@ -23,22 +23,20 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import outcome_of, status_of, time_limit, title_of
+from rag_eval_otel.judge.limits import outcome_of, status_of
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
     AnyPrices,
     AnyPrompts,
-    budget_for,
     chosen_max_text_chars,
     chosen_models,
     chosen_prices,
     chosen_prompts,
 )
-from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, clipped
 from rag_eval_otel.judge.tasks import Judge
-from rag_eval_otel.judge.usage import measuring
-from rag_eval_otel.judge.wire import prompt_hash
+from rag_eval_otel.judge.usage import deadline_after, is_offline, scope, title_of
+from rag_eval_otel.judge.wire import BUILT_IN, Prompts, clipped, prompt_hash
 from rag_eval_otel.log import class_name
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, kinds_of
@@ -185,10 +183,10 @@ class Measurement:
             kind = type(self.judge).__name__
             msg = f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
             raise ConfigError(msg)
-        if budget := budget_for(self.judge, self.budget):
-            budget.require_price(model, "judge")
-        if budget := budget_for(self.embedder, self.budget):
-            budget.require_price(name_of(self.embedder), "embedder")
+        if self.budget is not None and not is_offline(self.judge):
+            self.budget.require_price(model, "judge")
+        if self.budget is not None and not is_offline(self.embedder):
+            self.budget.require_price(name_of(self.embedder), "embedder")
 
     def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
         """Return ``sample`` redacted and cut, and what was cut; may raise `RedactionError`."""
@@ -208,11 +206,11 @@ class Measurement:
             repairs=self.repairs,
             patience=patience,
             reasons=self.explanations,
-            budget=budget_for(self.judge, self.budget),
+            budget=self.budget,
         )
-        embed = Embed(self.embedder, budget=budget_for(self.embedder, self.budget))
+        embed = Embed(self.embedder, budget=self.budget)
         # The tasks started here use the prompts and the time limit, too.
-        with self.prompts.in_use(), time_limit(self.timeout):
+        with scope(prompts=self.prompts.texts, deadline=deadline_after(self.timeout)):
             runs = [
                 asyncio.ensure_future(self._run(metric, sample, ask, embed=embed))
                 for metric in self.metrics
@@ -269,7 +267,7 @@ class Measurement:
 
     async def _run(self, metric: Metric, sample: Sample, ask: Ask, *, embed: Embed) -> Score:
         try:
-            with measuring(metric.name):
+            with scope(metric=metric.name):
                 return _checked(await metric.measure(sample, ask, embed))
         except JudgeError as error:
             # The message about a reply may quote it, and so texts of the sample.
@@ -303,7 +301,7 @@ class Measurement:
 
     @cached_property
     def _definitions(self) -> list[str]:
-        with self.prompts.in_use():
+        with scope(prompts=self.prompts.texts):
             return [
                 _definition(m, share_requests=self.share_requests, reasons=self.explanations)
                 for m in self.metrics

@@ -219,20 +219,6 @@ def test_texts_that_wait_at_once_share_a_request() -> None:
     assert embed.usage == Usage(embedding_requests=1)
 
 
-def test_a_text_is_embedded_once() -> None:
-    """What was embedded before is not sent again."""
-    embedder = FakeEmbedder(VECTORS)
-    embed = Embed(embedder)
-
-    async def twice() -> None:
-        await embed(["a"])
-        await embed(["a"])
-        await embed(["a", "b"])
-
-    asyncio.run(twice())
-    assert embedder.requests == [("a",), ("b",)]
-
-
 def test_a_failure_reaches_all_who_wait() -> None:
     """Every metric that needed a vector gets the embedder's own error."""
     embed = Embed(FakeEmbedder({}))
@@ -293,31 +279,3 @@ def test_a_request_can_be_given_up() -> None:
     assert isinstance(outcome, JudgeTimeoutError)
     assert stalled.given_up
     assert usage == Usage(embedding_requests=1)
-
-
-def test_what_waits_is_not_sent_after_giving_up() -> None:
-    """Texts put in the last moment cost no request."""
-
-    async def scenario() -> FakeEmbedder:
-        embedder = FakeEmbedder(VECTORS)
-        embed = Embed(embedder)
-        waiting = asyncio.ensure_future(embed(["a"]))
-        asyncio.get_running_loop().call_soon(embed.cancel)
-        _, pending = await asyncio.wait([waiting], timeout=0.01)
-        assert pending == {waiting}
-        waiting.cancel()
-        return embedder
-
-    assert asyncio.run(scenario()).requests == []
-
-
-def test_one_metric_that_gives_up_does_not_disturb_another() -> None:
-    """A cancelled waiter leaves the vector to the others."""
-
-    async def scenario() -> Vectors:
-        embed = Embed(FakeEmbedder(VECTORS))
-        late, patient = (asyncio.ensure_future(embed(["a"])) for _ in range(2))
-        asyncio.get_running_loop().call_soon(late.cancel)
-        return await patient
-
-    assert asyncio.run(scenario()).tolist() == [VECTORS["a"]]

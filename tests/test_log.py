@@ -21,8 +21,8 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import Config, Evaluation, Sample, aevaluate
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
 from rag_eval_otel.judge.langchain import LangChainJudge
-from rag_eval_otel.judge.limits import title_of
 from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.usage import title_of
 from rag_eval_otel.log import address_of, cause_of, log
 from support import SAMPLE
 

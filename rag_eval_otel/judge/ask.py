@@ -1,11 +1,4 @@
-"""`Ask`: put the questions of metrics about one sample to the judge, in few requests.
-
-If several metrics ask equal questions, the judge is asked once. Questions that wait at the same
-moment are sent in one request, unless one of them must not see a text of another. If a metric asks
-a question while a request is under way, the question waits for the reply, to share its request with
-questions that follow from the reply. If a reply does not parse, the judge is asked again and told
-the error.
-"""
+"""`Ask`: put the questions of metrics about one sample to the judge, in few requests."""
 
 from __future__ import annotations
 
@@ -22,10 +15,10 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
-from rag_eval_otel.judge.usage import Ledger
+from rag_eval_otel.judge.usage import Ledger, is_offline
+from rag_eval_otel.judge.wire import instructions_of
 from rag_eval_otel.types import Usage
 
 R = TypeVar("R", bound=Reply)
@@ -36,16 +29,20 @@ _QUIET = 8  # iterations of the event loop in which a reply reaches its metric
 class Ask:
     """Puts the tasks (typed questions) of one sample to a judge, within one event loop.
 
+    Equal tasks are sent once. Tasks that wait at the same moment share a request, unless one of
+    them must not see a text of another. A task that comes while a request is under way waits for
+    the reply, to share its request with tasks that follow from the reply. If a reply does not
+    parse, the judge is asked again and told the error.
+
     - ``share_requests``: whether tasks may share a request; if not, each task has its own.
     - ``repairs``: how often a task is sent again if the reply to the task does not parse.
-    - ``patience``: the most seconds that a task waits to share a request, for the end of requests
-      under way. A reply may lead to further tasks, and all of them can then share a request.
+    - ``patience``: the most seconds that a task waits to share a request.
     - ``reasons``: whether the judge gives a reason with each verdict and rating.
-    - ``budget``: limits requests, tokens and money. A request beyond it raises `BudgetSpentError`.
+    - ``budget``: limits the requests of a judge that is not offline.
 
-    After the replies, ``usage`` has the numbers of requests and tokens, ``ledger`` divides them
-    among the metrics, and ``model`` is the name of the model that answered. ``is_shortened``
-    is True if contexts were left out because the texts were too long for the judge's model.
+    ``ledger`` has the requests and tokens, and ``model`` is the name of the model that answered.
+    ``is_shortened`` is True if contexts were left out because the texts were too long for the
+    judge's model.
     """
 
     def __init__(
@@ -58,7 +55,7 @@ class Ask:
         reasons: bool = False,
         budget: Budget | None = None,
     ) -> None:
-        self.ledger = Ledger(budget)
+        self.ledger = Ledger(None if is_offline(judge) else budget)
         self.model: str | None = None
         self.is_shortened = False
         self._judge = judge
@@ -102,38 +99,28 @@ class Ask:
         if self._reasons != task.reasons:
             task = replace(task, reasons=self._reasons)
         self.ledger.ask(task)
-        future = self._outcomes.get(task)
-        if future is None:
-            future = self._put(task)
+        if task not in self._outcomes:
+            loop = asyncio.get_running_loop()
+            self._outcomes[task] = loop.create_future()
+            if not self._waiting:
+                loop.call_soon(self._settle, self._events, 0)
+            self._waiting.append(task)
+            self._events += 1
         # Shielded: if one metric is cancelled, other metrics still get the reply.
-        return await asyncio.shield(future)
-
-    def _put(self, task: Task[Any]) -> asyncio.Future[object]:
-        loop = asyncio.get_running_loop()
-        future = self._outcomes[task] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._settle, self._events, 0)
-        self._waiting.append(task)
-        self._events += 1
-        return future
+        return await asyncio.shield(self._outcomes[task])
 
     def _settle(self, seen: int, quiet: int) -> None:
         """Send the waiting tasks once no task and no reply has come for `_QUIET` loop iterations.
 
         ``seen`` is the last value of ``_events``; ``quiet`` counts the iterations since it changed.
         """
+        loop = asyncio.get_running_loop()
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
-            loop = asyncio.get_running_loop()
             loop.call_soon(self._settle, self._events, quiet)
-        elif self._requests and self._shares:
-            self._wait()
-        else:
+        elif not (self._requests and self._shares):
             self._send_waiting()
-
-    def _wait(self) -> None:
-        if self._waiting and self._timer is None:
-            loop = asyncio.get_running_loop()
+        elif self._waiting and self._timer is None:
             self._timer = loop.call_later(self._patience, self._send_waiting)
 
     def _take(self) -> list[Task[Any]]:
@@ -206,14 +193,12 @@ class Ask:
 
 
 def _first(task: Task[Any]) -> Task[Any]:
-    """Return ``task`` as it was before its reply did not parse."""
     return replace(task, complaint="") if task.complaint else task
 
 
 def _size_of(task: Task[Any]) -> int:
-    """Return the characters of the instructions of ``task`` and of the texts that it shows."""
     texts = (text for name, _ in task.inputs for text in task.texts(name))
-    return len(task.kind.instructions or prompt_text(task.prompt)) + sum(map(len, texts))
+    return len(instructions_of(task.kind)) + sum(map(len, texts))
 
 
 def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:

@@ -24,23 +24,18 @@ from rag_eval_otel.runtime.guard import LimitedLog, require
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Usage
 
-CELLS = 200
-"""A window is divided into this number of cells, each of which leaves the window as a whole."""
-NANO = 1_000_000_000
-"""Money is counted in whole billionths of the currency, so that sums are exact."""
-_REPLY = 256.0  # tokens of a reply, before there was one
-_PER_CHARACTER = 1 / 3  # tokens of a prompt, before there was one; English has about 1/4
-_RECENT = 0.1  # weight of a value in a mean of recent values
-_MICRO = 1_000_000
+CELLS = 200  # of a window; each cell leaves the window as a whole
+NANO = 1_000_000_000  # money is counted in whole billionths, so that sums are exact
+_REPLY = 256  # estimated tokens of a reply
+_PER_CHARACTER = 1 / 3  # estimated tokens of a text; English has about 1/4
 _THREADS = 4
 _FRESH = 1.0  # seconds for which the sums of all processes that a request has seen are used
 
 
 class SlidingWindow:
-    """Adds up whole amounts of the last ``seconds`` seconds. Not thread-safe.
+    """Adds up whole amounts of the last ``seconds`` seconds, in ``cells`` cells. Not thread-safe.
 
-    The window is divided into ``cells`` cells. The sum has the whole cell that only partly lies in
-    the window. So if it is never above a limit, no window has more than the limit.
+    The sum includes the cell that only partly lies in the window, so no window exceeds a limit.
     """
 
     def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
@@ -77,97 +72,22 @@ class SlidingWindow:
                 return
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What counts answer: the index of the limit that refuses, or the cells of the amounts.
-
-    ``used`` are the sums in the windows, which include what was taken.
-    """
-
-    refused: int | None
-    cells: tuple[int, ...] = ()
-    used: tuple[int, ...] = ()
-
-
-class _LocalCounts:
-    """The counts of this process, with which a forked child goes on. Thread-safe."""
-
-    def __init__(self, limits: Sequence[Limit], clock: Callable[[], float]) -> None:
-        self._limits = [whole(limit) for limit in limits]
-        self._windows = [SlidingWindow(limit.seconds) for limit in limits]
-        self._clock = clock
-        self._reset_lock()
-        call_in_child(self._reset_lock)
-
-    def _reset_lock(self) -> None:
-        """Create the lock; a forked child needs its own, because no thread would unlock it."""
-        self._lock = threading.RLock()  # reentrant: a garbage collection may end a request
-
-    def take(self, amounts: Sequence[int], *, is_refusable: bool) -> Taken:
-        """Take ``amounts``; if ``is_refusable``, only if no limit is exceeded."""
-        with self._lock:
-            now = self._clock()
-            used = [window.sum(now) for window in self._windows]
-            refused = first_exceeded(used, amounts, limits=self._limits)
-            if refused is not None and is_refusable:
-                return Taken(refused=refused, used=tuple(used))
-            pairs = zip(self._windows, amounts, strict=True)
-            return Taken(refused=None, cells=tuple(each.add(now, amount) for each, amount in pairs))
-
-    def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
-        with self._lock:
-            for window, cell, each in zip(self._windows, cells, differences, strict=True):
-                window.correct(cell, each)
-
-    def used(self) -> list[int]:
-        with self._lock:
-            now = self._clock()
-            return [window.sum(now) for window in self._windows]
-
-
 def whole(limit: Limit) -> int:
     """Return the amount of ``limit`` as a whole number: requests, tokens, or `NANO` of money."""
     return int(limit.amount * NANO) if limit.is_money else int(limit.amount)
 
 
-def first_exceeded(
-    used: Sequence[int], more: Sequence[int], *, limits: Sequence[int]
-) -> int | None:
-    """Return the index of the first limit that ``more`` would exceed, or None.
-
-    If nothing is ``used`` of a limit, it admits any amount: an amount above the whole limit would
-    otherwise be refused for ever.
-    """
-    for index, (sum_, amount, limit) in enumerate(zip(used, more, limits, strict=True)):
-        if amount and sum_ and sum_ + amount > limit:
-            return index
-    return None
-
-
-class _RecentMean:
-    """The mean of recent values; ``value`` until there is one."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-        self._count = 0
-
-    def learn(self, value: float) -> None:
-        """Include ``value``."""
-        self._count += 1
-        self.value += (value - self.value) * max(_RECENT, 1 / self._count)
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Reservation:
-    """A request that `Budget.reserve` has admitted: its model and estimate, and where it counts."""
+    """A request that `Budget.reserve` has admitted: its estimate, and the cells where it counts.
+
+    ``shared`` are the cells in the shared counts; None if these were not reached.
+    """
 
     model: str
-    part: str
-    size: int
     amounts: tuple[int, ...]
     cells: tuple[int, ...]
     shared: tuple[int, ...] | None
-    """The cells in the shared counts; None if these were not reached."""
     is_settled: bool = False
 
 
@@ -179,10 +99,10 @@ class Budget:
     requests under way have missed; a limit of requests is never exceeded. A request that takes more
     than a limit is admitted if nothing of the limit is used.
 
-    A request is estimated by the size of its prompt, and by the mean of the recent replies. With
-    ``estimates`` off, a request is admitted while anything is left, and may exceed the limit.
-    ``prices`` are needed for money. ``shared`` are counts of several processes; while they cannot
-    be reached, this process counts alone. ``clock`` returns seconds and never goes back.
+    A request is estimated by the size of its prompt. With ``estimates`` off, it is admitted while
+    anything is left, and may exceed the limit. ``prices`` are needed for money. ``shared`` are
+    counts of several processes; while they cannot be reached, this process counts alone. ``clock``
+    returns seconds and never goes back.
     """
 
     def __init__(
@@ -196,15 +116,15 @@ class Budget:
     ) -> None:
         self.limits = tuple(limits)
         self.prices = prices or Prices()
+        self._most = [whole(limit) for limit in self.limits]
+        self._windows = [SlidingWindow(limit.seconds) for limit in self.limits]
         self._estimates = estimates
-        self._reply = _RecentMean(_REPLY)
-        # An embedder may be a model with other tokens, and its texts have no instructions.
-        self._per_character = {part: _RecentMean(_PER_CHARACTER) for part in ("judge", "embedder")}
         self._shared = shared
-        self._local = _LocalCounts(self.limits, clock)
         self._clock = clock
-        self._seen: tuple[int, ...] = ()
+        self._seen: Sequence[int] = ()
         self._seen_until = -math.inf
+        self._reset_lock()
+        call_in_child(self._reset_lock)
         for limit in self.limits:
             if limit.is_money and limit.unit != self.prices.currency:
                 msg = (
@@ -212,6 +132,9 @@ class Budget:
                     f" {self.prices.currency}: use one currency in the options budget and prices"
                 )
                 raise ConfigError(msg)
+
+    def _reset_lock(self) -> None:
+        self._lock = threading.RLock()  # reentrant: a garbage collection may end a request
 
     def require_price(self, model: str, part: str) -> None:
         """Raise `ConfigError` if there is a limit of money, and ``model`` has no price.
@@ -230,108 +153,102 @@ class Budget:
         )
         raise ConfigError(msg)
 
-    # --- requests -------------------------------------------------------------------------------
-
     async def reserve(self, model: str, *, size: int, part: str = "judge") -> Reservation:
-        """Admit one attempt of a request to ``model``, or raise `BudgetSpentError`.
+        """Admit one attempt of a request with ``size`` characters, or raise `BudgetSpentError`.
 
-        ``size`` is the number of characters of the prompt or of the texts to embed. ``part`` is
-        ``judge`` or ``embedder``; an embedder writes no reply. Each reservation must be settled.
+        Each reservation must be settled.
         """
-        amounts = self._amounts(model, self._estimate(size, part))
+        amounts = tuple(self._amounts(model, self._estimate(size, part)))
         shared = None if self._shared is None else await self._shared.take(amounts)
+        refused: int | None = None
+        cells: tuple[int, ...] = ()
         if shared is not None:
-            self._seen, self._seen_until = shared.used, self._clock() + _FRESH
-            self._raise_if_refused(shared)
-        # This process counts on its own, too, for the time when the shared counts are gone.
-        local = self._local.take(amounts, is_refusable=shared is None)
-        self._raise_if_refused(local)
+            refused, cells, self._seen = shared
+            self._seen_until = self._clock() + _FRESH
+        with self._lock:
+            now = self._clock()
+            if shared is None:
+                refused = self._first_exceeded(amounts, [one.sum(now) for one in self._windows])
+            if refused is not None:
+                msg = f"not asked: the budget of {self.limits[refused]} is spent"
+                raise BudgetSpentError(msg)
+            # This process counts on its own, too, for the time when the shared counts are gone.
+            local = tuple(map(SlidingWindow.add, self._windows, [now] * len(amounts), amounts))
         return Reservation(
             model=model,
-            part=part,
-            size=size,
             amounts=amounts,
-            cells=local.cells,
-            shared=None if shared is None else shared.cells,
+            cells=local,
+            shared=None if shared is None else cells,
         )
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
         """Replace the estimate of ``reservation`` by ``usage``; a second call changes nothing.
 
-        None stands for unknown tokens, as after a timeout: then the estimate counts for each of
-        ``requests``.
+        If ``usage`` is None, as after a timeout, the estimate counts for each of ``requests``.
         """
         if reservation.is_settled:
             return
         reservation.is_settled = True
-        amounts = tuple(requests * amount for amount in reservation.amounts)
-        if usage is not None:
+        if usage is None:
+            amounts = [requests * amount for amount in reservation.amounts]
+        else:
             amounts = self._amounts(reservation.model, usage)
-            self._learn(reservation, usage)
         differences = [new - old for new, old in zip(amounts, reservation.amounts, strict=True)]
-        self._local.correct(reservation.cells, differences)
+        with self._lock:
+            for window, cell, each in zip(
+                self._windows, reservation.cells, differences, strict=True
+            ):
+                window.correct(cell, each)
         if self._shared is not None and reservation.shared is not None and any(differences):
             self._shared.correct(reservation.shared, differences)
 
-    def _raise_if_refused(self, taken: Taken) -> None:
-        if taken.refused is not None:
-            msg = f"not asked: the budget of {self.limits[taken.refused]} is spent"
-            raise BudgetSpentError(msg)
-
-    # --- amounts --------------------------------------------------------------------------------
-
-    def _amounts(self, model: str, usage: Usage) -> tuple[int, ...]:
-        """Return what ``usage`` of ``model`` is, in the unit of each limit."""
-        return tuple(self._amount(limit, usage, model=model) for limit in self.limits)
-
-    def _amount(self, limit: Limit, usage: Usage, *, model: str) -> int:
-        if limit.unit == "requests":
-            return usage.judge_requests + usage.embedding_requests
-        if limit.unit == "judge requests":
-            return usage.judge_requests
-        if limit.unit == "tokens":
-            return usage.tokens
-        price = self.prices.price_of(model)
-        return 0 if price is None else math.ceil(round(price.of(usage) * NANO, 3))
+    def _amounts(self, model: str, usage: Usage) -> list[int]:
+        counts = {
+            "requests": usage.judge_requests + usage.embedding_requests,
+            "judge requests": usage.judge_requests,
+            "tokens": usage.tokens,
+        }
+        price = self.prices.price_of(model) if any(one.is_money for one in self.limits) else None
+        money = 0 if price is None else math.ceil(round(price.of(usage) * NANO, 3))
+        return [counts.get(limit.unit, money) for limit in self.limits]
 
     def _estimate(self, size: int, part: str) -> Usage:
         is_on = self._estimates == "on"
-        tokens = math.ceil(size * self._per_character[part].value) if is_on else 1
+        tokens = math.ceil(size * _PER_CHARACTER) if is_on else 1
         if part == "embedder":
             return Usage(embedding_requests=1, embedding_tokens=tokens)
-        reply = math.ceil(self._reply.value) if is_on else 0
+        reply = _REPLY if is_on else 0
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
-    def _learn(self, reservation: Reservation, usage: Usage) -> None:
-        """Adapt the estimates to ``usage``."""
-        if usage.completion_tokens:
-            self._reply.learn(usage.completion_tokens)
-        read = usage.prompt_tokens + usage.embedding_tokens
-        if read and reservation.size:
-            self._per_character[reservation.part].learn(read / reservation.size)
+    def _first_exceeded(self, amounts: Sequence[int], used: Sequence[int]) -> int | None:
+        """Return the index of the first limit that ``amounts`` would exceed, or None.
 
-    # --- state ----------------------------------------------------------------------------------
+        An amount above a whole limit would be refused for ever, so it passes if nothing is used.
+        """
+        rows = zip(amounts, used, self._most, strict=True)
+        exceeded = (amount and sum_ and sum_ + amount > most for amount, sum_, most in rows)
+        return next((index for index, is_exceeded in enumerate(exceeded) if is_exceeded), None)
 
     @property
     def spent_limit(self) -> Limit | None:
         """The first limit that is reached now, or None. Other processes count as last seen."""
-        ones = [1] * len(self.limits)
-        index = first_exceeded(self._used(), ones, limits=[whole(limit) for limit in self.limits])
+        index = self._first_exceeded([1] * len(self.limits), self._used())
         return None if index is None else self.limits[index]
 
     def left(self) -> list[tuple[Limit, float]]:
         """Return each limit with what is left of it, in its unit, at least 0."""
-        pairs = zip(self.limits, self._used(), strict=True)
+        rows = zip(self.limits, self._most, self._used(), strict=True)
         return [
-            (limit, max(0, whole(limit) - used) / (NANO if limit.is_money else 1))
-            for limit, used in pairs
+            (limit, max(0, most - used) / (NANO if limit.is_money else 1))
+            for limit, most, used in rows
         ]
 
     def _used(self) -> list[int]:
-        local = self._local.used()
-        if self._clock() >= self._seen_until:
-            return local
-        return [max(pair) for pair in zip(local, self._seen, strict=True)]
+        with self._lock:
+            now = self._clock()
+            local = [window.sum(now) for window in self._windows]
+        seen = self._seen if now < self._seen_until else local
+        return list(map(max, local, seen))
 
 
 # --- counts of several processes, in Redis --------------------------------------------------------
@@ -379,11 +296,9 @@ class RedisCounts:
 
     All processes with the same server, database and name (the part after ``#``) share the counts of
     equal units and periods. The sum is checked and raised in one script, so the limits hold exactly
-    over all processes.
-
-    If Redis does not answer in ``timeout`` seconds, or in ``socket_timeout`` seconds if ``url`` has
-    this argument, `take` returns None for ``retry`` seconds without a call, ``on_error()`` is
-    called, and a line a minute is logged. What a process uses meanwhile is not added later.
+    over all processes. If Redis does not answer in ``timeout`` seconds (or the ``socket_timeout``
+    in ``url``), `take` returns None for ``retry`` seconds without a call, and ``on_error()`` is
+    called. What a process uses meanwhile is not added later.
     """
 
     def __init__(
@@ -408,22 +323,27 @@ class RedisCounts:
         # In braces: one slot of a cluster.
         tag = f"{{rag_eval_otel:budget:{name}}}"
         self._keys = [f"{tag}:{limit.unit}:{limit.seconds:g}" for limit in limits]
-        self._limits = [whole(limit) for limit in limits]
-        self._widths = [round(limit.seconds * _MICRO / CELLS) for limit in limits]
-        self.failures = 0
+        # Widths of cells are in microseconds.
+        self._limits = [(whole(each), round(each.seconds * 1e6 / CELLS)) for each in limits]
         self._retry = retry
         self._on_error = on_error
         self._clock = clock
-        self._away_until = float("-inf")
+        self._away_until = -math.inf
         self._log = LimitedLog(clock=clock)
         self._workers = Workers(_THREADS)
 
-    async def take(self, amounts: Sequence[int]) -> Taken | None:
-        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached."""
+    async def take(
+        self, amounts: Sequence[int]
+    ) -> tuple[int | None, tuple[int, ...], list[int]] | None:
+        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached.
+
+        The result is the index of the limit that refuses, or None; the cells; and the sums.
+        """
         if self._clock() < self._away_until:
             return None
-        triples = zip(self._limits, self._widths, amounts, strict=True)
-        arguments = [CELLS, *(value for triple in triples for value in triple)]
+        arguments = [CELLS]
+        for limit, amount in zip(self._limits, amounts, strict=True):
+            arguments += [*limit, amount]
         call = self._workers.run(lambda: self._script(keys=self._keys, args=arguments))
         try:
             # Several timeouts: for the connection, for the reply, and for a thread.
@@ -431,8 +351,7 @@ class RedisCounts:
         except self._errors as error:
             self._failed(error)
             return None
-        refusal = refused - 1 if refused else None
-        return Taken(refused=refusal, cells=tuple(rest[::2]), used=tuple(rest[1::2]))
+        return refused - 1 if refused else None, tuple(rest[::2]), rest[1::2]
 
     def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
         """Add ``differences`` to the amounts taken in ``cells``, in the background."""
@@ -449,8 +368,6 @@ class RedisCounts:
         self._workers.submit(call)
 
     def _failed(self, error: BaseException) -> None:
-        """Count ``error``, with which a call has failed, and call Redis no more for a while."""
-        self.failures += 1
         self._away_until = self._clock() + self._retry
         self._on_error()
         # The message of the error may have the address and its password.
@@ -465,8 +382,7 @@ class RedisCounts:
 def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
     """Return a client for the server in ``url``, which connects with its first call, and the name.
 
-    Raises `ConfigError` if the package ``redis`` cannot use the address. The error does not quote
-    it, and has no cause, because both may have the password.
+    The `ConfigError` for a wrong address does not quote it, because it may have the password.
     """
     redis = require("redis", "redis")
     client = None

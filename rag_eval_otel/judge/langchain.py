@@ -28,11 +28,10 @@ class LangChainJudge:
     The retries and timeouts that are set in the chat model apply. The calls of the chat model are
     traced neither by this library nor by LangSmith.
 
-    The chat model is called with ``invoke`` on at most ``max_threads`` worker threads, not with
-    ``ainvoke``. LangChain's packages share one asynchronous HTTP client among all models of a
-    process, and a client that is used in two event loops fails in both. Only a chat model without a
-    synchronous form is called with ``ainvoke``; do not use that model, or another model of its
-    class, elsewhere.
+    The chat model is called with ``invoke`` on at most ``max_threads`` worker threads, because
+    LangChain's packages share one asynchronous HTTP client in a process, which fails in two event
+    loops. Only a chat model without a synchronous form is called with ``ainvoke``; do not use that
+    model, or another model of its class, elsewhere.
     """
 
     def __init__(
@@ -54,9 +53,10 @@ class LangChainJudge:
         messages = [("system", request.system), ("human", request.user_with_schema)]
         with tracing_context(enabled=False):
             message = await self._call(messages, config={"callbacks": []})
+        name = getattr(message, "response_metadata", {}).get("model_name")
         return Replies(
             parts=read_parts(_text(message), tasks),
-            model=_answered(message) or self.model,
+            model=name if name and isinstance(name, str) else self.model,
             usage=_usage(message),
         )
 
@@ -101,7 +101,6 @@ _ADDRESSES = ("openai_api_base", "base_url", "azure_endpoint", "anthropic_api_ur
 
 
 def _title_of(llm: object, model: str) -> str:
-    """Return the class of the chat model ``llm``, the name ``model``, and the server's address."""
     found = (getattr(llm, name, None) for name in _ADDRESSES)
     address = next((one for one in found if isinstance(one, str)), None)
     return f"{type(llm).__name__}/{model}" + (f" at {address_of(address)}" if address else "")
@@ -119,11 +118,6 @@ def _name_of(llm: Runnable[Any, Any]) -> str:
         if isinstance(name, str) and name:
             return name
     return type(model).__name__
-
-
-def _answered(message: object) -> str | None:
-    name = getattr(message, "response_metadata", {}).get("model_name")
-    return name if isinstance(name, str) else None
 
 
 def _text(message: BaseMessage | str) -> str:

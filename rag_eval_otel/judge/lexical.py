@@ -1,50 +1,513 @@
 """`LexicalJudge`: the offline judge, which compares words.
 
-The judge needs no key, no network and no model, and gives equal replies to equal questions. It
-finds the words and numbers that two texts have in common, and does not know what words mean. It is
-good for a first set-up, demos and a free first look at scores.
+It finds the words and numbers that two texts have in common, and does not know what words mean.
+Question words (English, and common ones of German, French and Spanish) show what a question asks
+for, and the form of dates, numbers and names what an answer gives; no rule depends on the subject.
+Scripts without spaces between words are compared by pairs of characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Any, Literal, TypeAlias, cast
+import math
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, partial
+from itertools import chain, pairwise
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError, UnsuitableJudgeError
 from rag_eval_otel.judge import replies as say
-from rag_eval_otel.judge import words
-from rag_eval_otel.judge.answers import (
-    ANSWERS,
-    EVEN,
-    FULL,
-    PART,
-    EvidenceAnswers,
-    Shown,
-    judged,
-    verdicts,
-)
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.words import Passages, claims_of, keys_of, within_limit
 from rag_eval_otel.types import Replies
+from rag_eval_otel.untrusted import normal_form
 
-Answer: TypeAlias = say.Reply | UnparsableReplyError | JudgeTooLongError
+MAX_CHARACTERS = 100_000  # limit of a text, and of all passages together
+MAX = 10_000  # most characters of a question or an answer: four pages, read in a second
+_PLACES = 500  # sentences in which a word is compared; a word that is in more of them tells little
+NUMBER, WORD, PAIR, STOP = 2.0, 1.0, 0.5, 0.3  # weights; PAIR: of two characters
 
+_STEM, _LEAST = 6, 3  # letters that are compared; fewest letters of a content word
+_STOP_WORDS = frozenset(
+    "about all also and any are because been being but can could did does each for from had has"
+    " have her him his how into its just many may might more most much must one only other our over"
+    " shall she should some such than that the their them then there these they this those very was"
+    " were what when where which while who whom whose why will with would yes you your".split()
+)
+_NEGATIONS = frozenset("not never cannot without nicht kein keine nie pas".split())
+_UNITS = "two three four five six seven eight nine ten".split()
+_NUMBERS = {word: str(number) for number, word in enumerate(_UNITS, start=2)}
+_MARKS = (  # signs of vowels and tones, which `\w` does not match
+    "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
+    "\u0900-\u0963\u0970-\u0dff\u200c\u200d"
+)
+_DENSE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17df\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_RUN = re.compile(rf"[{_DENSE}]+")
+_TOKEN = re.compile(rf"\d+(?:[.,:]\d+)+|[\w{_MARKS}{_DENSE}]+")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_MARK = re.compile(r"\[\^?\d{1,3}\]|^[ \t]*(?:[-*•\u2013#>]+|\(?\d{1,2}[.)])\s+", re.MULTILINE)
+_BREAK = re.compile(
+    r"(?<=[.!?…])[\"'”\u2019»)\]*]*\s+(?![\sa-zà-þ])|;\s+|[\n\r]+"
+    r"|(?<=[\u0964\u0965\u061f\u06d4\u3002\uff01\uff1f])"
+)
+
+_MAX_CLAIMS, _MAX_READ = 100, 500  # most claims, and most sentences, of an answer
+_OPENING = 3  # first words of a sentence, which show whether it is a greeting
+_CLAIM = 2.0  # least weight of a sentence that is a claim by itself
+_FEW = 4.0  # weight of content words from which a sentence is more than a greeting
+_REACH = 4  # most words between a word of `_LACKING` and a word of `_TELLING` in a refusal
+_ANYWHERE, _SENTENCE, _PAIRS = 3 / 7, 3 / 7, 1 / 7  # weights of the three ways to find a word
+_CURVE = 1.6  # power that turns a share of .65 (as likely backed as not) into a half
+_LACKS = 0.7  # factor if a number or a negation is found nowhere
+
+# A refusal has a word of each: _LACKING (a lack), _TELLING (of information), _TELLER (in whom).
+_LACKING = frozenset(
+    "not no never cannot nothing unable insufficient incomplete unclear unsure nicht nichts kein"
+    " keine keinen pas aucune aucun ningún ninguna".split()
+)
+_TELLING = frozenset(
+    "know find found answer answered say tell determine determined help see provide provided"
+    " provides sure certain mention mentioned mentions specify specified specifies state stated"
+    " states contain contains contained include covered given available information details"
+    " incomplete unclear unsure ai weiss sagen finden beantworten erwähnt angegeben genannt"
+    " enthalten angabe angaben informationen sais trouvé précisé mentionné indiqué répondre"
+    " informations sé puedo responder información menciona indica".split()
+)
+_TELLER = frozenset(
+    "i we there context contexts document documents passage passages text texts handbook source"
+    " sources article articles page pages ich wir das dokument kontext je nous cela contexte texte"
+    " documento contexto puedo sé".split()
+)
+_OPENERS = frozenset(
+    "hi hello hey thanks thank welcome certainly sure please contact feel hope bonjour merci"
+    " veuillez hallo danke bitte hola gracias".split()
+)
+_FRAME = re.compile(
+    r"(?i)^(?:(?:the )?answer(?: is)?:?|(?:based on|according to) (?:the )?(?:\w+ )?"
+    r"(?:document|context|passage|text|article|handbook|information)s?),? +"
+)
+_BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNORECASE)
+
+
+class Term(NamedTuple):
+    """A word, with its weight; words with one ``key`` (six letters, or the digits) are equal.
+
+    A claim with an ``is_exact`` word (a number or a negation) is less probable without it.
+    """
+
+    key: str
+    text: str
+    weight: float
+    is_exact: bool = False
+
+
+def sentences(text: str) -> list[str]:
+    """Split ``text`` at full stops, semicolons and line breaks, and remove bullets of lists."""
+    pieces = _BREAK.split(_MARK.sub(" ", text[:MAX_CHARACTERS]))
+    return [piece.strip() for piece in pieces if _TOKEN.search(piece)]
+
+
+def within_limit(texts: Iterable[str]) -> Iterator[str]:
+    """Yield ``texts``, shortened so that they have at most `MAX_CHARACTERS` in total."""
+    left = MAX_CHARACTERS
+    for text in texts:
+        yield text[:left]
+        left = max(0, left - len(text))
+
+
+def terms(text: str) -> list[Term]:
+    """Return every word of ``text`` as a `Term`, in the order of the text."""
+    text = normal_form(text[:MAX_CHARACTERS])[:MAX_CHARACTERS]
+    text = _THOUSANDS.sub("", text.replace("\u2019", "'").replace("n't", " not"))
+    if _RUN.search(text):
+        text = _RUN.sub(r" \g<0> ", text)
+    return [term for token in _TOKEN.findall(text) for term in _terms(token)]
+
+
+def _terms(token: str) -> list[Term]:
+    if _RUN.match(token):
+        pairs = (token[i : i + 2] for i in range(max(1, len(token) - 1)))
+        return [Term(pair, pair, PAIR) for pair in pairs]
+    word = token.casefold()
+    if word[0].isdecimal() or word in _NUMBERS:
+        written = _NUMBERS.get(word, word).replace(",", ".")
+        digits = "".join(str(unicodedata.decimal(one, one)) for one in written)
+        return [Term(digits.lstrip("0") or "0", token, NUMBER, is_exact=True)]
+    if word in _NEGATIONS:
+        return [Term("not", token, WORD, is_exact=True)]
+    is_stop = len(word) < _LEAST or word in _STOP_WORDS
+    return [Term(word[:_STEM], token, STOP if is_stop else WORD)]
+
+
+def has_content(found: Iterable[Term]) -> bool:
+    return any(term.weight > STOP and term.key != "not" for term in found)
+
+
+def keys_of(text: str) -> set[str]:
+    return {term.key for term in terms(text)}
+
+
+def claims_of(answer: str, *, question: str = "") -> list[str]:
+    """Return the sentences of ``answer`` that make a claim; none if the answer is a refusal.
+
+    Short sentences are joined to their neighbours. A mere greeting is the claim itself, and of a
+    mere yes or no, the claim is ``question`` followed by the yes or no.
+    """
+    told, said = _read(answer)
+    if not said and told and not any(map(_is_refusal, told)):
+        shown = told if has_content(terms(" ".join(told))) else [question, *told]
+        said = [" ".join(" ".join(shown).split())] if has_content(terms(" ".join(shown))) else []
+    claims: list[str] = []
+    for sentence in said[:_MAX_CLAIMS]:
+        if claims and min(_weight(claims[-1]), _weight(sentence)) < _CLAIM:
+            claims[-1] += f" {sentence}"
+        else:
+            claims.append(sentence)
+    return claims
+
+
+def evades(answer: str) -> bool:
+    """Return True if ``answer`` only refuses to answer, greets, or asks the user a question."""
+    told, said = _read(answer)
+    return not said and (not told or any(map(_is_remark, told)))
+
+
+def _read(answer: str) -> tuple[list[str], list[str]]:
+    """Return all sentences of ``answer``, and the sentences that may be claims."""
+    told = [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
+    said = [_FRAME.sub("", sentence) for sentence in told if not _is_remark(sentence)]
+    found = [term for term in terms(" ".join(said)) if term.weight > STOP]
+    is_little = sum(term.weight for term in found) < _CLAIM and any(map(_is_refusal, told))
+    return told, [] if is_little or not has_content(found) else said
+
+
+def _clauses(sentence: str) -> list[str]:
+    """Split ``sentence`` at words such as "but" if one of the parts refuses to answer."""
+    parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
+    return parts if any(map(_is_refusal, parts)) and len(parts) > 1 else [sentence]
+
+
+def _weight(sentence: str) -> float:
+    return sum(term.weight for term in terms(sentence))
+
+
+def _is_remark(sentence: str) -> bool:
+    """Return True if ``sentence`` refuses to answer, or is a short greeting or question."""
+    found = terms(sentence)
+    opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
+    is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
+    is_question = sentence.rstrip("\"')* ").endswith("?")
+    return (is_short and (opens or is_question)) or _is_refusal(sentence)
+
+
+def _is_refusal(sentence: str) -> bool:
+    words = [term.text.casefold() for term in terms(sentence)]
+    if _TELLER.isdisjoint(words):
+        return False
+    lacking = [i for i, word in enumerate(words) if word in _LACKING]
+    telling = [i for i, word in enumerate(words) if word in _TELLING]
+    return any(-_REACH <= i - j < _REACH for i in lacking for j in telling)
+
+
+class Passages:
+    """An index of the words in passages, to find how far the passages support a claim.
+
+    Each word of the claim is searched anywhere, in the one sentence that has most words of the
+    claim, and next to its neighbour in the claim.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._places: dict[str, list[int]] = defaultdict(list)
+        told = (sentence for text in within_limit(texts) for sentence in sentences(text))
+        found = [[term.key for term in terms(sentence)] for sentence in told]
+        self._pairs = set(pairwise(chain.from_iterable(found)))
+        for place, keys in enumerate(found):
+            for key in set(keys):
+                if len(self._places[key]) < _PLACES:
+                    self._places[key].append(place)
+
+    def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
+        """Return the probability that the passages support ``claim``, by the words in common.
+
+        ``beyond`` has keys of words that are ignored, such as the words of the question.
+        """
+        said = terms(claim)
+        wanted = _weights(said, beyond)
+        exact = {term.key for term in said if term.is_exact}.difference(beyond)
+        lacks = _LACKS if exact - self._places.keys() else 1.0
+        anywhere = self._anywhere(wanted)
+        by_sentence: dict[int, float] = defaultdict(float)
+        for key, weight in wanted.items():
+            for place in self._places.get(key, ()):
+                by_sentence[place] += weight
+        pairs = {
+            (one.key, next_.key): one.weight + next_.weight
+            for one, next_ in pairwise(said)
+            if one.key in wanted or next_.key in wanted
+        }
+        held = sum(weight for pair, weight in pairs.items() if pair in self._pairs)
+        in_pairs = held / sum(pairs.values()) if pairs else anywhere
+        best = max(by_sentence.values(), default=0.0)
+        share = _ANYWHERE * anywhere + _SENTENCE * best + _PAIRS * in_pairs
+        return lacks * math.pow(min(1.0, share), _CURVE)
+
+    def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
+        """Return which share of the words of ``claim``, by weight, the passages have."""
+        return self._anywhere(_weights(terms(claim), beyond))
+
+    def _anywhere(self, wanted: Mapping[str, float]) -> float:
+        return min(1.0, sum(weight for key, weight in wanted.items() if key in self._places))
+
+
+def _weights(said: Sequence[Term], beyond: Collection[str]) -> dict[str, float]:
+    own = [term for term in said if term.key not in beyond]
+    weights = {term.key: term.weight for term in (own if has_content(own) else said)}
+    total = sum(weights.values())
+    return {key: weight / total for key, weight in weights.items()}
+
+
+Kind: TypeAlias = Literal["name", "place", "time", "amount", "said", "thing", "polar", "any"]
+Forms: TypeAlias = Mapping[Kind, re.Pattern[str]]
+
+_ASKING: Mapping[Kind, str] = {  # if two match at the same place, the first one counts
+    "amount": r"how much|how (?:many|few|long|old|often|soon|far|tall|high|deep|wide|large|big"
+    r"|heavy|fast|hot|cold)|was koste[nt]|wie ?(?:viele?|lange|alt|oft|hoch|weit|groß|schwer|tief)"
+    r"|combien|quel âge|cuánt[oa]s?",
+    "name": r"who|whom|whose|by what name|wer|wem|wen|wessen|wie heißt|qui|quién(?:es)?",
+    "place": r"where|wo|wohin|woher|où|a?dónde",
+    "time": r"when|wann|quand|cuándo",
+    "any": r"what about",
+    "said": r"why|how|warum|wieso|wie|wozu|pourquoi|comment|por qué|cómo",
+    "thing": r"what|which|was|welche[rsnm]?|qu'est-ce qu[ie]|que|quoi|quel(?:le)?s?|qué|cuál\w*",
+}
+_ASKED: Forms = {kind: re.compile(rf"\b(?:{form})\b") for kind, form in _ASKING.items()}
+_LEADS = {kind: form.partition("|")[0].capitalize() for kind, form in _ASKING.items()}
+_POLAR = re.compile(
+    r"^\W*(?:is|are|was(?! (?:ist|muss|kann|kostet|macht|braucht))|were|do|does|did|can|could|may"
+    r"|must|shall|should|will|would|has|have|had|ist|sind|war|hat|kann|darf|muss|wird|gibt|est-ce"
+    r"|peut-on|hay|puede)\b"
+)
+_PARTS = re.compile(
+    rf"(?i)(?<=\?) |,? (?:and|und|et|y) (?=(?:by |in |at |for |since |until )?"
+    rf"(?:{'|'.join(_ASKING.values())})\b)"
+)
+_NOUNS: Mapping[Kind, str] = {
+    "name": "actor actress agency album artist association author band book brand character club"
+    " company composer director episode film game group king leader magazine man movie name novel"
+    " person player president producer school series show singer song team title university writer",
+    "place": "address birthplace capital city country county district island location place region"
+    " state street town venue village",
+    "time": "birthday century date day decade era hour month season time week year",
+    "amount": "age amount budget capacity charge cost count deposit depth distance dose duration"
+    " fee frequency height income length limit maximum minimum number pay percentage period"
+    " population price rate rating ratio rent salary score size speed temperature value weight",
+}
+_HEADS: Mapping[str, Kind] = {
+    noun: kind for kind, nouns in _NOUNS.items() for noun in nouns.split()
+}
+_MONTH = (
+    r"(?:jan|feb|f[eé]v|m[aä]r|a[pbv]r|ma[iy]|jun|jui|jul|aug|ao[uû]|ago|sep|o[ck]t|nov|d[eé][cz]"
+    r"|ene)[a-zé]{0,7}"
+)
+_FIGURES: Forms = {
+    "time": re.compile(
+        rf"(?i)\b(?:{_MONTH} \d|\d\d?(?:st|nd|rd|th|\.)? (?:of |de )?{_MONTH}\b|(?:1\d|20)\d\ds?\b"
+        rf"|(?:on|by|until|each|every|am|bis|le|el) (?:{_MONTH}\b|morning|\w+(?:day|tag|di)s?\b)"
+        r"|\d\d?[:.]\d\d\b|\d\d? ?(?:am|pm|uhr|h)\b|\w+ (?:century|jahrhundert)\b|^when\b)"
+    ),
+    "amount": re.compile(
+        r"(?i)(?<![\w-])(?:\d[\d.,]*|two|three|four|five|six|seven|eight|nine|ten|hundred|zwei|drei"
+        r"|vier|fünf|sechs|deux|trois|quatre|cinq|dos|tres|cuatro|cinco|half an?|none|once|twice"
+        r"|\w+mal)(?!\w|-[a-z])"
+    ),
+}
+_CALLED: Forms = {
+    "place": re.compile(r"\b(?:[Ii]n|[Aa]t|near|from|im|am|bei|à|en) (?:the |la )?[A-ZÀ-Þ]\w"),
+    "name": re.compile(r"(?<=[\w,] )[A-ZÀ-Þ][\w.-]+ (?:(?:of|the|de|von) )*[A-ZÀ-Þ]|[\"“„«]\w"),
+}
+_MARKED: Forms = {
+    "polar": re.compile(r"(?i)^(?:yes|no|yeah|nope|ja|nein|doch|oui|non|sí)\b"),
+    "said": re.compile(r"(?i)^(?:because|due to|to|by|weil|um|durch|parce|pour|porque|para) "),
+}
+_AT = re.compile(r"(?i)(?:in|at|near|from|on|im|am|beim?|à|au|dans|en) ")
+_IN_COMMON: Mapping[Kind, Mapping[str, float]] = {  # how similar a kind is to other kinds
+    "place": {"name": 0.5},
+    "time": {"amount": 0.3},
+    "thing": {"name": 0.6, "said": 0.4, "amount": 0.2},
+    "any": dict.fromkeys([*_ASKING, "polar"], 1.0),
+}
+
+_READ = 1000  # the question word is in so many characters
+_WINDOW = 5  # words after "what" among which its noun is searched
+_TELLS, _LONG = 5, 40  # words: a longer answer may give several kinds, a very long one any
+_MAX_ASKED = 12  # most words of an answer in a question generated from it
+_GIVES, _UNKNOWN = 0.15, 0.5  # weight of the kind of thing in a context; value if not recognisable
+_COVERING = 0.62  # power that turns a share of .33 (few contexts below it serve) into a half
+_ABOUT, _ASKS = 0.75, 0.25  # weights of the words of a question, and of the kind of thing
+_COMMON = 0.6  # weight of a feature that all texts have
+
+
+def read(question: str) -> tuple[Kind | None, str]:
+    """Return the kind of thing (name, time, ...) that ``question`` asks for, and its other words.
+
+    The kind is None if the text has no question mark and does not begin with a question word.
+    """
+    text = question[:_READ].lower().replace("\u2019", "'")
+    is_marked = "?" in text and len(question) <= _READ
+    polar = _POLAR.search(text)
+    if is_marked and polar:
+        return "polar", question[polar.end() : MAX]
+    found = [(match, kind) for kind, form in _ASKED.items() if (match := form.search(text))]
+    match, asked = min(found, key=lambda one: one[0].start(), default=(None, None))
+    if match is None or (match.start() and not is_marked):
+        return "thing" if is_marked else None, question[:MAX]
+    if asked == "thing":  # the last noun that is known says which kind of thing
+        nouns = re.findall(r"[^\W\d_]+", text[match.end() :])[:_WINDOW]
+        kinds = [_HEADS.get(noun) or _HEADS.get(noun.removesuffix("s")) for noun in nouns]
+        asked = next((kind for kind in reversed(kinds) if kind), asked)
+    return asked, f"{question[: match.start()]} {question[match.end() : MAX]}"
+
+
+def _kinds_of(claims: Sequence[str]) -> list[Kind]:
+    """Return three kinds of thing (name, time, ...) that ``claims`` may tell, likeliest first."""
+    text = " ".join(claims)
+    words = text.split()
+    found = _matching(_MARKED, text)
+    if len(claims) != 1 or len(words) >= _LONG:
+        found = ["any"]
+    elif not found and len(words) >= _TELLS:
+        found = [*_matching(_FIGURES, text)[:1], *_matching(_CALLED, text)[:1], "said", "thing"]
+        found = [found[0], found[1], found[0]]
+    found = found or _matching(_FIGURES, text)[:1] or _named(text, words)
+    return (found * 3)[:3]
+
+
+def _named(text: str, words: Sequence[str]) -> list[Kind]:
+    capitals = sum(word.lstrip("\"'“„«(")[:1].isupper() for word in words)
+    if _AT.match(text) or "," in text:
+        return ["place"]
+    if 2 * capitals <= len(words):
+        return ["thing"]
+    return ["name"] if len(words) > 1 else ["name", "thing", "place"]
+
+
+def _matching(forms: Forms, text: str) -> list[Kind]:
+    return [kind for kind, form in forms.items() if form.search(text)]
+
+
+def reverse_questions(answer: str) -> list[str]:
+    """Return three questions to which ``answer`` may be a reply; none if the answer says nothing.
+
+    Each asks for a kind of thing that ``answer`` may tell, with its most frequent words.
+    """
+    claims = claims_of(answer) or sentences(answer)
+    counts = Counter(
+        term.text.casefold()
+        for term in terms("\n".join(claims))
+        if term.weight in (PAIR, WORD) and not term.is_exact
+    )
+    about = " ".join(word for word, _ in counts.most_common(_MAX_ASKED))
+    leads = [_LEADS.get(kind, "Is it so") for kind in _kinds_of(claims)]
+    return [f"{lead}: {about}?" if about else f"{lead}?" for lead in leads if claims]
+
+
+def features(text: str) -> dict[str, float]:
+    """Return ``text`` as a unit vector: weights of its words, and of the kind of thing it asks."""
+    kind, rest = read(text)
+    words: dict[str, float] = defaultdict(float)
+    for term in terms(rest):
+        words[f"word {term.key}"] += term.weight if term.weight > STOP or not kind else 0.0
+    parts = _scaled(_scaled(words, _ABOUT) | _scaled(_features_of(kind), _ASKS), 1.0)
+    return _scaled(parts | {"text": math.sqrt(_COMMON)}, 1.0) if parts else {}
+
+
+def _features_of(kind: Kind | None) -> dict[str, float]:
+    common = {kind: 1.0, **_IN_COMMON.get(kind, {})} if kind else {}
+    return {f"asks for {name}": weight for name, weight in common.items()}
+
+
+def _scaled(weights: Mapping[str, float], square: float) -> dict[str, float]:
+    length = math.hypot(*weights.values())
+    scale = math.sqrt(square) / length if length else 0.0
+    return {name: scale * weight for name, weight in weights.items() if weight}
+
+
+def similarity(one: str, other: str) -> float:
+    return _cosine(features(one), features(other))
+
+
+def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    return min(1.0, sum(weight * other.get(name, 0.0) for name, weight in one.items()))
+
+
+def relevancy(question: str, answer: str) -> float:
+    """Return how far ``answer`` addresses ``question`` (0 to 1), by its words; 0 for a refusal."""
+    if evades(answer):
+        return 0.0
+    kind, about = read(question)
+    asked, given = _scaled(_features_of(kind), 1.0), _kinds_of(claims_of(answer))
+    fit = sum(_cosine(asked, _scaled(_features_of(one), 1.0)) for one in given) / len(given)
+    return min(1.0, math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit))
+
+
+def coverage(question: str, context: str) -> float:
+    """Return how far ``context`` helps to answer ``question`` (0 to 1), by words in common."""
+    kind, rest = read(question)
+    share = _share(rest if has_content(terms(rest)) else question, context, least=STOP)
+    form = {**_FIGURES, **_CALLED}.get(kind or "any")
+    gives = bool(form.search(context)) if form else _UNKNOWN
+    return math.pow((1 - _GIVES) * share + _GIVES * gives, _COVERING) if share else 0.0
+
+
+def _share(about: str, text: str, *, least: float) -> float:
+    """Return the share of the words of ``about``, from the weight ``least`` on, in ``text``."""
+    wanted = {term.key: term.weight for term in terms(about[:MAX]) if term.weight >= least}
+    held = keys_of(text)
+    total = sum(wanted.values())
+    found = sum(weight for key, weight in wanted.items() if key in held)
+    return min(1.0, found / total) if total else 0.0
+
+
+def sub_questions(question: str) -> list[str]:
+    """Split ``question`` where a further question word begins, and return at most 8 questions."""
+    parts = (part.strip(" ,") for part in _PARTS.split(" ".join(question[:MAX].split())))
+    asked = [part for part in parts if part.strip("?")][:8]
+    return [part if part.endswith("?") else f"{part}?" for part in asked]
+
+
+# --- the judge ------------------------------------------------------------------------------------
+
+FULL, EVEN, PART = 0.75, 0.5, 0.25  # least shares: rating 2, a yes, rating 1
+_BY_THE_LEAST = 2  # the groundedness prompt for which the worst claim counts, not the mean
 _INTENT = "To know: "
 _SHOWN = frozenset({"context", "contexts", "question"})  # which are read up to their own limits
+BY_EVIDENCE = frozenset(
+    {
+        *("verdicts", "supported", "judged_statements", "reference_statements", "groundedness"),
+        *("response_supported", "context_relevance", "relevant_contexts"),
+        *("useful_for_answer", "useful_for_reference"),
+    }
+)
+"""The families of tasks whose replies depend on the evidence of `Answers` alone."""
 
 
 class LexicalJudge:
     """A judge that compares words: offline, free, and with equal replies to equal questions.
 
-    Verdicts and most ratings are computed from a probability; at one half, yes and no are equally
-    likely. The judge cannot follow instructions (a rubric, a guideline, instructions of your own);
-    its reply to such a task is an `UnsuitableJudgeError`. At most `words.MAX_CHARACTERS` of the
-    contexts are read. If the answer has more than `words.MAX` characters, the reply is a
-    `JudgeTooLongError`. Instructions hidden in an answer or a context have no effect.
+    It is good for a first set-up, demos and a free first look at scores. Verdicts and most ratings
+    are computed from a probability; at one half, yes and no are equally likely. The judge cannot
+    follow instructions (a rubric, a guideline, instructions of your own); its reply to such a task
+    is an `UnsuitableJudgeError`. At most 100,000 characters of the contexts are read. If the answer
+    has more than 10,000 characters, the reply is a `JudgeTooLongError`. Instructions hidden in an
+    answer or a context have no effect.
     """
 
     model = "lexical"
+    is_offline = True
     label_metrics = frozenset(
         {"context_relevance", "faithfulness", "response_groundedness", "statement_faithfulness"}
     )  # the metrics whose scores separate good answers from bad ones at one half
@@ -52,122 +515,185 @@ class LexicalJudge:
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Return the replies to ``tasks``, made without any request, so that the usage is zero."""
-        read = cache(Passages)  # several tasks show the same contexts
-        return Replies(parts=tuple(_answer(task, read) for task in tasks), model=self.model)
+        index = cache(Passages)  # several tasks show the same contexts
+        return Replies(parts=tuple(_reply(task, index) for task in tasks), model=self.model)
 
 
-class _WordEvidence:
-    """Computes, by comparing words, how far contexts support claims and help with a question."""
+def _reply(task: Task[Any], index: Callable[[tuple[str, ...]], Passages]) -> object:
+    others = (task.texts(name) for name, _ in task.inputs if name not in _SHOWN)
+    if any(sum(map(len, one)) > MAX for one in others):
+        return JudgeTooLongError(f"the lexical judge reads at most {MAX:,} characters of it")
+    family = "" if task.kind.instructions else task.kind.family
+    answer = getattr(Answers(task, index), f"to_{family}", None)
+    if answer is not None:
+        return answer()
+    msg = (
+        f"the lexical judge cannot answer {task.prompt!r}: it compares words, and cannot follow"
+        " instructions; take a judge that is a model"
+    )
+    return UnsuitableJudgeError(msg)
 
-    def __init__(self, shown: Shown, read: Callable[[tuple[str, ...]], Passages]) -> None:
-        self._shown, self._read = shown, read
+
+class Answers:
+    """The replies to one ``task``: ``to_X`` builds the reply to tasks of family X.
+
+    The public methods before them compute the evidence, from 0 to 1, by comparing words; a subclass
+    may compute it by a model.
+    """
+
+    def __init__(
+        self, task: Task[Any], index: Callable[[tuple[str, ...]], Passages] = Passages
+    ) -> None:
+        shown = dict(task.inputs)
+        self.task = task
+        self.question = task.text("question") if "question" in shown else ""
+        self.answer = next((task.text(n) for n in ("answer", "reference") if n in shown), "")
+        self.contexts = next((task.texts(n) for n in ("contexts", "context") if n in shown), ())
+        self._index = index
+
+    @cached_property
+    def claims(self) -> list[str]:
+        return claims_of(self.answer, question=self.question)
 
     def support(self, claim: str) -> float:
-        return self._read(self._shown.contexts).probability(claim)
+        """Return the probability that the contexts support ``claim``."""
+        return self._index(self.contexts).probability(claim)
 
     def new_support(self, claim: str) -> float:
-        passages, beyond = self._read(self._shown.contexts), keys_of(self._shown.question)
-        return passages.probability(claim, beyond=beyond)
+        """Return the probability that contexts support ``claim``, without words of the question."""
+        return self._index(self.contexts).probability(claim, beyond=keys_of(self.question))
 
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
+        """Return the probability that contexts support ``sentence``, which makes ``claims``."""
         return sum(map(self.support, claims)) / len(claims)
 
     def relevances(self) -> list[float]:
-        coverage = partial(words.coverage, self._shown.question)
-        contexts = map(words.sentences, within_limit(self._shown.contexts))
-        return [max(map(coverage, sentences), default=0.0) for sentences in contexts]
+        """Return, for each context, how far it helps to answer the question."""
+        helps = partial(coverage, self.question)
+        contexts = map(sentences, within_limit(self.contexts))
+        return [max(map(helps, parts), default=0.0) for parts in contexts]
 
     def relevance(self) -> float:
-        coverage = partial(words.coverage, self._shown.question)
-        return max(map(coverage, within_limit(self._shown.contexts)), default=0.0)
+        """Return how far all contexts together help to answer the question."""
+        helps = partial(coverage, self.question)
+        return max(map(helps, within_limit(self.contexts)), default=0.0)
 
     def reason(self, share: float) -> str:
+        """Return a text that explains a rating; ``share`` is the rating's evidence."""
         return f"{share:.0%} agree"
 
+    def to_verdicts(self) -> say.Reply:
+        return _verdicts(map(self.support, self.task.texts("statements")))
 
-def _answer(task: Task[Any], read: Callable[[tuple[str, ...]], Passages]) -> Answer:
-    others = (task.texts(name) for name, _ in task.inputs if name not in _SHOWN)
-    if any(sum(map(len, one)) > words.MAX for one in others):
-        return JudgeTooLongError(f"the lexical judge reads at most {words.MAX:,} characters of it")
-    shown = Shown(task)
-    answers = EvidenceAnswers(task, shown, _WordEvidence(shown, read))
-    family = "" if task.kind.instructions else task.kind.family
-    if family in ANSWERS:
-        return ANSWERS[family](answers)
-    if hasattr(_Answers, f"to_{family}"):
-        return cast("Answer", getattr(_Answers(answers), f"to_{family}")())
-    told = f"the lexical judge cannot answer {task.prompt!r}: it compares words, and cannot"
-    return UnsuitableJudgeError(f"{told} follow instructions; take a judge that is a model")
+    def to_supported(self) -> say.Reply:
+        texts = self.task.texts("sentences")
+        if not claims_of("\n".join(texts), question=self.question):
+            texts = ("",) * len(texts)  # a refusal; its other sentences are no claims
+        verdicts = []
+        for i, text in enumerate(texts, start=1):
+            claims = claims_of(text, question=self.question)
+            verdicts.append(
+                say.Sentence.graded(self.sentence_support(text, claims), index=i)
+                if claims
+                else say.Sentence(index=i, verdict=2)
+            )
+        return say.SupportedSentences(verdicts=verdicts)
 
+    def to_judged_statements(self) -> say.JudgedStatements:
+        return _judged(self.claims, self.support)
 
-class _Answers:
-    """Answers tasks that `EvidenceAnswers` cannot answer; ``to_X`` answers tasks of family X."""
+    to_reference_statements = to_judged_statements
 
-    def __init__(self, by_evidence: EvidenceAnswers) -> None:
-        self._by_evidence = by_evidence
-        self._task, self._evidence = by_evidence.task, by_evidence.evidence
-        self._shown = by_evidence.shown
-        self._question, self._said = self._shown.question, self._shown.answer
+    def to_groundedness(self) -> say.Reply:
+        support = list(map(self.support, self.claims))
+        if not support:  # a mere yes or no: it is unknown whether the contexts support it
+            return self._rating(0.0 if evades(self.answer) else EVEN)
+        least_counts = self.task.kind.voice == _BY_THE_LEAST
+        return self._rating(min(support) if least_counts else sum(support) / len(support))
+
+    def to_response_supported(self) -> say.Decision:
+        flags = [one.verdict for one in self.to_judged_statements().statements]
+        reason = f"{sum(flags)} of {len(flags)} claims are backed"
+        return say.Decision(passing=bool(flags) and all(flags), reason=reason)
+
+    def to_context_relevance(self) -> say.Reply:
+        return self._rating(self.relevance())
+
+    def to_relevant_contexts(self) -> say.Reply:
+        relevances = enumerate(self.relevances(), start=1)
+        return say.RelevantContexts(numbers=[i for i, one in relevances if one >= EVEN])
+
+    def to_useful_for_answer(self) -> say.Reply:
+        support = max(map(self.new_support, self.claims), default=0.0)
+        return say.Useful.graded(min(support, self.relevance()))
+
+    to_useful_for_reference = to_useful_for_answer
+
+    def _rating(self, share: float) -> say.Reply:
+        rating: Literal[0, 1, 2] = 2 if share >= FULL else 1 if share >= PART else 0
+        return say.Rating(rating=rating, reason=self.reason(share)).expecting(2 * share)
+
+    # --- replies that depend on words, with any evidence ---
 
     def to_reverse_question(self) -> say.Reply:
-        written = words.reverse_questions(self._said) or [""]
-        question = written[self._task.draw % len(written)]
-        return say.ReverseQuestion(
-            question=question, noncommittal=1 if words.evades(self._said) else 0
-        )
+        written = reverse_questions(self.answer) or [""]
+        question = written[self.task.draw % len(written)]
+        return say.ReverseQuestion(question=question, noncommittal=1 if evades(self.answer) else 0)
 
     def to_similarities(self) -> say.Reply:
-        near = (words.similarity(self._question, q) for q in self._task.texts("questions"))
-        found = [say.Similarity(index=i, similarity=one) for i, one in enumerate(near, start=1)]
-        return say.Similarities(similarities=found)
+        near = (similarity(self.question, question) for question in self.task.texts("questions"))
+        numbered = [say.Similarity(index=i, similarity=one) for i, one in enumerate(near, start=1)]
+        return say.Similarities(similarities=numbered)
 
     def to_direct_relevancy(self) -> say.Reply:
-        return say.UnitRating(rating=words.relevancy(self._question, self._said))
+        return say.UnitRating(rating=relevancy(self.question, self.answer))
 
     def to_sub_questions(self) -> say.Reply:
-        return say.SubQuestions(sub_questions=words.sub_questions(self._question))
+        return say.SubQuestions(sub_questions=sub_questions(self.question))
 
     def to_addressed(self) -> say.Reply:
-        asked = self._task.texts("sub_questions")
-        return verdicts(words.relevancy(question, self._said) for question in asked)
+        asked = self.task.texts("sub_questions")
+        return _verdicts(relevancy(question, self.answer) for question in asked)
 
     def to_intent(self) -> say.Reply:
-        return say.Intent(intent=_INTENT + " ".join(self._question[: words.MAX].split()))
+        return say.Intent(intent=_INTENT + " ".join(self.question[:MAX].split()))
 
     def to_intent_fulfilment(self) -> say.Reply:
-        question = self._task.text("intent").removeprefix(_INTENT)
-        return say.UnitRating(rating=words.relevancy(question, self._said))
+        question = self.task.text("intent").removeprefix(_INTENT)
+        return say.UnitRating(rating=relevancy(question, self.answer))
 
     def to_answer_relevancy_rubric(self) -> say.Reply:
-        rating = words.relevancy(self._question, self._said)
+        rating = relevancy(self.question, self.answer)
         return say.TwoFlags(subject=1 if rating >= EVEN else 0, focus=1 if rating >= FULL else 0)
 
     def to_context_relevancy_rubric(self) -> say.Reply:
-        mark = 2 * self._evidence.relevance()
+        mark = 2 * self.relevance()
         return say.TwoMarks(subject=mark, sufficiency=mark)
 
     def to_context_statements(self) -> say.JudgedStatements:
-        told = [one for text in within_limit(self._shown.contexts) for one in words.sentences(text)]
-        return judged(told, partial(words.coverage, self._question))
+        parts = [one for text in within_limit(self.contexts) for one in sentences(text)]
+        return _judged(parts, partial(coverage, self.question))
 
     def to_relevant_statements(self) -> say.Reply:
-        told = self.to_context_statements().statements
-        return say.RelevantStatements(relevant_statements=[t.statement for t in told if t.verdict])
+        judged = self.to_context_statements().statements
+        return say.RelevantStatements(
+            relevant_statements=[one.statement for one in judged if one.verdict]
+        )
 
     def to_statements(self) -> say.Reply:
-        return say.Statements(statements=self._shown.claims)
+        return say.Statements(statements=self.claims)
 
     def to_context_agreement(self) -> say.Reply:
-        supported = self._by_evidence.response_supported()
-        return supported if self._evidence.relevance() >= EVEN else say.Decision(passing=False)
+        supported = self.to_response_supported()
+        return supported if self.relevance() >= EVEN else say.Decision(passing=False)
 
     def to_compared_statements(self) -> say.ComparedStatements:
-        beyond, sides = keys_of(self._question), map(self._task.text, ("answer", "reference"))
-        said, wanted = (claims_of(text, question=self._question) for text in sides)
+        beyond, sides = keys_of(self.question), map(self.task.text, ("answer", "reference"))
+        said, wanted = (claims_of(text, question=self.question) for text in sides)
         in_said, in_wanted = (partial(Passages(one).share, beyond=beyond) for one in (said, wanted))
         return say.ComparedStatements(
-            answer_statements=judged(said, in_wanted).statements,
-            reference_statements=judged(wanted, in_said).statements,
+            answer_statements=_judged(said, in_wanted).statements,
+            reference_statements=_judged(wanted, in_said).statements,
         )
 
     def _agreement(self) -> float:
@@ -181,7 +707,17 @@ class _Answers:
         rating: Literal[0, 2, 4] = 4 if share >= FULL else 2 if share >= PART else 0
         return say.Accuracy(rating=rating).expecting(4 * share)
 
-    def to_correctness(self) -> Answer:
-        if not dict(self._task.inputs).get("reference"):
+    def to_correctness(self) -> say.Reply | UnparsableReplyError:
+        if not dict(self.task.inputs).get("reference"):
             return UnsuitableJudgeError("without a reference, the lexical judge cannot tell")
         return say.FivePoint(rating=1 + 4 * self._agreement())
+
+
+def _verdicts(probabilities: Iterable[float]) -> say.Verdicts:
+    numbered = enumerate(probabilities, start=1)
+    return say.Verdicts(verdicts=[say.Verdict.graded(one, index=i) for i, one in numbered])
+
+
+def _judged(claims: Iterable[str], probability: Callable[[str], float]) -> say.JudgedStatements:
+    graded = [say.JudgedStatement.graded(probability(one), statement=one) for one in claims]
+    return say.JudgedStatements(statements=graded)

@@ -1,18 +1,4 @@
-"""`Endpoint`: send the requests to one judge or embedder, and limit what an outage of it costs.
-
-An endpoint decides for each request when it is sent, and whether it is sent again:
-
-- Server errors, refusals with status 429, time-outs and connection errors are retried with
-  exponential back-off and full jitter, before the deadline of the turn. A *retry budget* allows as
-  many retries as first attempts in a minute.
-- ``Retry-After`` is one pause for all callers. A request that gets 429 with ``Retry-After`` is sent
-  again after the pause, and this does not count as a retry.
-- A *circuit breaker* opens when the last attempts, five in live scoring, all failed. While it is
-  open, one *probe* at a time is sent, and the other requests wait for its success. One success
-  closes the breaker.
-
-An endpoint may be used from several threads and event loops.
-"""
+"""`Endpoint`: send the requests to one judge or embedder, and limit what an outage of it costs."""
 
 from __future__ import annotations
 
@@ -21,40 +7,35 @@ import math
 import random
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from rag_eval_otel.errors import (
-    JudgeAuthError,
     JudgeError,
     JudgeRateLimitError,
-    JudgeRequestError,
     JudgeTimeoutError,
-    JudgeTransportError,
     JudgeUnavailableError,
     UnparsableReplyError,
 )
+from rag_eval_otel.judge.budget import SlidingWindow
+from rag_eval_otel.judge.usage import current_scope
 from rag_eval_otel.log import class_name
-from rag_eval_otel.providers import Part
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.types import Replies
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
-BreakerState: TypeAlias = Literal["closed", "open"]
 
 _MINUTE, _DAY = 60.0, 86_400.0
-_RETRIED = frozenset({"rate_limited", "timeout", "transport"})
-_LASTING = frozenset({"unauthorized", "not_found", "unparsable"})  # no wait helps
 _BACK_OFF, _LONGEST_BACK_OFF = 0.5, 8.0  # seconds, before jitter
 _PROBE, _LONGEST_PROBE = 0.5, 30.0  # seconds until a probe; each failed probe doubles them
+_POLL = 0.05  # seconds between two looks at the breaker
 _FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts
 _SLOW = 2.0  # a request that takes so many times as long as usual has timed out
 _LATE = 0.05  # seconds; so long before its deadline, a request has timed out, or is given up
@@ -79,6 +60,8 @@ Outcome: TypeAlias = Literal[
 ]
 """How an attempt ended. ``bad_request`` is a refusal of the request's content (400, 413, 422)."""
 
+_RETRIED = frozenset({"rate_limited", "timeout", "transport"})
+_LASTING = frozenset({"unauthorized", "not_found", "unparsable"})  # no wait helps
 _STATUS: Mapping[int, Outcome] = {
     401: "unauthorized",
     403: "unauthorized",
@@ -86,20 +69,18 @@ _STATUS: Mapping[int, Outcome] = {
     408: "timeout",
     429: "rate_limited",
 }
+_REASONS: Mapping[str, Outcome] = {  # why nothing was sent; a text that is too long
+    "circuit_open": "cancelled",
+    "budget": "cancelled",
+    "too_long": "bad_request",
+}
+# By name, because the errors of the client libraries have no base class in common.
+_NAMED: Mapping[str, Outcome] = {
+    "Timeout": "timeout",
+    "Credentials": "unauthorized",
+    "Connect": "transport",
+}
 _CLIENT_ERROR, _SERVER_ERROR = 400, 500
-_KINDS: tuple[tuple[type[BaseException], Outcome], ...] = (
-    (asyncio.CancelledError, "cancelled"),
-    (JudgeUnavailableError, "cancelled"),  # the budget is spent: nothing was sent
-    (asyncio.TimeoutError, "timeout"),
-    (JudgeTimeoutError, "timeout"),
-    (JudgeAuthError, "unauthorized"),
-    (JudgeRateLimitError, "rate_limited"),
-    (JudgeRequestError, "bad_request"),
-    (UnparsableReplyError, "unparsable"),
-    (JudgeTransportError, "transport"),
-    (TimeoutError, "timeout"),
-    (ConnectionError, "transport"),
-)
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -108,16 +89,12 @@ def outcome_of(error: BaseException) -> Outcome:
     if status is not None and status >= _CLIENT_ERROR:
         other: Outcome = "transport" if status >= _SERVER_ERROR else "bad_request"
         return _STATUS.get(status, other)
-    for kind, outcome in _KINDS:
-        if isinstance(error, kind):
-            return outcome
-    # By name, because the errors of the client libraries have no base class in common.
+    if isinstance(error, JudgeError):
+        return _REASONS.get(error.reason, error.reason)  # type: ignore[arg-type]
+    if not isinstance(error, Exception):
+        return "cancelled"
     kinds = " ".join(map(class_name, type(error).__mro__))
-    if "Timeout" in kinds:
-        return "timeout"
-    if "Credentials" in kinds:
-        return "unauthorized"
-    return "transport" if "Connect" in kinds else "internal"
+    return next((outcome for name, outcome in _NAMED.items() if name in kinds), "internal")
 
 
 def status_of(error: BaseException) -> int | None:
@@ -143,74 +120,32 @@ def retry_after_of(error: BaseException | None) -> float | None:
     return retry_after(headers) if isinstance(headers, Mapping) else None
 
 
-def retry_after(
-    headers: Mapping[str, str], *, now: Callable[[], float] = time.time
-) -> float | None:
+def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float | None:
     """Return the seconds in the ``headers`` ``retry-after-ms`` or ``Retry-After``, at least 0.
 
     An HTTP date is compared with the header ``Date``, or else with ``now()`` (Unix time).
     """
-    found = _seconds(headers.get("retry-after-ms"))
-    if found is not None:
-        return found / 1000
-    told = headers.get("retry-after")
-    found = _seconds(told)
-    if found is not None or told is None:
-        return found
-    until, sent = _date(told), _date(headers.get("date"))
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        try:
+            seconds = float(headers.get(name) or "") / unit
+        except (ValueError, TypeError):  # an exception of a user may have any headers
+            continue
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    until, sent = _date(headers.get("retry-after")), _date(headers.get("date"))
     return None if until is None else max(0.0, until - (now() if sent is None else sent))
 
 
-def _seconds(told: str | None) -> float | None:
+def _date(header: str | None) -> float | None:
     try:
-        found = float(told or "")
-    except (ValueError, TypeError):  # an exception of a user may have any headers
-        return None
-    return max(0.0, found) if math.isfinite(found) else None
-
-
-def _date(told: str | None) -> float | None:
-    try:
-        return None if told is None else parsedate_to_datetime(told).timestamp()
+        return None if header is None else parsedate_to_datetime(header).timestamp()
     except (ValueError, OverflowError, TypeError):
         return None
 
 
 def is_usable(replies: Replies) -> bool:
-    """Return True if at least one part of ``replies`` fits its task, or if there are no parts."""
+    """Return True unless no part of ``replies`` fits its task."""
     bad = [isinstance(part, UnparsableReplyError) for part in replies.parts]
     return not (bad and all(bad))
-
-
-# --- deadlines ------------------------------------------------------------------------------------
-
-_deadline: ContextVar[float] = ContextVar("rag_eval_otel_deadline", default=math.inf)
-
-
-@contextmanager
-def time_limit(seconds: float | None, *, clock: Clock = time.monotonic) -> Iterator[None]:
-    """Let requests that are begun in this context end within ``seconds``; None: no new limit.
-
-    Within another `time_limit`, the earlier deadline counts. No endpoint waits past the deadline.
-    """
-    until = math.inf if seconds is None else clock() + seconds
-    with with_deadline(min(until, _deadline.get())):
-        yield
-
-
-def deadline() -> float:
-    """Return the time at which requests that are begun in this context must end; infinity: none."""
-    return _deadline.get()
-
-
-@contextmanager
-def with_deadline(until: float) -> Iterator[None]:
-    """Let requests that are begun in this context end at ``until``, whatever the deadline was."""
-    token = _deadline.set(until)
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
 
 
 # --- what decides whether a request may be sent ---------------------------------------------------
@@ -220,12 +155,9 @@ def with_deadline(until: float) -> Iterator[None]:
 class Limits:
     """The limits of an `Endpoint`.
 
-    - ``retries``: the maximum number of retries of a request.
-    - ``timeout``: the maximum seconds of an attempt; None: only the turn's deadline counts.
-    - ``patience``: the maximum seconds that a request waits for a pause; if its turn has no
-      deadline, also for other requests or for a probe. A request that would have to wait longer
-      fails at once.
-    - ``concurrency``: the maximum number of requests under way, at least 1.
+    - ``retries`` of a request, and ``timeout`` of an attempt in seconds; None: the turn's deadline.
+    - ``patience``: the maximum seconds to wait for a pause, and for anything without a deadline.
+    - ``concurrency``: the maximum number of requests under way in an event loop.
     - ``failures``: how many failed attempts in a row open the breaker; infinity: it never opens.
     """
 
@@ -244,26 +176,29 @@ class Breaker:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._most = limits.failures
+        self._limits = limits
         self.failures = 0
         self.openings = 0
         self.is_open = False
         self.is_passing = True
+        self.is_probing = False
         self._probe_seconds = 0.0
         self._probe_at = -math.inf
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next probe; 0 if a request may be sent now."""
+        """Return the seconds until a probe may be sent, or is looked at; 0 if a request may be."""
+        if self.is_probing:
+            return _POLL
         return max(0.0, self._probe_at - now) if self.is_open else 0.0
 
     def ended(
         self, outcome: Outcome, *, is_probe: bool, now: float, draw: float
     ) -> Literal["opened", "closed"] | None:
-        """Count an attempt that ended with ``outcome``; return how the breaker has changed.
+        """Count the end of an attempt; return how the breaker has changed.
 
-        The failure of a request that was sent before the breaker opened does not delay the next
-        probe, whose jitter is ``draw``, from 0 to 1.
+        A failure of a request that was sent before the breaker opened does not delay the probe.
         """
+        self.is_probing = self.is_probing and not is_probe
         if outcome == "cancelled":
             return None
         was_open = self.is_open
@@ -274,8 +209,8 @@ class Breaker:
         self.failures += 1
         if was_open and not is_probe:
             return None
-        is_refused = outcome == "unauthorized" and not math.isinf(self._most)
-        self.is_open = was_open or is_refused or self.failures >= self._most
+        is_refused = outcome == "unauthorized" and not math.isinf(self._limits.failures)
+        self.is_open = was_open or is_refused or self.failures >= self._limits.failures
         if not self.is_open:
             return None
         self.is_passing = outcome not in _LASTING
@@ -287,108 +222,21 @@ class Breaker:
 
 
 class RetryBudget:
-    """Allows as many retries as first attempts in the last minute. Not thread-safe.
-
-    Three retries a minute are allowed in any case, so that a first request that fails is retried.
-    """
+    """Allows as many retries as first attempts in the last minute, but at least three."""
 
     def __init__(self) -> None:
         self.total = 0
-        self._first: deque[float] = deque()
-        self._retries: deque[float] = deque()
+        self._first, self._retries = SlidingWindow(_MINUTE), SlidingWindow(_MINUTE)
 
     def first(self, now: float) -> None:
-        """Count a first attempt."""
-        self._first.append(now)
-        _forget(self._first, now)
+        self._first.add(now, 1)
 
     def take(self, now: float) -> bool:
-        """Count a retry and return True, or return False if the budget is used up."""
-        _forget(self._first, now)
-        _forget(self._retries, now)
-        if len(self._retries) >= max(_FREE_RETRIES, len(self._first)):
+        if self._retries.sum(now) >= max(_FREE_RETRIES, self._first.sum(now)):
             return False
-        self._retries.append(now)
+        self._retries.add(now, 1)
         self.total += 1
         return True
-
-
-def _forget(times: deque[float], now: float) -> None:
-    while times and times[0] <= now - _MINUTE:
-        times.popleft()
-
-
-class Slots:
-    """A semaphore of ``size`` slots for requests in all threads and event loops.
-
-    While ``is_probing`` is set, one request at a time is under way.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.in_flight = 0
-        self.is_probing = False
-        self._size = size
-        self._lock = threading.RLock()  # reentrant: garbage collection may end a request
-        self._waiting: deque[_Waiter] = deque()
-
-    @property
-    def _is_full(self) -> bool:
-        return self.in_flight >= (1 if self.is_probing else self._size)
-
-    async def acquire(self, timeout: float) -> None:
-        """Wait for a slot; raise `JudgeTimeoutError` after ``timeout`` seconds."""
-        with self._lock:
-            if not (self._is_full or self._waiting):
-                self.in_flight += 1
-                return
-            loop = asyncio.get_running_loop()
-            waiter = _Waiter(loop, loop.create_future())
-            self._waiting.append(waiter)
-        try:
-            seconds = None if math.isinf(timeout) else max(0.0, timeout)
-            await asyncio.wait_for(waiter.future, seconds)
-            waiter.is_used = True
-        except asyncio.TimeoutError as error:
-            msg = f"not sent: {self.in_flight} other requests were under way for {timeout:.0f} s"
-            raise JudgeTimeoutError(msg) from error
-        finally:
-            if not waiter.is_used:
-                self._leave(waiter)
-
-    def _leave(self, waiter: _Waiter) -> None:
-        with self._lock:
-            if not waiter.has_slot:
-                self._waiting.remove(waiter)
-                return
-        self.release()
-
-    def release(self) -> None:
-        """Give a slot back, and pass free slots to the requests that have waited longest."""
-        with self._lock:
-            self.in_flight -= 1
-            while self._waiting and not self._is_full:
-                waiter = self._waiting.popleft()
-                waiter.has_slot = True
-                self.in_flight += 1
-                try:
-                    waiter.loop.call_soon_threadsafe(waiter.wake)
-                except RuntimeError:  # the loop is closed, and its request will never be sent
-                    waiter.is_used = True  # `acquire` must not give the slot back once more
-                    self.in_flight -= 1
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    """A request that waits for a slot in its event loop."""
-
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[None]
-    has_slot: bool = False
-    is_used: bool = False
-
-    def wake(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
 
 
 # --- the endpoint ---------------------------------------------------------------------------------
@@ -396,46 +244,55 @@ class _Waiter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointState:
-    """What an `Endpoint` reports for metrics.
+    """What an `Endpoint` reports: attempts by outcome, retries, and attempts after a pause.
 
-    - ``attempts``: attempts by outcome, since the process has started.
-    - ``retries``: attempts that repeated a failed attempt; ``returned``: attempts after a pause.
-    - ``not_sent``: requests that were not sent, by reason (`JudgeError.reason`).
-    - ``openings``: how often the breaker has opened.
-    - ``limit``: how many requests may be under way; ``in_flight``: how many are.
-    - ``pause``: seconds until the next request may be sent, 0 if there is no pause.
-    - ``latency``: the mean of recent successful attempts in seconds, None before the first.
+    ``limit`` is how many requests may be under way, ``in_flight`` how many are. ``pause`` are the
+    seconds until the next request may be sent.
     """
 
     name: str
     attempts: Mapping[Outcome, int]
     retries: int
     returned: int
-    not_sent: Mapping[str, int]
-    breaker: BreakerState
+    breaker: Literal["closed", "open"]
     openings: int
     limit: int
     in_flight: int
     pause: float
-    latency: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
-    """One attempt that has ended: the endpoint's name, the outcome, and the duration in seconds."""
+    """An attempt that has ended."""
 
     endpoint: str
     outcome: Outcome
     seconds: float
 
 
-class Endpoint:
-    """Sends requests to one judge or embedder under `Limits`; ``name`` is its name in metrics.
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Attempt:
+    deadline: float
+    is_first: bool
+    is_probe: bool = False
+    is_usable: bool = True
+    began: float = 0.0
+    outcome: Outcome = "cancelled"
 
-    ``title`` is its name in log lines, with provider and address. It is ``name`` by default.
+
+class Endpoint:
+    """Sends requests to one judge or embedder under `Limits`, from any number of event loops.
+
+    - Server errors, status 429, time-outs and connection errors are retried with exponential
+      back-off and full jitter, before the deadline of the turn. A *retry budget* allows as many
+      retries as first attempts in a minute.
+    - ``Retry-After`` is one pause for all callers, after which a refused request is sent again.
+    - A *circuit breaker* opens when the last attempts, five in live scoring, all failed. While it
+      is open, one *probe* at a time is sent, and the other requests wait for its success.
+
     ``observers`` are called with each `AttemptResult`, and ``refusal_observers`` with the name and
-    the reason for each request that is not sent. They must not raise. ``clock`` returns seconds,
-    ``sleep`` waits, and ``draw`` returns a random number from 0 to 1.
+    the reason for each request that is not sent. They must not raise. ``draw`` returns a random
+    number from 0 to 1.
     """
 
     def __init__(
@@ -453,9 +310,7 @@ class Endpoint:
         self.limits = limits or Limits()
         self.observers: list[Callable[[AttemptResult], None]] = []
         self.refusal_observers: list[Callable[[str, str], None]] = []
-        self._clock = clock
-        self._sleep = sleep
-        self._draw = draw
+        self._clock, self._sleep, self._draw = clock, sleep, draw
         self._reset()
         call_in_child(self._reset)
 
@@ -464,36 +319,33 @@ class Endpoint:
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
         self._breaker = Breaker(self.limits)
         self._budget = RetryBudget()
-        self._slots = Slots(self.limits.concurrency)
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
+        self._under_way: set[_Attempt] = set()
         self._attempts: Counter[Outcome] = Counter()
-        self._not_sent: Counter[str] = Counter()
         self._returned = 0
-        self._paused_until = -math.inf
-        self._paused_at = -math.inf
+        self._paused_until = self._paused_at = -math.inf
         self._refusals = 0  # with 429, in a row; those of requests under way together are one
         self._latency: float | None = None
         self._log = LimitedLog(clock=self._clock)
 
     def with_limits(self, limits: Mapping[str, Any]) -> Endpoint:
-        """Return a new endpoint with this name, and with the fields ``limits`` replaced."""
         return Endpoint(self.name, replace(self.limits, **limits), title=self.title)
 
     @property
     def state(self) -> EndpointState:
-        """The present state, for metrics."""
         with self._lock:
             return EndpointState(
                 name=self.name,
                 attempts=dict(self._attempts),
                 retries=self._budget.total,
                 returned=self._returned,
-                not_sent=dict(self._not_sent),
                 breaker="open" if self._breaker.is_open else "closed",
                 openings=self._breaker.openings,
                 limit=self.limits.concurrency,
-                in_flight=self._slots.in_flight,
+                in_flight=len(self._under_way),
                 pause=max(0.0, self._paused_until - self._clock()),
-                latency=self._latency,
             )
 
     async def call(
@@ -505,60 +357,62 @@ class Endpoint:
         """Return the result of ``send()``, which sends one request, after retries if need be.
 
         A reply that ``is_usable`` rejects counts as a failure of the endpoint, but is returned.
-        Raises the error of the last attempt; `JudgeUnavailableError` if the breaker stays open, and
-        `JudgeRateLimitError` if a pause would take longer than the deadline or ``patience``.
+        Raises the error of the last attempt, or says why there was none.
         """
-        deadline = _deadline.get()
+        deadline = current_scope().deadline
+        timeout = math.inf if self.limits.timeout is None else self.limits.timeout
+        slots = self._slots.setdefault(
+            asyncio.get_running_loop(), asyncio.Semaphore(self.limits.concurrency)
+        )
         tries = 0
         last: JudgeError | None = None
         while True:
-            attempt = _Attempt(self, deadline, is_first=last is None)
+            attempt = _Attempt(deadline=deadline, is_first=last is None)
             try:
-                async with attempt:
-                    reply = await self._in_time(send, deadline)
+                await self._admit(attempt, slots)
+            except JudgeError:
+                if last is None:
+                    raise
+                raise last from None
+            try:
+                with ExitStack() as stack:
+                    stack.push(lambda _, error, __, attempt=attempt: self._record(attempt, error))
+                    seconds = min(timeout, deadline - self._clock())
+                    # Without a limit, no task is made for the request.
+                    reply = await (
+                        send() if math.isinf(seconds) else asyncio.wait_for(send(), seconds)
+                    )
                     attempt.is_usable = is_usable(reply)
                     return reply
+            except asyncio.TimeoutError:
+                last = JudgeTimeoutError("no reply in time")
             except JudgeError as error:
-                if last is not None and attempt.began is None:
-                    raise last from None
                 last = error
-            tries = await self._before_retry(attempt, last, tries=tries, deadline=deadline)
+            finally:
+                slots.release()
+            tries = await self._before_retry(attempt, last, tries=tries)
 
-    async def _in_time(self, send: Callable[[], Awaitable[T]], deadline: float) -> T:
-        timeout = math.inf if self.limits.timeout is None else self.limits.timeout
-        seconds = min(timeout, deadline - self._clock())
-        if math.isinf(seconds):
-            return await send()
-        try:
-            return await asyncio.wait_for(send(), seconds)
-        except asyncio.TimeoutError as error:
-            msg = "no reply in time"
-            raise JudgeTimeoutError(msg) from error
+    async def _before_retry(self, attempt: _Attempt, error: JudgeError, *, tries: int) -> int:
+        """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise.
 
-    async def _before_retry(
-        self, attempt: _Attempt, error: JudgeError, *, tries: int, deadline: float
-    ) -> int:
-        """Wait before a retry, and return ``tries`` plus the tries that were used up.
-
-        Raises ``error`` if the request is not to be sent again. To wait for the retry budget uses
-        up a try; a probe that failed is no try, as its request may be the next probe.
+        To wait for the retry budget uses up a try; a probe that failed does not.
         """
-        if attempt.began is None or attempt.outcome not in _RETRIED:
+        if attempt.outcome not in _RETRIED or tries >= self.limits.retries:
             raise error
+        if attempt.is_probe:
+            return tries
+        has_breaker = not math.isinf(self.limits.failures)
+        if attempt.outcome == "rate_limited" and (
+            retry_after_of(error) is not None or not has_breaker
+        ):
+            self._returned += 1
+            # While the server answers other requests of a dataset, a refusal uses up no try.
+            is_answering = self._latency is not None and self._refusals <= 1
+            return tries + (has_breaker or not is_answering)
         while tries < self.limits.retries:
-            if attempt.is_probe:
-                return tries
-            has_breaker = not math.isinf(self.limits.failures)
-            is_dated = retry_after_of(error) is not None
-            if attempt.outcome == "rate_limited" and (is_dated or not has_breaker):
-                self._returned += 1
-                # While the server answers other requests of a dataset, a refusal uses up no try.
-                is_answering = self._latency is not None and self._refusals <= 1
-                return tries + (has_breaker or not is_answering)
             tries += 1
-            longest = min(_LONGEST_BACK_OFF, _BACK_OFF * 2 ** (tries - 1))
-            delay = self._draw() * longest
-            if self._clock() + delay >= deadline:
+            delay = self._draw() * _back_off(tries)
+            if self._clock() + delay >= attempt.deadline:
                 break
             await self._sleep(delay)
             with self._lock:
@@ -568,131 +422,111 @@ class Endpoint:
 
     # --- admission --------------------------------------------------------------------------------
 
-    async def admit(self, attempt: _Attempt) -> None:
+    async def _admit(self, attempt: _Attempt, slots: asyncio.Semaphore) -> None:
         """Wait until ``attempt`` may be sent; raise a `JudgeError` if it may not in time."""
-        while not await self._is_admitted(attempt):
-            pass
-
-    async def _is_admitted(self, attempt: _Attempt) -> bool:
-        patience = self.limits.patience
-        await self._wait_for_pause(min(attempt.deadline, self._clock() + patience))
-        is_endless = math.isinf(attempt.deadline)
-        until = self._clock() + patience if is_endless else attempt.deadline
-        self._until_probe(until)
-        slots = attempt.slots = self._slots
-        try:
-            await slots.acquire(until - _LATE - self._clock())
-        except JudgeTimeoutError as error:
-            raise self._refused(self._unavailable() or error) from None
-        is_admitted = False
-        try:
-            wait = self._until_probe(until)
-            if wait > 0:
-                await self._sleep(wait)
-            is_admitted = self._begin(attempt)
-        finally:
-            if not is_admitted:
-                slots.release()
-        return is_admitted
-
-    async def _wait_for_pause(self, until: float) -> None:
+        patience = self._clock() + self.limits.patience
+        until = patience if math.isinf(attempt.deadline) else attempt.deadline
         while True:
-            now = self._clock()
+            await self._wait_for_server(until)
+            if slots.locked():
+                await self._wait_for_slot(slots, until)
+            else:
+                await slots.acquire()  # at once
+            with self._lock:
+                now = self._clock()
+                if self._paused_until <= now and not self._breaker.wait(now):
+                    attempt.began = now
+                    attempt.is_probe = self._breaker.is_probing = self._breaker.is_open
+                    self._under_way.add(attempt)
+                    if attempt.is_first:
+                        self._budget.first(now)
+                    return
+            slots.release()
+
+    async def _wait_for_server(self, until: float) -> None:
+        """Wait for the end of a pause and for a probe; raise a `JudgeError` if that is in vain."""
+        end_of_patience = min(until, self._clock() + self.limits.patience)
+        while True:
+            with self._lock:
+                now, breaker = self._clock(), self._breaker
+                pause, probe = self._paused_until - now, breaker.wait(now)
+                is_passing, failures = breaker.is_passing, breaker.failures
             if now >= until:
                 raise self._refused(JudgeTimeoutError("not sent: the time of the turn is over"))
-            wait = self._paused_until - now
-            if wait <= 0:
+            if pause > 0:
+                if now + pause >= end_of_patience:
+                    msg = f"not sent: the server refuses requests (429); next try in {pause:.0f} s"
+                    raise self._refused(JudgeRateLimitError(msg))
+            elif probe > 0 and (not is_passing or now + probe >= until - _LATE):
+                msg = f"not asked: {failures} requests failed in a row; next try in {probe:.0f} s"
+                raise self._refused(JudgeUnavailableError(msg))
+            elif probe <= 0:
                 return
-            if now + wait >= until:
-                msg = f"not sent: the server refuses requests (429); next try in {wait:.0f} s"
-                raise self._refused(JudgeRateLimitError(msg))
-            await self._sleep(wait)
+            # Another request may close the breaker before the probe.
+            await self._sleep(pause if pause > 0 else min(probe, _POLL))
 
-    def _until_probe(self, until: float) -> float:
-        """Return the seconds until the next probe; raise `JudgeUnavailableError` if it is vain."""
-        with self._lock:
-            now = self._clock()
-            wait = self._breaker.wait(now)
-            is_vain = now + wait >= until or (wait > 0 and not self._breaker.is_passing)
-        error = self._unavailable() if is_vain else None
-        if error is not None:
-            raise self._refused(error)
-        return wait
-
-    def _unavailable(self) -> JudgeUnavailableError | None:
-        """Return the error of a request that cannot wait for the breaker; None if it is closed."""
-        with self._lock:
-            if not self._breaker.is_open:
-                return None
-            count, wait = self._breaker.failures, self._breaker.wait(self._clock())
-        msg = f"not asked: {count} requests failed in a row; next try in {wait:.0f} s"
-        return JudgeUnavailableError(msg)
-
-    def _begin(self, attempt: _Attempt) -> bool:
-        """Mark ``attempt`` as sent; return False if it must wait for a pause or a probe."""
-        with self._lock:
-            now = self._clock()
-            is_open = self._breaker.is_open
-            is_alone = not self._breaker.wait(now) and self._slots.in_flight == 1
-            if self._paused_until > now or (is_open and not is_alone):
-                return False
-            attempt.is_probe = is_open
-            attempt.began = now
-            if attempt.is_first:
-                self._budget.first(now)
-            return True
+    async def _wait_for_slot(self, slots: asyncio.Semaphore, until: float) -> None:
+        seconds = until - _LATE - self._clock()
+        try:
+            await asyncio.wait_for(
+                slots.acquire(), None if math.isinf(seconds) else max(0.0, seconds)
+            )
+        except asyncio.TimeoutError as error:
+            msg = f"not sent: {len(self._under_way)} other requests were under way"
+            raise self._refused(JudgeTimeoutError(msg)) from error
 
     def _refused(self, error: JudgeError) -> JudgeError:
-        """Count a request that is not sent because of ``error``, and return ``error``."""
         error.requests = 0
-        with self._lock:
-            self._not_sent[error.reason] += 1
         for observe in self.refusal_observers:
             observe(self.name, error.reason)
         return error
 
     # --- the end of an attempt --------------------------------------------------------------------
 
-    def record(self, attempt: _Attempt, error: BaseException | None) -> None:
-        """Count how ``attempt`` ended: with ``error``, or with a reply."""
+    def _record(self, attempt: _Attempt, error: BaseException | None) -> None:
         now = self._clock()
-        began = now if attempt.began is None else attempt.began
-        outcome = attempt.outcome = self._outcome(attempt, error, seconds=now - began)
+        seconds = now - attempt.began
+        outcome = attempt.outcome = self._outcome(attempt, error, now=now)
         pause, change = 0.0, None
         with self._lock:
             self._attempts[outcome] += 1
-            if attempt.slots is self._slots:  # else it began before a fork
-                after = retry_after_of(error)
-                is_new = began >= self._paused_at
-                if outcome == "ok":
-                    self._refusals = 0
-                    mean = now - began if self._latency is None else self._latency
-                    self._latency = mean + _RECENT * (now - began - mean)
-                if outcome == "rate_limited" or after is not None:
-                    pause = self._pause(now, after, is_new=is_new)
-                # Refusals of requests that were under way together are one failure.
-                if outcome != "rate_limited" or is_new or attempt.is_probe:
-                    change = self._breaker.ended(
-                        outcome, is_probe=attempt.is_probe, now=now, draw=self._draw()
-                    )
-                self._slots.is_probing = self._breaker.is_open
-        if attempt.slots is not None:
-            attempt.slots.release()
+            if attempt not in self._under_way:  # it began before a fork
+                return
+            self._under_way.discard(attempt)
+            after = retry_after_of(error)
+            is_new = attempt.began >= self._paused_at
+            if outcome == "ok":
+                self._refusals = 0
+                mean = seconds if self._latency is None else self._latency
+                self._latency = mean + _RECENT * (seconds - mean)
+            if outcome == "rate_limited" or after is not None:
+                pause = self._pause(now, after, is_new=is_new)
+            # Refusals of requests that were under way together are one failure.
+            if outcome != "rate_limited" or is_new or attempt.is_probe:
+                change = self._breaker.ended(
+                    outcome, is_probe=attempt.is_probe, now=now, draw=self._draw()
+                )
+            failures = self._breaker.failures
         # Without the lock, because a handler of the application may block.
-        self._write(change, outcome, pause=pause)
+        if pause >= 1:
+            line = "the %s is over its rate limit: no request for %.0f s"
+            self._log.write("pause", line, self.title, pause)
+        if change == "opened":
+            line = "the %s fails (%s, %.0f in a row): no request but a probe every %.0f s or less"
+            self._log.write("opened", line, self.title, outcome, failures, _LONGEST_PROBE)
+        elif change == "closed":
+            self._log.write("closed", "the %s answers again", self.title)
         for observe in self.observers:
-            observe(AttemptResult(endpoint=self.name, outcome=outcome, seconds=now - began))
+            observe(AttemptResult(endpoint=self.name, outcome=outcome, seconds=seconds))
 
-    def _outcome(
-        self, attempt: _Attempt, error: BaseException | None, *, seconds: float
-    ) -> Outcome:
+    def _outcome(self, attempt: _Attempt, error: BaseException | None, *, now: float) -> Outcome:
         if error is None:
             return "ok" if attempt.is_usable else "unparsable"
-        outcome = outcome_of(error)
+        outcome, seconds = outcome_of(error), now - attempt.began
         if outcome not in {"cancelled", "timeout"}:
             return outcome
         full = math.inf if self.limits.timeout is None else self.limits.timeout
-        is_late = self._clock() >= attempt.deadline - _LATE
+        is_late = now >= attempt.deadline - _LATE
         # An attempt that began shortly before the deadline says nothing about the server.
         is_short = is_late and seconds < full and seconds < _SLOW * (self._latency or 0.0)
         return "timeout" if (outcome == "timeout" or is_late) and not is_short else "cancelled"
@@ -700,62 +534,17 @@ class Endpoint:
     def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
         """Let nobody send a request for ``after`` seconds, or for a back-off; return the seconds.
 
-        ``is_new`` says that the refused request began after the last pause began.
+        ``is_new``: the refused request began after the last pause began.
         """
         if is_new:
             self._refusals += 1
             self._paused_at = now
         if after is None:
-            longest = min(_LONGEST_BACK_OFF, _BACK_OFF * 2 ** max(0, self._refusals - 1))
-            after = longest * (1 + self._draw()) / 2
+            after = _back_off(max(1, self._refusals)) * (1 + self._draw()) / 2
         jitter = self._draw() * min(1.0, _JITTER * after)
         self._paused_until = max(self._paused_until, now + min(after, _DAY) + jitter)
         return after
 
-    def _write(
-        self, change: Literal["opened", "closed"] | None, outcome: Outcome, *, pause: float
-    ) -> None:
-        """Log a pause, and a breaker that has opened or closed."""
-        if pause >= 1:
-            line = "the %s is over its rate limit: no request for %.0f s"
-            self._log.write("pause", line, self.title, pause)
-        if change == "opened":
-            line = "the %s fails (%s, %.0f in a row): no request but a probe every %.0f s or less"
-            failures = self._breaker.failures
-            self._log.write("opened", line, self.title, outcome, failures, _LONGEST_PROBE)
-        elif change == "closed":
-            self._log.write("closed", "the %s answers again", self.title)
 
-
-class _Attempt:
-    """An attempt at a request, from its admission to its end, as a context manager."""
-
-    def __init__(self, endpoint: Endpoint, deadline: float, *, is_first: bool) -> None:
-        self.deadline = deadline
-        self.is_first = is_first
-        self.is_probe = False
-        self.is_usable = True
-        self.began: float | None = None
-        self.slots: Slots | None = None
-        self.outcome: Outcome = "cancelled"
-        self._endpoint = endpoint
-
-    async def __aenter__(self) -> None:
-        await self._endpoint.admit(self)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._endpoint.record(self, error)
-
-
-def title_of(part: Part, model: object) -> str:
-    """Return the name of ``model`` in log lines: with the address, as far as it is known."""
-    endpoint = getattr(model, "endpoint", None)
-    if isinstance(endpoint, Endpoint):
-        return endpoint.title
-    names = (getattr(model, name, None) for name in ("title", "model"))
-    return f"{part} {next(filter(None, names), type(model).__name__)}"
+def _back_off(tries: int) -> float:
+    return min(_LONGEST_BACK_OFF, math.ldexp(_BACK_OFF, tries - 1))

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.answers import ANSWERS, EVEN, EvidenceAnswers, Shown
-from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.lexical import BY_EVIDENCE, EVEN, Answers, LexicalJudge
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.guard import require
@@ -37,29 +36,26 @@ _SPECIAL = 4  # the most tokens that a tokenizer adds to a pair
 class LocalJudge:
     """A judge that is a classifier of pairs of texts on this machine.
 
-    The judge needs no key, and no network once the model is downloaded. ``model`` is the name or
-    path of a ``CrossEncoder`` of ``sentence-transformers``. It is either an NLI or hallucination
-    model, which tells whether a text entails a claim, or a cross-encoder with one label, which
-    scores how well two texts match. The label that means entailment is recognised by its name; if
-    no label has such a name, pass its name as ``label``. For context relevance, a model with one
-    label classifies (question, context). A model with more labels classifies the context and the
-    hypothesis that the context answers the question. ``relevance_model`` is a second model that is
-    used for context relevance only.
+    It needs no key, and no network once the model is downloaded. ``model`` is the name or path of a
+    ``CrossEncoder`` of ``sentence-transformers``: an NLI or hallucination model, which tells
+    whether a text entails a claim, or a cross-encoder with one label, which scores how well two
+    texts match. The label that means entailment is recognised by its name; if no label has such a
+    name, pass its name as ``label``. For context relevance, a model with one label classifies
+    (question, context). A model with more labels classifies the context and the hypothesis that the
+    context answers the question. ``relevance_model`` is a second model, for context relevance only.
 
     Faithfulness, groundedness, context relevance and usefulness are probabilities of the model.
     `LexicalJudge` breaks up an answer into claims and answers all other questions of metrics. A
     context that is too long for the model is split into windows, and the window with the highest
-    probability counts.
-
-    The pairs of texts of one request are classified in batches of ``batch_size`` on ``device``, for
-    example ``"cuda"`` (default: PyTorch's choice). They are classified on one thread, from which
-    PyTorch uses all cores.
+    probability counts. The pairs of texts of one request are classified together, in batches of
+    ``batch_size``, on ``device``, for example ``"cuda"`` (default: PyTorch's choice).
 
     Raises `ConfigError` for a model that does not exist, is not a classifier, or has no label that
     is known to mean "supported". Raises `MissingDependencyError` if the extra ``local`` is not
     installed.
     """
 
+    is_offline = True
     label_metrics = LexicalJudge.label_metrics
     revision = _REVISION * _PER_LEXICAL + LexicalJudge.revision
 
@@ -91,45 +87,75 @@ class LocalJudge:
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Return the replies to ``tasks``; pairs of texts of all tasks are classified together."""
         others = await self._others.reply(tasks)
-        mine = [task for task in tasks if _is_mine(task)]
-        answers = iter(await self._workers.run(lambda: self._answers(mine)) if mine else [])
+        mine = [t for t in tasks if t.kind.family in BY_EVIDENCE and not t.kind.instructions]
+        replies = await self._workers.run(lambda: self._replies(mine)) if mine else []
+        by_task = dict(zip(map(id, mine), replies, strict=True))
         parts = (
-            next(answers) if _is_mine(task) else other
-            for task, other in zip(tasks, others.parts, strict=True)
+            by_task.get(id(task), other) for task, other in zip(tasks, others.parts, strict=True)
         )
         return Replies(parts=tuple(parts), model=self.model)
 
-    def _answers(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
+    def _replies(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
         """Answer ``tasks`` twice: to collect pairs of texts, then with their probabilities."""
         claims, questions = _Wanted(), _Wanted()
-        _answered(tasks, claims=claims, questions=questions)
-        return _answered(
-            tasks,
-            claims=self._support.probabilities(claims),
-            questions=self._relevance.relevances(questions),
+        _replies(tasks, claims, questions)
+        return _replies(
+            tasks, self._support.probabilities(claims), self._relevance.relevances(questions)
         )
 
 
-def _answered(tasks: Sequence[Task[Any]], **probabilities: Mapping[Pair, float]) -> list[Reply]:
-    found = []
-    for task in tasks:
-        shown = Shown(task)
-        answers = EvidenceAnswers(task, shown, _ModelEvidence(shown, **probabilities))
-        found.append(ANSWERS[task.kind.family](answers))
-    return found
+class _Wanted(dict[Pair, float]):
+    """Records the pairs of texts that are looked up, and returns one half for each pair."""
+
+    def __missing__(self, pair: Pair) -> float:
+        self[pair] = EVEN
+        return EVEN
+
+
+def _replies(
+    tasks: Sequence[Task[Any]], claims: Mapping[Pair, float], questions: Mapping[Pair, float]
+) -> list[Reply]:
+    return [
+        getattr(_ModelAnswers(task, claims, questions), f"to_{task.kind.family}")()
+        for task in tasks
+    ]
+
+
+class _ModelAnswers(Answers):
+    """Answers whose evidence are probabilities of (context, claim) and (context, question)."""
+
+    def __init__(
+        self, task: Task[Any], claims: Mapping[Pair, float], questions: Mapping[Pair, float]
+    ) -> None:
+        super().__init__(task)
+        self._claims, self._questions = claims, questions
+        self._texts = [text for text in self.contexts if text.strip()]
+
+    def support(self, claim: str) -> float:
+        return max([self._claims[text, claim] for text in self._texts], default=0.0)
+
+    new_support = support
+
+    def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
+        return self.support(sentence)
+
+    def relevances(self) -> list[float]:
+        return [self._questions[text, self.question] for text in self.contexts]
+
+    def relevance(self) -> float:
+        return max([self._questions[text, self.question] for text in self._texts], default=0.0)
+
+    def reason(self, share: float) -> str:
+        return f"probability {share:.2f}"
 
 
 def _name_of(model: str | os.PathLike[str]) -> str:
-    """Return the last part of the path if ``model`` is a folder, else the whole name."""
     path = Path(model)
     return path.name if path.is_dir() else str(model)
 
 
 class Classifier:
-    """Computes the probability that a text supports a claim, with a ``CrossEncoder``.
-
-    A text that is too long for the model is split into windows, of which the best one counts.
-    """
+    """Computes the probability that a text supports a claim, with a ``CrossEncoder``."""
 
     def __init__(
         self,
@@ -157,7 +183,6 @@ class Classifier:
 
     @cached_property
     def length(self) -> int:
-        """The most tokens of a pair of texts that the model can read."""
         config = self._model.config
         limits = (
             getattr(self._model, "max_seq_length", None),
@@ -248,7 +273,6 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
 
 
 def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
-    """Return the index of the label that is ``wanted``, or else of the one for "supported"."""
     labels = [names[i] for i in sorted(names)]
     if wanted is not None:
         if wanted in labels:
@@ -273,46 +297,3 @@ def _is_yes(name: str) -> bool:
     return any(word.startswith(_POSITIVE) for word in lowered.split()) and not lowered.startswith(
         _NEGATED
     )
-
-
-# --- evidence -------------------------------------------------------------------------------------
-
-
-class _Wanted(dict[Pair, float]):
-    """Records the pairs of texts that are looked up, and returns one half for each pair."""
-
-    def __missing__(self, pair: Pair) -> float:
-        self[pair] = EVEN
-        return EVEN
-
-
-class _ModelEvidence:
-    """Computes the evidence from probabilities of pairs: (context, claim), (context, question)."""
-
-    def __init__(
-        self, shown: Shown, *, claims: Mapping[Pair, float], questions: Mapping[Pair, float]
-    ) -> None:
-        self._shown, self._claims, self._questions = shown, claims, questions
-        self._texts = [text for text in shown.contexts if text.strip()]
-
-    def support(self, claim: str) -> float:
-        return max([self._claims[text, claim] for text in self._texts], default=0.0)
-
-    new_support = support
-
-    def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
-        return self.support(sentence)
-
-    def relevances(self) -> list[float]:
-        return [self._questions[text, self._shown.question] for text in self._shown.contexts]
-
-    def relevance(self) -> float:
-        question = self._shown.question
-        return max([self._questions[text, question] for text in self._texts], default=0.0)
-
-    def reason(self, share: float) -> str:
-        return f"probability {share:.2f}"
-
-
-def _is_mine(task: Task[Any]) -> bool:
-    return task.kind.family in ANSWERS and not task.kind.instructions

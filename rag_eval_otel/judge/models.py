@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder, name_of
 from rag_eval_otel.environment import first_set, variable
-from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, title_of
-from rag_eval_otel.judge.local import LocalJudge
+from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.judge.tasks import Judge, Task
+from rag_eval_otel.judge.usage import is_offline, title_of
+from rag_eval_otel.judge.wire import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.providers import OFFLINE, PROVIDERS, REGISTRIES, parts_of
 from rag_eval_otel.types import Embedder, Replies, Vectors
@@ -45,10 +44,7 @@ AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
 
 
 def build_judge(config: Config) -> Judge:
-    """Return the judge of ``config`` for live scoring.
-
-    Unless the judge is lexical or local, its `Endpoint` has a circuit breaker.
-    """
+    """Return the judge of ``config`` for live scoring; a remote one has a circuit breaker."""
     judge = build_plain_judge(config)
     if is_offline(judge):
         return judge
@@ -59,10 +55,7 @@ def build_judge(config: Config) -> Judge:
 
 
 def build_plain_judge(config: Config) -> Judge:
-    """Return the judge of ``config``, without a circuit breaker.
-
-    During an outage, a breaker would fail all remaining rows of a dataset at once.
-    """
+    """Return the judge of ``config`` without a circuit breaker, as for datasets."""
     if not isinstance(config.judge, str):
         judge = config.judge
         return judge if _is_judge(judge) else LangChainJudge(cast("Any", judge))
@@ -75,10 +68,7 @@ def build_plain_judge(config: Config) -> Judge:
 
 
 def build_live_embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config`` for live scoring.
-
-    Unless the embedder is offline, its `Endpoint` has a circuit breaker.
-    """
+    """Return the embedder of ``config`` for live scoring, as `build_judge` does for the judge."""
     embedder = build_embedder(config)
     if is_offline(embedder):
         return embedder
@@ -89,7 +79,6 @@ def build_live_embedder(config: Config) -> Embedder:
 
 
 def build_embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config``, without a circuit breaker."""
     if not isinstance(config.embedder, str):
         embedder = config.embedder
         return embedder if _is_embedder(embedder) else LangChainEmbedder(cast("Any", embedder))
@@ -109,10 +98,6 @@ _NO_RETRIES = Limits(retries=0, timeout=None)
 
 
 def _live(config: Config) -> dict[str, Any]:
-    """Return the fields of `Limits` for live scoring.
-
-    A request waits about as long as a span is held back for its scores.
-    """
     patience = max(config.hold_seconds, _LEAST_PATIENCE) if config.hold_seconds else math.inf
     return {
         "failures": _FAILURES,
@@ -135,7 +120,7 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
 
     For None, the environment variables or the defaults of `Config` give the name. If both are given
     by name, they are made once and then reused in later calls. Raises `ConfigError` for an object
-    of another type, and `MissingDependencyError` if a package is not installed.
+    of another type.
     """
     if _is_judge(judge) and _is_embedder(embedder):
         return judge, embedder
@@ -147,11 +132,6 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
 
 
 def chosen_prompts(prompts: AnyPrompts) -> Prompts:
-    """Return ``prompts``, or load them from the folder that ``prompts`` names.
-
-    For None, the folder in ``RAG_EVAL_PROMPTS`` is loaded; if the variable is not set, the built-in
-    prompts are returned. Raises `ConfigError` for a folder that lacks a prompt.
-    """
     if isinstance(prompts, Prompts):
         return prompts
     folder = prompts or first_set(("RAG_EVAL_PROMPTS",))
@@ -163,47 +143,26 @@ AnyPrices: TypeAlias = "Prices | Mapping[str, Any] | str | PathLike[str] | None"
 
 
 def chosen_prices(prices: AnyPrices) -> Prices:
-    """Return ``prices``, or read them from a mapping or from the file that ``prices`` names.
-
-    For None, the file in ``RAG_EVAL_PRICES`` is read; if the variable is not set, the result has
-    list prices. Raises `ConfigError` for prices that cannot be read.
-    """
+    """Return ``prices``, or read them from a mapping, or from a file that is named."""
     if isinstance(prices, Prices):
         return prices
-    if prices is None:
-        return _prices_in(first_set(("RAG_EVAL_PRICES",)))
-    return load_prices(prices)
+    return _prices_in(first_set(("RAG_EVAL_PRICES",))) if prices is None else load_prices(prices)
 
 
-def chosen_max_text_chars(given: int | None) -> int:
-    """Return the most characters of a text to score: ``given``, if it is in the range of `Config`.
-
-    For None, ``RAG_EVAL_MAX_TEXT_CHARS`` or the default of `Config` counts. Raises `ConfigError`.
-    """
-    return _max_text_chars(given, first_set((variable("max_text_chars"),)))
+_prices_in = lru_cache(maxsize=4)(load_prices)
 
 
-@lru_cache(maxsize=4, typed=True)
-def _max_text_chars(given: int | None, text: str | None) -> int:
-    if given is not None:
-        return Config(max_text_chars=given).max_text_chars
-    environ = {} if text is None else {variable("max_text_chars"): text}
-    return Config.from_env(environ).max_text_chars
+def chosen_max_text_chars(value: int | None) -> int:
+    """Return ``value``, or else the value in the environment or the default of `Config`."""
+    if value is not None:
+        return Config(max_text_chars=value).max_text_chars
+    return _max_text_chars(first_set((variable("max_text_chars"),)))
 
 
 @lru_cache(maxsize=4)
-def _prices_in(file: str | None) -> Prices:
-    return load_prices(file)
-
-
-def is_offline(model: object) -> bool:
-    """Return True if ``model``, a judge or an embedder, runs here and sends no requests."""
-    return isinstance(model, LexicalJudge | LocalJudge | HashingEmbedder)
-
-
-def budget_for(model: object, budget: Budget | None) -> Budget | None:
-    """Return ``budget`` if requests to ``model`` count for it, and None for an offline model."""
-    return None if is_offline(model) else budget
+def _max_text_chars(text: str | None) -> int:
+    environ = {} if text is None else {variable("max_text_chars"): text}
+    return Config.from_env(environ).max_text_chars
 
 
 def _environment(*models: str) -> tuple[str | None, ...]:
@@ -225,10 +184,9 @@ def _named(
 
 
 class ProtectedJudge:
-    """Asks ``judge`` by way of ``endpoint``, whose limits should have no retries.
+    """Asks ``judge`` by way of ``endpoint``; each call of ``judge`` counts as one attempt.
 
-    The retries of ``judge`` itself, such as those of a LangChain model, stay as they are. Each call
-    of ``judge`` counts as one attempt.
+    The retries of ``judge`` itself, such as those of a LangChain model, stay as they are.
     """
 
     def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
@@ -244,21 +202,18 @@ class ProtectedJudge:
 
     @property
     def revision(self) -> int | None:
-        """The number of the judge's rules in versions of scores, or None."""
         return getattr(self._judge, "revision", None)
 
     @property
     def label_metrics(self) -> frozenset[str] | None:
-        """The metrics whose labels decide the overall label with this judge; None: all metrics."""
         return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` to the judge; raise `JudgeUnavailableError` if the breaker is open."""
         return await self.endpoint.call(partial(self._judge.reply, tasks), is_usable=is_usable)
 
 
 class ProtectedEmbedder:
-    """Asks ``embedder`` by way of ``endpoint``, as `ProtectedJudge` does it with a judge."""
+    """Asks ``embedder`` by way of ``endpoint``."""
 
     def __init__(self, embedder: Embedder, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -269,5 +224,4 @@ class ProtectedEmbedder:
         return f"ProtectedEmbedder({self._embedder!r})"
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``; raise the error of the embedder."""
         return await self.endpoint.call(partial(self._embedder.embed, texts))

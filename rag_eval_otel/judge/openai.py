@@ -1,8 +1,4 @@
-"""`OpenAIJudge`: use a model behind an OpenAI-compatible server as the judge.
-
-`OpenAIClient` sends the requests of judge and embedder with the ``openai`` library. Errors of the
-library are raised as `JudgeError`s, without the messages of the server.
-"""
+"""`OpenAIJudge` and `OpenAIClient`, which sends the requests of judge and embedder."""
 
 from __future__ import annotations
 
@@ -14,11 +10,12 @@ import platform
 import re
 import sys
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -49,7 +46,7 @@ from rag_eval_otel.types import Replies, Usage
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from openai import APIError, APIStatusError, APITimeoutError, AsyncOpenAI
+    from openai import APIStatusError, AsyncOpenAI
     from typing_extensions import Self
 
 
@@ -74,6 +71,11 @@ _THINKING = re.compile(
 """Names of models that write hidden thoughts, which count as tokens of the reply."""
 _HOTTEST = 2  # the highest temperature
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
+
+
+_Clients: TypeAlias = (
+    "dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]]"
+)
 
 
 class CutOffError(UnparsableReplyError):
@@ -103,14 +105,12 @@ class OpenAIJudge:
     ``max_completion_tokens``. ``endpoint`` sends the requests, and retries server errors, 429 (as
     Retry-After says), timeouts and connection errors.
 
-    Without ``max_tokens``, the tasks tell the most tokens that a reply may need, except for models
-    that are known to write hidden thoughts. If a reply is cut off at this limit, or if the server
-    refuses it, later requests have no limit.
-
     - ``provider``: the provider of the server, which decides the names of fields and the
       environment variables with address and key (``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
     - ``temperature``: None: the model's own.
-    - ``max_tokens``: the maximum tokens of a reply, including the reasoning of the model.
+    - ``max_tokens``: the maximum tokens of a reply, including the reasoning of the model. None: as
+      many as the tasks may need, but no limit for models that are known to write hidden thoughts,
+      and none after a reply was cut off at the limit, or the server has refused it.
     - ``extra_body``: further fields of the request; they replace fields of the same name.
     - ``timeout``: the maximum seconds of each attempt. ``retries``: the maximum number of retries.
     - ``schema_mode``: the first way to ask for JSON: by a JSON Schema, as a JSON object, or in the
@@ -140,7 +140,7 @@ class OpenAIJudge:
         Raises `ConfigError` for an unknown provider, and for an argument that cannot be used.
         """
         self.model = model
-        kind = provider_of(provider)
+        kind, extra = provider_of(provider), dict(extra_body or {})
         if temperature is not None and not 0 <= temperature <= _HOTTEST:
             msg = f"temperature must be None or a number from 0 to 2, not {temperature!r}"
             raise ConfigError(msg)
@@ -149,12 +149,13 @@ class OpenAIJudge:
             temperature=temperature,
             top_logprobs=_TOP_LOGPROBS,
             limit=kind.limit,
-            is_bounded=max_tokens is None and _may_be_bounded(model, extra_body or {}),
+            is_bounded=max_tokens is None
+            and not any(name in _OTHER or _THINKING.search(name) for name in (model, *extra)),
         )
         self._limit = kind.limit
         self._max_tokens = max_tokens
         self._seed = {} if seed is None else {kind.seed: seed}
-        self._extra = dict(extra_body or {})
+        self._extra = extra
         self._is_taken = False  # whether a request in this form was ever answered
         self._in_vain = 0
         self._client = OpenAIClient(
@@ -172,7 +173,6 @@ class OpenAIJudge:
         return f"OpenAIJudge({self.model!r})"
 
     def with_endpoint(self, endpoint: Endpoint) -> Self:
-        """Return a copy of this judge that sends its requests by way of ``endpoint``."""
         found = copy.copy(self)
         found.endpoint = endpoint
         return found
@@ -183,14 +183,12 @@ class OpenAIJudge:
         If the server refuses an option of the request, the request is sent again without it.
         """
         request = compose(tasks)
-        form, refusals = self._form, list[str]()
-        sent = 0
+        form, refusals, sent = self._form, list[str](), count(1)
 
         async def send() -> Replies:
-            nonlocal sent
-            sent += 1
+            requests = next(sent)
             payload = await self._client.post("/chat/completions", self._body(request, tasks, form))
-            return _replies(payload, tasks, model=self.model, requests=sent)
+            return _replies(payload, tasks, model=self.model, requests=requests)
 
         await self._client.open()  # now, because the time of an attempt is limited
         while True:
@@ -204,7 +202,16 @@ class OpenAIJudge:
                 form = weaker
                 refusals.append(f"HTTP {status_of(error)}")
                 continue
-            self._keep(form, refusals)
+            self._is_taken = True
+            if form != self._form and refusals:
+                self._form = form
+                log.warning(
+                    "the %s refused a form of requests (%s); from now on: %s, temperature %s",
+                    self.endpoint.title,
+                    ", ".join(refusals),
+                    form.mode,
+                    form.temperature,
+                )
             if form.is_bounded and any(isinstance(part, CutOffError) for part in replies.parts):
                 self._form = replace(self._form, is_bounded=False)
                 log.warning(
@@ -212,19 +219,6 @@ class OpenAIJudge:
                     self.endpoint.title,
                 )
             return replies
-
-    def _keep(self, form: _Form, refusals: Sequence[str]) -> None:
-        """Use ``form``, which the server accepted after ``refusals``, for later requests."""
-        self._is_taken = True
-        if form != self._form and refusals:
-            self._form = form
-            log.warning(
-                "the %s refused a form of requests (%s); from now on: %s, temperature %s",
-                self.endpoint.title,
-                ", ".join(refusals),
-                form.mode,
-                form.temperature,
-            )
 
     def _body(self, request: Request, tasks: Sequence[Task[Any]], form: _Form) -> dict[str, Any]:
         user = request.user if form.mode == "json_schema" else request.user_with_schema
@@ -258,39 +252,25 @@ class OpenAIJudge:
         """
         if not isinstance(error, JudgeRequestError):
             return None
-        if "temperature" in error.named and form.temperature is not None:
-            return replace(form, temperature=None)
-        if "logprobs" in error.named and form.top_logprobs in _FEWER:
-            return replace(form, top_logprobs=_FEWER[form.top_logprobs])
-        unlimited = self._unlimited(form, error.named)
-        if unlimited is not None:
-            return unlimited
-        names_it = error.named & _OF_FORMAT
+        named, changes = error.named, dict[str, Any]()
+        has_limit = form.is_bounded or self._max_tokens is not None
+        names_format = named & _OF_FORMAT
         anything = not self._is_taken and self._in_vain < _VAIN and error.status in _INVALID
-        if error.named & OF_LENGTH or not (names_it or anything):
-            return None
-        return replace(form, mode=_WEAKER[form.mode]) if form.mode in _WEAKER else None
-
-    def _unlimited(self, form: _Form, named: frozenset[str]) -> _Form | None:
-        """Return ``form`` with another name for the limit of tokens, or without it, or None.
-
-        A server may count the limit as a part of the model's context, and refuse a prompt that
-        would fit without it.
-        """
-        if form.is_bounded and named & OF_LENGTH:
-            return replace(form, is_bounded=False) if named & _OF_REPLY else None
-        has_limit = self._max_tokens is not None or form.is_bounded
-        if not has_limit or not named & _OTHER.keys():
-            return None
-        if form.limit == self._limit:
-            return replace(form, limit=_OTHER[form.limit])
-        unbound = replace(form, limit=self._limit, is_bounded=False)
-        return unbound if form.is_bounded else None
-
-
-def _may_be_bounded(model: str, extra: Mapping[str, Any]) -> bool:
-    """Return False if ``model`` is known to write hidden thoughts, or ``extra`` has a limit."""
-    return not any(name in _OTHER or _THINKING.search(name) for name in (model, *extra))
+        if "temperature" in named and form.temperature is not None:
+            changes = {"temperature": None}
+        elif "logprobs" in named and form.top_logprobs in _FEWER:
+            changes = {"top_logprobs": _FEWER[form.top_logprobs]}
+        elif named & OF_LENGTH:
+            # The server may count the limit as a part of the model's context.
+            if form.is_bounded and named & _OF_REPLY:
+                changes = {"is_bounded": False}
+        elif has_limit and named & _OTHER.keys() and form.limit == self._limit:
+            changes = {"limit": _OTHER[form.limit]}
+        elif form.is_bounded and named & _OTHER.keys():
+            changes = {"limit": self._limit, "is_bounded": False}
+        elif form.mode in _WEAKER and (names_format or anything):
+            changes = {"mode": _WEAKER[form.mode]}
+        return replace(form, **changes) if changes else None
 
 
 def _replies(
@@ -299,7 +279,11 @@ def _replies(
     parts = read_parts(_content(payload), tasks)
     choice = payload["choices"][0]
     if choice.get("finish_reason") == "length":
-        parts = tuple(map(_said_cut_off, parts))
+        cut = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
+        parts = tuple(
+            CutOffError(f"{cut}; {part}") if isinstance(part, UnparsableReplyError) else part
+            for part in parts
+        )
     return Replies(
         parts=with_expectations(parts, tasks, choice=choice),
         model=str(payload.get("model") or model),
@@ -307,15 +291,7 @@ def _replies(
     )
 
 
-def _said_cut_off(part: object) -> object:
-    if not isinstance(part, UnparsableReplyError):
-        return part
-    told = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
-    return CutOffError(f"{told}; {part}")
-
-
 def _content(payload: Mapping[str, Any]) -> str:
-    """Return the text of the message in ``payload``, or of the refusal, without the reasoning."""
     try:
         message = payload["choices"][0]["message"]
         text = message.get("content") or message.get("refusal") or ""
@@ -337,36 +313,38 @@ _RATING = re.compile(r'"rating"\s*:\s*')
 def with_expectations(
     parts: Sequence[object], tasks: Sequence[Task[Any]], *, choice: Any
 ) -> tuple[object, ...]:
-    """Return ``parts``; ratings get the mean rating under the probabilities of tokens.
+    """Return ``parts``, the replies to ``tasks``; ratings get their mean by probabilities.
 
-    ``parts`` are the judge's replies to ``tasks``. ``choice`` is the entry of ``choices`` in the
-    server's response; its ``logprobs.content`` has the probabilities. A reply is returned unchanged
-    if its task does not ask for probabilities, if the server gave none, or if the rating has
-    several tokens.
+    ``choice`` is the entry of ``choices`` in the response. A reply stays as it is if its task does
+    not ask for probabilities, if there are none, or if the rating has several tokens.
     """
-    tokens = _tokens(choice)
+    try:
+        tokens = choice["logprobs"]["content"] or []
+        tokens = [token for token in tokens if isinstance(token["token"], str)]
+    except (KeyError, TypeError):
+        tokens = []
     return tuple(
-        _weighed(part, task, tokens) if task.rated == "logprobs" else part
+        _weighed(part, task, tokens)
+        if isinstance(part, Graded) and task.rated == "logprobs"
+        else part
         for part, task in zip(parts, tasks, strict=True)
     )
 
 
-def _tokens(choice: Any) -> list[Mapping[str, Any]]:
-    try:
-        tokens = choice["logprobs"]["content"] or []
-        return [token for token in tokens if isinstance(token["token"], str)]
-    except (KeyError, TypeError):
-        return []
-
-
-def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
-    if not isinstance(part, Graded) or not tokens:
+def _weighed(part: Graded, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> Graded:
+    position = _rating_at("".join(token["token"] for token in tokens), task.prompt)
+    ends = accumulate(len(token["token"]) for token in tokens)
+    token = next((one for one, end in zip(tokens, ends, strict=True) if position < end), None)
+    if position < 0 or token is None or _value(token["token"], task) != part.rating:
         return part
-    token = _token_at(_rating_at("".join(token["token"] for token in tokens), task.prompt), tokens)
-    if token is None or _value(token["token"], task) != part.rating:
-        return part
-    expected = _expectation(token.get("top_logprobs"), task)
-    return part if expected is None else part.expecting(expected)
+    total = mean = 0.0
+    alternatives = token.get("top_logprobs")
+    for one in alternatives if isinstance(alternatives, list) else ():
+        value, logprob = _value(one.get("token"), task), one.get("logprob")
+        if value is not None and isinstance(logprob, int | float) and logprob <= 0:
+            total += math.exp(logprob)
+            mean += value * math.exp(logprob)
+    return part.expecting(mean / total) if total > 0 else part
 
 
 def _rating_at(text: str, name: str) -> int:
@@ -383,42 +361,16 @@ def _rating_at(text: str, name: str) -> int:
     return rating.end() if rating else -1
 
 
-def _token_at(position: int, tokens: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    end = 0
-    for token in tokens:
-        end += len(token["token"])
-        if 0 <= position < end:
-            return token
-    return None
-
-
-def _value(token: str, task: Task[Any]) -> float | None:
+def _value(token: object, task: Task[Any]) -> float | None:
     """Return the number in ``token``, or None if ``task`` does not allow it as a rating."""
-    match = _NUMBER.fullmatch(token)
+    match = _NUMBER.fullmatch(token) if isinstance(token, str) else None
     if match is None:
         return None
-    value = float(match[1])
     try:
-        task.reply.model_validate({"rating": value})
+        task.reply.model_validate({"rating": float(match[1])})
     except ValidationError:
         return None
-    return value
-
-
-def _expectation(alternatives: object, task: Task[Any]) -> float | None:
-    """Return the mean of the ratings in ``alternatives``, weighted by their probabilities.
-
-    ``alternatives`` is the server's list of the likeliest tokens in the place of the rating. Tokens
-    that ``task`` does not allow as ratings are ignored. Return None if no token is left.
-    """
-    total = mean = 0.0
-    for one in alternatives if isinstance(alternatives, list) else ():
-        token, logprob = one.get("token"), one.get("logprob")
-        value = _value(token, task) if isinstance(token, str) else None
-        if value is not None and isinstance(logprob, int | float) and logprob <= 0:
-            total += math.exp(logprob)
-            mean += value * math.exp(logprob)
-    return mean / total if total > 0 else None
+    return float(match[1])
 
 
 # --- the client -----------------------------------------------------------------------------------
@@ -427,32 +379,19 @@ _AZURE_VERSION = "2024-10-21"
 _KEY = "OPENAI_API_KEY"
 _OPENAI = "https://api.openai.com/v1"  # the default address of the openai library
 _BUNDLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-_PARTS = ("prompt", "completion", "total")
 _LARGEST = 1_000_000  # bytes of a reply to the judge
 _LARGEST_ROW = 256_000  # bytes that each text may add to a reply with embeddings
-_PACKED = 16  # a compressed reply, which is not asked for, may be so many times smaller
-_AUTH, _NOT_FOUND, _TIMEOUT, _RATE_LIMIT, _SERVER = (401, 403), 404, 408, 429, 500
-
-
-def _azure_version(provider: Provider, address: str | None) -> str | None:
-    """Return the API version to send to Azure; None for an address that ends in ``/openai/v1``."""
-    if address is None:
-        msg = "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
-        raise ConfigError(msg)
-    if urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
-        return None
-    return first_set(provider.settings) or _AZURE_VERSION
+_SERVER = 500
+_largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_LARGEST)
 
 
 class OpenAIClient:
-    """Creates one ``AsyncOpenAI`` for each event loop, on first use.
+    """Creates one ``AsyncOpenAI`` for each event loop, on first use; its `Endpoint` retries.
 
-    The client sends each request once: an `Endpoint` retries it. A reply is refused while it comes
-    when it becomes larger than 1 MB, or larger than 256 kB for each text to embed.
-
-    The connections of an ``AsyncOpenAI`` belong to the event loop in which it was first used. They
-    are closed when this event loop shuts down, as at the end of `asyncio.run`. If the user passes a
-    ``client``, it is used in all event loops, is not closed, and its replies may have any size.
+    A reply is refused when it becomes larger than 1 MB, or larger than 256 kB for each text to
+    embed. The connections of an ``AsyncOpenAI`` belong to the event loop in which it was first
+    used, and are closed when this loop shuts down, as at the end of `asyncio.run`. A ``client`` of
+    the user is used in all event loops, is not closed, and its replies may have any size.
     """
 
     def __init__(
@@ -465,10 +404,6 @@ class OpenAIClient:
         retries: int,
         client: AsyncOpenAI | None,
     ) -> None:
-        """Keep the options for clients that are made later; if ``client`` is set, use it instead.
-
-        Then ``client`` also says the timeout of an attempt and the number of retries in `limits`.
-        """
         if not (timeout > 0 and retries >= 0):
             msg = f"timeout must be above 0, and retries at least 0, not {timeout!r}, {retries!r}"
             raise ConfigError(msg)
@@ -478,7 +413,11 @@ class OpenAIClient:
         )
         version = None
         if provider.name == "azure" and client is None:
-            version = _azure_version(provider, address)
+            if address is None:
+                msg = "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
+                raise ConfigError(msg)
+            if not urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
+                version = first_set(provider.settings) or _AZURE_VERSION
         self._options: dict[str, Any] = {
             "azure_endpoint" if version else "base_url": address,
             "api_key": api_key or (None if is_plain else first_set(provider.keys) or provider.key),
@@ -500,7 +439,7 @@ class OpenAIClient:
 
     def _know_no_clients(self) -> None:
         self._clients: _Clients = {}
-        weakref.finalize(self, _forget_closed_loops, self._clients)  # at the exit of Python, too
+        weakref.finalize(self, _close_late, self._clients)
 
     def _leave_clients(self) -> None:
         leave_to_parent(self._clients)
@@ -545,11 +484,12 @@ class OpenAIClient:
             return self._given
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            opened = _OpenClient(self._new_client())
-            await opened.until_shutdown()
-            _forget_closed_loops(self._clients)
-            self._clients[loop] = opened
-        return self._clients[loop].client
+            client = self._new_client()
+            closing = _closing(client)
+            await anext(closing)
+            _close_late(self._clients)
+            self._clients[loop] = client, closing
+        return self._clients[loop][0]
 
     def _new_client(self) -> AsyncOpenAI:
         platform.platform()  # with gevent, this thread is none of its greenlets
@@ -570,11 +510,10 @@ class OpenAIClient:
 
 
 def _import_client() -> None:
-    """Import the client on the thread that makes the judge, and do what a fork must not interrupt.
+    """Import the client (half a second), and do what a fork must not interrupt.
 
-    It takes half a second, so only judges that need it import it. A child that is forked during an
-    import of another thread could never import the module; OpenSSL makes a TLS context under a
-    lock; and before its first request, the client asks for the platform, for which Python may run
+    A child that is forked during an import of another thread could never import the module; OpenSSL
+    makes a TLS context under a lock; and the client asks for the platform, for which Python may run
     `uname`, whose pipe a forked child would keep open.
     """
     monkey = sys.modules.get("gevent.monkey")
@@ -599,23 +538,19 @@ def _http_client(timeout: float) -> Any:
 
 
 def _tls_context() -> SSLContext:
-    """Return the TLS context of the HTTP library of the installed ``openai``."""
+    return _certificates(*(first_set((name,)) for name in _BUNDLES))
+
+
+@lru_cache(maxsize=4)  # it takes 25 ms
+def _certificates(*_bundles: str | None) -> SSLContext:
+    """Return the TLS context of the HTTP library of ``openai``, httpx or httpx2."""
     from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
 
     kinds = DefaultAsyncHttpxClient.__mro__
     base = next(kind for kind in kinds if kind.__name__ == "AsyncClient")
-    bundles = [first_set((name,)) for name in _BUNDLES]
-    return _certificates(base.__module__.partition(".")[0], *bundles)
-
-
-@lru_cache(maxsize=4)
-def _certificates(library: str, *_bundles: str | None) -> SSLContext:
-    """Return the default TLS context of httpx or httpx2, which takes 25 ms to make.
-
-    ``_bundles`` are the values of the environment variables that name other certificates.
-    """
+    library = sys.modules[base.__module__.partition(".")[0]]
     try:
-        context: SSLContext = sys.modules[library].create_ssl_context()
+        context: SSLContext = library.create_ssl_context()
     except OSError as error:
         msg = f"the TLS certificates cannot be read: check {' and '.join(_BUNDLES)}: {error}"
         raise JudgeTransportError(msg) from error
@@ -623,13 +558,11 @@ def _certificates(library: str, *_bundles: str | None) -> SSLContext:
 
 
 def usage_of(reply: object) -> Usage | None:
-    """Return the tokens that ``reply``, the decoded JSON of a server, names for its request.
-
-    None means that it names none: no request takes 0 tokens.
-    """
+    """Return the tokens that ``reply``, the decoded JSON of a server, names; none are unknown."""
     if not isinstance(reply, dict) or not isinstance(usage := reply.get("usage"), dict):
         return None
-    asked, said, total = (_count(usage, f"{part}_tokens") for part in _PARTS)
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    asked, said, total = (_count(usage, name) for name in names)
     if not max(asked, said, total):
         return None
     if "data" in reply:  # embeddings
@@ -647,86 +580,31 @@ def _count(found: object, name: str) -> int:
     return max(0, int(value)) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
-class _OpenClient:
-    """Closes an ``AsyncOpenAI`` when the current event loop shuts down.
-
-    At its shutdown, an event loop finishes all asynchronous generators. The generator in this class
-    then closes the client. A loop that is closed without `shutdown_asyncgens` does not.
-    """
-
-    def __init__(self, client: AsyncOpenAI) -> None:
-        self.client = client
-        self._closing = self._close_at_end()
-
-    async def until_shutdown(self) -> None:
-        await anext(self._closing)
-
-    async def _close_at_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            await self.client.close()
-
-    def close_late(self) -> None:
-        """Close the client after its event loop; without this, aiohttp logs an error later."""
-        closing = self.client.close()
+def _close_late(clients: _Clients) -> None:
+    """Close the clients of closed event loops; without this, aiohttp logs an error later."""
+    for loop in [loop for loop in clients if loop.is_closed()]:
+        closing = clients.pop(loop)[0].close()
         with suppress(StopIteration, RuntimeError):  # clients other than aiohttp's need the loop
             closing.send(None)
         closing.close()
 
 
-_Clients: TypeAlias = "dict[asyncio.AbstractEventLoop, _OpenClient]"
-
-
-def _forget_closed_loops(clients: _Clients) -> None:
-    for loop in list(clients):
-        if loop.is_closed() and (opened := clients.pop(loop, None)) is not None:
-            opened.close_late()
-
-
-# --- the size of replies --------------------------------------------------------------------------
-
-_largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_LARGEST)
+async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 async def _limit_size(response: Any) -> None:
-    """Refuse ``response`` of the HTTP client now or while it is read, if it is too large."""
-    largest = _largest.get()
-    if response.headers.get("content-encoding", "identity") != "identity":
-        largest //= _PACKED
-    promised = response.headers.get("content-length", "")
-    if promised.isdecimal() and int(promised) > largest:
-        raise _too_large(largest)
-    # The base class is that of the HTTP library of this ``openai``, httpx or httpx2.
-    kinds = type(response.stream).__mro__
-    base = next(kind for kind in kinds if kind.__name__ == "AsyncByteStream")
-    response.stream = _limited_stream(base)(response.stream, largest)
-
-
-@lru_cache(maxsize=2)
-def _limited_stream(base: type) -> type:
-    class _Limited(base):  # type: ignore[misc]  # its type is not known before the first request
-        """The bytes of a reply, up to a number of bytes."""
-
-        def __init__(self, stream: Any, largest: int) -> None:
-            self._stream, self._largest = stream, largest
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = 0
-            async for chunk in self._stream:
-                size += len(chunk)
-                if size > self._largest:
-                    raise _too_large(self._largest)
-                yield chunk
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-
-    return _Limited
-
-
-def _too_large(largest: int) -> UnparsableReplyError:
-    return UnparsableReplyError(f"the server's reply is larger than {largest:,} bytes")
+    """Read ``response`` of the HTTP client, and refuse it while it comes if it is too large."""
+    largest, content = _largest.get(), bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > largest:
+            msg = f"the server's reply is larger than {largest:,} bytes"
+            raise UnparsableReplyError(msg)
+    response._content = bytes(content)  # noqa: SLF001  # httpx has no other way to give it back
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -754,32 +632,22 @@ def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
     except openai.APIStatusError as error:
         raise _status_error(error, key_variable) from None  # the cause quotes all of it
     except openai.APIError as error:
-        raise _connection_error(error) from None
+        cause = error.__cause__
+        if isinstance(cause, JudgeError):  # raised while the reply was read
+            raise cause from None
+        # The client for aiohttp calls a broken connection a timeout.
+        root = cause.__cause__ if cause is not None else None
+        names = {kind.__name__ for kind in type(root).__mro__}
+        is_broken = "ClientConnectionError" in names and not isinstance(root, asyncio.TimeoutError)
+        if isinstance(error, openai.APITimeoutError) and not is_broken:
+            msg = "no reply in time"
+            raise JudgeTimeoutError(msg) from None
+        place = error.request.url.netloc.decode().rpartition("@")[2]
+        msg = f"{place}: Connection error."
+        raise JudgeTransportError(msg) from None
     except openai.OpenAIError:  # no client could be made: there is no key
         msg = f"no key: set {key_variable}, or pass api_key"
         raise JudgeAuthError(msg) from None
-
-
-def _connection_error(error: APIError) -> JudgeError:
-    import openai  # noqa: PLC0415
-
-    if isinstance(error.__cause__, JudgeError):  # raised while the reply was read
-        return error.__cause__
-    if isinstance(error, openai.APITimeoutError) and not _is_broken(error):
-        return JudgeTimeoutError("no reply in time")
-    return JudgeTransportError(f"{_place_of(error)}: Connection error.")
-
-
-def _is_broken(error: APITimeoutError) -> bool:
-    """Return True if ``error`` is a broken connection, which aiohttp's client calls a timeout."""
-    cause = error.__cause__ and error.__cause__.__cause__
-    names = {kind.__name__ for kind in type(cause).__mro__}
-    return "ClientConnectionError" in names and not isinstance(cause, asyncio.TimeoutError)
-
-
-def _place_of(error: APIError) -> str:
-    """Return the host and the port of the server."""
-    return error.request.url.netloc.decode().rpartition("@")[2]
 
 
 OF_LENGTH = frozenset(
@@ -792,37 +660,27 @@ _NAMED = (
 """Words that say which option of a request a server has refused."""
 
 
+_REFUSALS: Mapping[int, tuple[type[JudgeError], str]] = {
+    401: (JudgeAuthError, "the server refused the key; check {}"),
+    403: (JudgeAuthError, "the server refused the key; check {}"),
+    404: (JudgeRequestError, "check the name of the model and the address"),
+    408: (JudgeTimeoutError, "no reply in time"),
+    429: (JudgeRateLimitError, "too many requests"),
+}
+
+
 def _status_error(error: APIStatusError, key_variable: str) -> JudgeError:
     status = error.status_code
-    message = (_problems(error.body) or str(error)).lower()
+    message = f"{error} {error.body}".lower()
     named = frozenset(word for word in _NAMED if word in message)
-    refusal: JudgeError
-    if status in _AUTH:
-        refusal = JudgeAuthError(f"HTTP {status}: the server refused the key; check {key_variable}")
-    elif status == _RATE_LIMIT:
-        refusal = JudgeRateLimitError(f"HTTP {status}: too many requests")
-    elif status == _TIMEOUT:
-        refusal = JudgeTimeoutError(f"HTTP {status}: no reply in time")
-    elif status >= _SERVER:
-        refusal = JudgeTransportError(f"HTTP {status}: the server has failed")
-    elif status == _NOT_FOUND:
-        msg = f"HTTP {status}: check the name of the model and the address"
-        refusal = JudgeRequestError(msg)
-    elif named & OF_LENGTH:
-        refusal = JudgeTooLongError(f"HTTP {status}: the texts are too long for the model")
-    else:
-        refusal = JudgeRequestError(f"HTTP {status}: the server refused the request")
+    kind, told = _REFUSALS.get(status, (JudgeRequestError, "the server refused the request"))
+    if status >= _SERVER:
+        kind, told = JudgeTransportError, "the server has failed"
+    elif kind is JudgeRequestError and named & OF_LENGTH:
+        kind, told = JudgeTooLongError, "the texts are too long for the model"
+    refusal = kind(f"HTTP {status}: {told.format(key_variable)}")
     if isinstance(refusal, JudgeRequestError):
         refusal.named = named
     refusal.status = status
     refusal.retry_after = retry_after(error.response.headers)
     return refusal
-
-
-def _problems(body: object) -> str:
-    """Return the messages in ``body``, the error of a FastAPI server, without quoted input."""
-    detail = body.get("detail") if isinstance(body, dict) else None
-    if isinstance(detail, str):
-        return detail
-    problems = (each for each in detail or () if isinstance(each, dict))
-    return "; ".join(f"{each.get('loc') or ''}: {each.get('msg', '')}" for each in problems)

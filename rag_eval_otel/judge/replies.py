@@ -1,8 +1,7 @@
-"""The pydantic models of a judge's replies. Numbers outside the allowed range are refused.
+"""The pydantic models of a judge's replies, which check the bounds of numbers.
 
-The models check the bounds of numbers, and the prompts state the bounds. The JSON Schema that a
-server gets has only types and, for scales of a few values, the allowed values, because servers
-differ in the other keywords that they accept.
+The JSON Schema that a server gets has only types and, for scales of a few values, the allowed
+values, because servers differ in the other keywords that they accept.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ _EVEN = 0.5  # the least probability of a yes
 def integer(value: object) -> object:
     """Return ``value`` as an int if it is a whole number, such as ``1`` or ``1.0``.
 
-    Raises `ValueError` for booleans, strings and null. A number that is not whole is returned
-    unchanged, and pydantic then refuses it.
+    Raises `ValueError` for booleans, strings and null; pydantic then refuses other numbers.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"must be an integer, not {repr(value)[:_QUOTED]}"
@@ -86,10 +84,7 @@ Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
 Index: TypeAlias = Annotated[
     int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
 ]
-"""The number (from 1) of the text that an entry of a reply judges.
-
-Judges are not asked for this number, because they write the entries in the order of the texts.
-"""
+"""The number (from 1) of the text that an entry of a reply judges; judges are not asked for it."""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
@@ -125,10 +120,7 @@ class Judged(Reply):
 
     @classmethod
     def graded(cls, probability: float, **said: Any) -> Self:
-        """Return a verdict made from a ``probability``: yes if it is at least one half.
-
-        ``said`` are the other members of the reply, such as ``index`` and ``reason``.
-        """
+        """Return a verdict made from a ``probability``, yes from one half on, and other members."""
         verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
         verdict._probability = within(0, 1)(probability)
         return verdict
@@ -273,8 +265,7 @@ class Decision(Reply):
 class Graded(Reply):
     """A judge's rating on a scale, such as 0, 1 and 2.
 
-    The judge writes the rating before the reason for it, because judges that write the reason first
-    agree less with people.
+    The rating is before the reason, because judges then agree more with people.
     """
 
     rating: float

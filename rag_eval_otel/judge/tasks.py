@@ -1,9 +1,4 @@
-"""The questions that metrics put to a judge, as typed tasks.
-
-A `Kind` is a question without the texts of a sample: a prompt, the names of the texts, and the type
-of the reply. A `Task` is a kind together with the texts of one sample. The module `wire` writes
-tasks into requests and reads the replies.
-"""
+"""The questions of metrics, as typed tasks: a `Task` is a `Kind` with the texts of one sample."""
 
 from __future__ import annotations
 
@@ -54,17 +49,13 @@ class Example:
 class Kind(Generic[R]):
     """A kind of question to a judge: its prompt, the texts it shows, and the type of the reply.
 
-    - ``prompt``: the name of the prompt's file, without ``.md``. If ``instructions`` is not empty,
-      it is used instead of the text in the file.
-    - ``reply``: the pydantic model of the reply.
+    - ``prompt``: the name of the prompt's file, without ``.md``. ``instructions`` replace its text.
     - ``inputs``: the names of the texts that the question may show to the judge.
-    - ``blind_to``: fields of the sample (question, contexts or answer) that the judge must not see.
-      One judge request may have several questions. This question never shares a request with a
-      question that shows one of these fields.
+    - ``blind_to``: fields of the sample that the judge must not see, so that this question never
+      shares a request with a question that shows one of them.
     - ``voice``: 1 or 2 if a metric asks the same question with two prompts of different wording, as
       two independent judges; else 0.
-    - ``each``: the name of an input that is a list of texts, if the reply has one entry for each
-      text, in the order of the texts.
+    - ``each``: the name of the list of texts for each of which the reply has an entry, in order.
     - ``repeats``: the names of the inputs whose texts the reply repeats, for example as statements.
     """
 
@@ -90,10 +81,9 @@ class Kind(Generic[R]):
         rated: Rated = "integer",
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
-        """Return a task that asks this kind of question about the texts ``shown``, given by name.
+        """Return a task about the texts ``shown``, by name, with the ``examples`` that fit.
 
-        The prompt shows those of ``examples`` whose inputs and outputs fit this kind. To put one
-        question to the judge several times, make tasks with different numbers ``draw``.
+        To put one question to the judge several times, use different numbers ``draw``.
         """
         fitting = (example_of(self, example) for example in examples)
         return Task(
@@ -109,9 +99,7 @@ class Kind(Generic[R]):
 class Task(Generic[R]):
     """One question to a judge, with the texts of one sample; equal tasks are the same question.
 
-    - ``inputs``: pairs of a name and the text (or list of texts) that the judge sees.
     - ``draw``: a number that differs between tasks that repeat one question to get several replies.
-    - ``rated``: whether a rating is read as a number or as a mean weighted by probabilities.
     - ``complaint``: why the judge's last reply did not parse, which the judge is told; else empty.
     - ``reasons``: whether the judge gives reasons, which are most of a reply's tokens.
     """
@@ -130,18 +118,16 @@ class Task(Generic[R]):
         return value if isinstance(value, str) else "\n".join(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the texts of the input ``name``; a single text is returned as a tuple of one."""
         value = dict(self.inputs)[name]
         return (value,) if isinstance(value, str) else value
 
     @property
     def prompt(self) -> str:
-        """The name of the prompt that asks the question, which is also its name in the reply."""
+        """The name of the prompt, which is also the name of the question in the reply."""
         return self.kind.prompt
 
     @property
     def reply(self) -> type[R]:
-        """The pydantic model of the judge's reply to this task."""
         return self.kind.reply
 
     @property
@@ -161,34 +147,26 @@ def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
 
     Return None if a task has a prompt of the user, because the length of its reply is not known.
     """
-    limits = [_most_tokens(task) for task in tasks if not task.kind.instructions]
-    return min(sum(limits), _MOST_TOKENS) if len(limits) == len(tasks) else None
-
-
-def _most_tokens(task: Task[Any]) -> int:
-    repeated = (text for name in task.kind.repeats for text in task.texts(name))
-    # A token has about four bytes of English, and at least one of any text.
-    copied = sum(len(text.encode("utf-8", "replace")) for text in repeated)
-    entries = len(task.texts(task.kind.each)) if task.kind.each else 0
-    plain = _REPLY_TOKENS + _ENTRY_TOKENS * entries + copied
-    return plain * _WITH_REASONS if task.reasons else plain
+    total = 0
+    for task in tasks:
+        if task.kind.instructions:
+            return None
+        repeated = (text for name in task.kind.repeats for text in task.texts(name))
+        # A token has about four bytes of English, and at least one of any text.
+        copied = sum(len(text.encode("utf-8", "replace")) for text in repeated)
+        entries = len(task.texts(task.kind.each)) if task.kind.each else 0
+        plain = _REPLY_TOKENS + _ENTRY_TOKENS * entries + copied
+        total += plain * _WITH_REASONS if task.reasons else plain
+    return min(total, _MOST_TOKENS)
 
 
 def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
-    """Return True if two tasks (questions to the judge) may be in one request.
-
-    They may not be in one request in each of these cases:
-
-    - One task is ``blind_to`` a field of the sample that the other task shows.
-    - Only one of the tasks shows a field other than question, contexts and answer.
-    - The tasks ask the same question with two prompts, as two independent judges.
-    - The tasks are of one kind, but have different examples.
-    - The tasks have different texts under the same name (except ``context``).
-    """
+    """Return True if two tasks (questions to the judge) may be in one request."""
     if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
         return False
     if (one.shows ^ other.shows) - _OPEN:
         return False
+    # Two prompts of one question are independent judges.
     if one.kind.family == other.kind.family and (
         one.kind != other.kind or one.examples != other.examples
     ):
@@ -206,33 +184,26 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
         reply = json.dumps(outputs, ensure_ascii=False)
     except (KeyError, TypeError, ValidationError):
         return None
-    if not isinstance(shown, Mapping) or not shown or not all(map(_is_shown, shown.values())):
+    if not isinstance(shown, Mapping) or not shown:
+        return None
+    lists = (value if isinstance(value, list | tuple) else [value] for value in shown.values())
+    if not all(isinstance(text, str) for texts in lists for text in texts):
         return None
     if not (set(shown) <= set(kind.inputs) and set(outputs) <= set(kind.reply.model_fields)):
         return None
     return Example(inputs=_inputs(kind, shown), outputs=reply)
 
 
-def _is_shown(value: object) -> bool:
-    """Return True if ``value`` is a text or a list of texts."""
-    texts = value if isinstance(value, list | tuple) else [value]
-    return all(isinstance(text, str) for text in texts)
-
-
 def fitting(
     examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the ``examples`` whose inputs and outputs fit at least one of ``kinds``."""
     return [example for example in examples if any(example_of(kind, example) for kind in kinds)]
 
 
 def check_examples(
     name: str, examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
 ) -> None:
-    """Raise `ConfigError` unless inputs and outputs of each example fit one of ``kinds``.
-
-    ``name`` is the metric's name, for the error message.
-    """
+    """Raise `ConfigError` unless each example fits one of ``kinds`` of the metric ``name``."""
     for i, example in enumerate(examples):
         if fitting([example], kinds):
             continue
@@ -245,7 +216,7 @@ def check_examples(
 
 
 class AskLike(Protocol):
-    """What a metric calls to put tasks (questions) to the judge. `Ask` is the implementation."""
+    """What a metric calls to put tasks (questions) to the judge: an `Ask`."""
 
     async def __call__(self, task: Task[R]) -> R:
         """Return the judge's reply to ``task``; raise a `JudgeError` if there is no reply."""

@@ -1,4 +1,4 @@
-"""Count what each request to judge and embedder takes, and divide it among the metrics that ask.
+"""What belongs to a request: its deadline, metric and prompts, and the tokens that it takes.
 
 `Meter` counts the attempts of one request, and lets each attempt pass the budget. `Ledger` divides
 the tokens of requests that several metrics share.
@@ -6,23 +6,80 @@ the tokens of requests that several metrics share.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.budget import Budget, Reservation
+from rag_eval_otel.providers import Part
 from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Part = Literal["judge", "embedder"]
 _COUNTS = tuple(field.name for field in fields(Usage))
+
+
+# --- what a request belongs to --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The context of a request: when it must end, which metric asks, and what counts it.
+
+    ``prompts`` are the user's texts of prompts, by name.
+    """
+
+    deadline: float = math.inf
+    metric: str | None = None
+    prompts: Mapping[str, str] | None = None
+    meter: Meter | None = None
+
+
+_NO_SCOPE = Scope()
+_SCOPE: ContextVar[Scope] = ContextVar("rag_eval_otel_scope", default=_NO_SCOPE)
+
+
+def current_scope() -> Scope:
+    return _SCOPE.get()
+
+
+@contextmanager
+def scope(**changes: Any) -> Iterator[None]:
+    """Change fields of the `Scope` in the ``with`` block, and in asyncio tasks started there."""
+    token = _SCOPE.set(replace(_SCOPE.get(), **changes))
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
+def deadline_after(seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> float:
+    """Return the time in ``seconds``, but not later than the present deadline; None: no limit."""
+    return min(math.inf if seconds is None else clock() + seconds, _SCOPE.get().deadline)
+
+
+def is_offline(model: object) -> bool:
+    """Return True if ``model``, a judge or an embedder, runs here and sends no requests."""
+    return getattr(model, "is_offline", False) is True
+
+
+def title_of(part: Part, model: object) -> str:
+    """Return the name of ``model`` in log lines: with the address, as far as it is known."""
+    title = getattr(getattr(model, "endpoint", None), "title", None)
+    names = (title, *(getattr(model, name, None) for name in ("title", "model")))
+    name = next(filter(None, names), type(model).__name__)
+    return name if title else f"{part} {name}"
+
+
+# --- what a request takes -------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -32,7 +89,7 @@ class AttemptUsage:
     usage: Usage | None = None
 
 
-def _is_unpaid(error: BaseException | None) -> bool:
+def _is_unpaid(error: BaseException) -> bool:
     """Return True if a request that ended with ``error`` took no tokens, as one that was refused.
 
     The tokens after a timeout or a cancellation, and of a reply that cannot be read, are unknown.
@@ -45,33 +102,27 @@ def _is_unpaid(error: BaseException | None) -> bool:
 class Meter:
     """Counts the attempts of one request to a judge or an embedder, as a context manager.
 
-    When the ``with`` block is entered, the first attempt passes ``budget`` (which may raise
-    `BudgetSpentError`). A client calls `attempt` around each attempt, and a further attempt passes
-    the budget, too. If the client does not call `attempt`, the tokens given to `tell` count. If no
-    tokens are named, the budget counts its estimate. A request that ends before its first attempt
+    The first attempt passes ``budget`` when the block is entered, and each further one when the
+    client calls `attempt`. If the client does not call `attempt`, the tokens given to `tell` count;
+    if it names none, the budget counts its estimate. A request that ends before its first attempt
     counts as one request, unless the client has called `will_attempt`.
 
-    ``model`` is the name under which prices are looked up, and ``size`` the number of characters of
-    the prompt or of the texts to embed. ``usage`` are the requests and tokens up to now, ``begun``
-    and ``ended`` the numbers of attempts. The meter ``is_closed`` when its usage was read.
+    ``model`` is the name in the table of prices, and ``size`` the number of characters sent.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
         self.usage = Usage()
-        self.budget = budget
-        self.size = size
+        self.budget, self.model, self.size, self.part = budget, model, size, part
         self.is_closed = False
-        self.model = model
-        self.part = part
         self._unused: Reservation | None = None
-        self._is_told = False  # the tokens, if the client does not call `attempt`
+        self._is_told = False
         self._assumed = 1  # attempts, if none is counted
-        self.begun = 0
-        self.ended = 0
+        self._begun = self._ended = 0
 
     async def __aenter__(self) -> Self:
         self._unused = await self._reserve()
-        self._token = _METER.set(self)
+        self._scope = scope(meter=self)
+        self._scope.__enter__()
         return self
 
     async def __aexit__(
@@ -80,38 +131,30 @@ class Meter:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        _METER.reset(self._token)
+        self._scope.__exit__(None, None, None)
         self.is_closed = True
-        if error is not None and self._assumed and not self.begun:  # the client calls no `attempt`
-            requests = error.requests if isinstance(error, JudgeError) else 1
-            self.usage = _requests(self.part, min(self._assumed, requests))
-        reservation, self._unused = self._unused, None
-        if reservation is None or self.budget is None:
-            return
+        if error is not None and self._assumed and not self._begun:
+            is_sent = not isinstance(error, JudgeError) or error.requests > 0
+            self.usage = _requests(self.part, int(is_sent))
         is_known = self._is_told if error is None else _is_unpaid(error)
         requests = self.usage.judge_requests + self.usage.embedding_requests
-        self.budget.settle(reservation, self.usage if is_known else None, requests=requests)
+        self._settle(self._take_unused(), self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
-        """Count ``usage``, which the judge names, if the client does not count attempts.
+        """Count ``usage``, which the judge names, if the client does not call `attempt`.
 
         With a budget, it counts as one request at least.
         """
-        if self.begun or not self._assumed:
+        if self._begun or not self._assumed:
             return
         self.usage, self._is_told = usage, usage.tokens > 0
         if self.budget is not None and not usage.judge_requests + usage.embedding_requests:
             self.usage += _requests(self.part, 1)
 
-    @property
-    def so_far(self) -> Usage:
-        """The usage with the attempt that is under way; see the class for no attempt at all."""
-        return self.usage + _requests(self.part, max(self.begun, self._assumed) - self.ended)
-
     def close(self) -> Usage:
-        """Return the usage `so_far`; what a shared request takes later counts for other meters."""
+        """Return the usage with the attempt that is under way, and count no more."""
         self.is_closed = True
-        return self.so_far
+        return self.usage + _requests(self.part, max(self._begun, self._assumed) - self._ended)
 
     def expect_attempts(self) -> None:
         """Count attempts only, because the client calls `attempt` around each of them."""
@@ -119,39 +162,35 @@ class Meter:
 
     async def begin(self) -> Reservation | None:
         """Return the budget's reservation for the next attempt, or None without a budget."""
-        reservation, self._unused = self._unused, None
-        if reservation is None:
-            reservation = await self._reserve()
-        self.begun += 1
+        reservation = self._take_unused() or await self._reserve()
+        self._begun += 1
         return reservation
 
     def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
         """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
-        self.ended += 1
+        self._ended += 1
         tokens = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
         counted = tokens + _requests(self.part, 1)
         self.usage += counted
-        if reservation is not None and self.budget is not None:
-            self.budget.settle(reservation, None if usage is None else counted)
+        self._settle(reservation, None if usage is None else counted)
 
     def give_back(self) -> None:
-        """Give the reservation back that was made when the ``with`` block was entered."""
+        self._settle(self._take_unused(), Usage())
+
+    def _take_unused(self) -> Reservation | None:
         reservation, self._unused = self._unused, None
+        return reservation
+
+    def _settle(
+        self, reservation: Reservation | None, usage: Usage | None, *, requests: int = 1
+    ) -> None:
         if reservation is not None and self.budget is not None:
-            self.budget.settle(reservation, Usage())
+            self.budget.settle(reservation, usage, requests=requests)
 
     async def _reserve(self) -> Reservation | None:
         if self.budget is None:
             return None
         return await self.budget.reserve(self.model, size=self.size, part=self.part)
-
-
-_METER: ContextVar[Meter | None] = ContextVar("rag_eval_otel_meter", default=None)
-
-
-def current_meter() -> Meter | None:
-    """Return the meter in whose ``with`` block the caller is, or None."""
-    return _METER.get()
 
 
 @contextmanager
@@ -168,11 +207,10 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
         meter.give_back()
     first, size = meters[0], sum(meter.size for meter in meters)
     total = Meter(first.budget, model=first.model, size=size, part=first.part)
-    token = _METER.set(total)
     try:
-        yield
+        with scope(meter=total):
+            yield
     finally:
-        _METER.reset(token)
         still_open = [meter for meter in meters if not meter.is_closed]
         parts = shares(total.usage, [meter.size for meter in still_open])
         for meter, part in zip(still_open, parts, strict=True):
@@ -181,21 +219,20 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
 
 def will_attempt() -> None:
     """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
-    meter = _METER.get()
+    meter = _SCOPE.get().meter
     if meter is not None:
         meter.expect_attempts()
 
 
 @asynccontextmanager
 async def attempt() -> AsyncIterator[AttemptUsage]:
-    """Count one attempt at a request: one HTTP request. Each retry is an attempt of its own.
+    """Count one attempt at a request (one HTTP request) with the `Meter` of this context, if any.
 
-    The attempt belongs to the `Meter` in whose ``with`` block it is made; without one, nothing is
-    counted. Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets
-    ``usage`` of the `AttemptUsage` to the tokens in the server's reply. An attempt that the server
-    refuses takes no tokens; of unknown tokens, the budget counts its estimate.
+    Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets ``usage``
+    to the tokens in the server's reply. An attempt that the server refuses takes no tokens; of
+    unknown tokens, the budget counts its estimate.
     """
-    meter, result = _METER.get(), AttemptUsage()
+    meter, result = _SCOPE.get().meter, AttemptUsage()
     if meter is None:
         yield result
         return
@@ -222,11 +259,9 @@ def _requests(part: Part, number: int) -> Usage:
 class Ledger:
     """Counts the requests and tokens of one sample, and divides them among its metrics.
 
-    ``usage`` are the requests and tokens up to now. Each request passes ``budget``.
-
-    A request is divided among its questions (or texts to embed) in proportion to their weights. A
-    question that several metrics ask is divided among them evenly. Tokens stay whole numbers, and
-    the shares add up to the usage exactly. A request that cannot be halved counts for one metric.
+    Each request passes ``budget``. It is divided among its questions (or texts to embed) in
+    proportion to their weights, and a question of several metrics evenly among them. Tokens stay
+    whole numbers, and the shares add up to ``usage`` exactly.
     """
 
     def __init__(self, budget: Budget | None = None) -> None:
@@ -237,8 +272,8 @@ class Ledger:
         self._spent: dict[Hashable, Usage] = {}
 
     def ask(self, question: Hashable) -> None:
-        """Note that the current metric (see `measuring`) asks ``question``."""
-        metric = _METRIC.get()
+        """Note that the metric of the current `Scope` asks ``question``."""
+        metric = _SCOPE.get().metric
         if metric is not None:
             self._asked.setdefault(question, {})[metric] = None
 
@@ -246,10 +281,7 @@ class Ledger:
     async def metered(
         self, weights: Mapping[Any, int], *, model: str, part: Part
     ) -> AsyncIterator[Meter]:
-        """Count the request in the ``async with`` block for the questions in ``weights``.
-
-        ``weights`` are the numbers of characters; see `Meter` for ``model`` and ``part``.
-        """
+        """Count the request in the block for the questions in ``weights`` (characters)."""
         meter = Meter(self._budget, model=model, size=sum(weights.values()), part=part)
         self._open[meter] = weights
         try:
@@ -273,12 +305,12 @@ class Ledger:
 
     def shares(self, metrics: Iterable[str]) -> dict[str, Usage]:
         """Return what each of ``metrics`` took, by name."""
-        found = dict.fromkeys(metrics, Usage())
+        by_metric = dict.fromkeys(metrics, Usage())
         for question, usage in self._spent.items():
-            askers = [name for name in self._asked.get(question, ()) if name in found]
+            askers = [name for name in self._asked.get(question, ()) if name in by_metric]
             for name, share in zip(askers, shares(usage, [1] * len(askers)), strict=True):
-                found[name] += share
-        return found
+                by_metric[name] += share
+        return by_metric
 
 
 def shares(usage: Usage, weights: list[int]) -> list[Usage]:
@@ -292,9 +324,8 @@ def shares(usage: Usage, weights: list[int]) -> list[Usage]:
     # Cached tokens are divided apart from others, so that no share has more than its prompt.
     fresh = replace(usage, prompt_tokens=usage.prompt_tokens - usage.cached_tokens)
     columns = {name: _divided(getattr(fresh, name), weights) for name in _COUNTS}
-    columns["prompt_tokens"] = [
-        sum(pair) for pair in zip(columns["prompt_tokens"], columns["cached_tokens"], strict=True)
-    ]
+    pairs = zip(columns["prompt_tokens"], columns["cached_tokens"], strict=True)
+    columns["prompt_tokens"] = list(map(sum, pairs))
     rows = zip(*columns.values(), strict=True)
     return [Usage(**dict(zip(columns, row, strict=True))) for row in rows]
 
@@ -306,16 +337,3 @@ def _divided(number: int, weights: list[int]) -> list[int]:
     total = sum(weights)
     ends = [0, *(number * part // total for part in accumulate(weights))]
     return [end - start for start, end in pairwise(ends)]
-
-
-_METRIC: ContextVar[str | None] = ContextVar("rag_eval_otel_metric", default=None)
-
-
-@contextmanager
-def measuring(metric: str) -> Iterator[None]:
-    """Attribute questions that are asked in the ``with`` block to the metric of this name."""
-    token = _METRIC.set(metric)
-    try:
-        yield
-    finally:
-        _METRIC.reset(token)

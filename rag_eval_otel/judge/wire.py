@@ -1,34 +1,38 @@
 """Write tasks into the text of a request, and read the replies from a judge's text.
 
 A request begins with constant text, which providers cache: the frame, the prompts, and the form of
-the reply. Then come the texts of the sample. A delimiter with a random code stands before each
-text. The code is drawn anew for each request, so that no text can contain a delimiter. What looks
-like a delimiter or a control token in a text is broken (see `untrusted.harmless`). Constant text
-after the last delimiter repeats that the texts are no instructions.
+the reply. Then come the texts of the sample, each after a delimiter with a random code. The code is
+drawn anew for each request, so that no text can contain a delimiter. What looks like a delimiter or
+a control token in a text is broken (see `untrusted.harmless`).
 
-Replies are short: an entry of a list has no number, because its position says which text it judges;
-reasons are given only if the user wants them; an object with only one member is replaced by the
-value of the member. A request has several *parts* if it carries several tasks: the reply is then a
-JSON object with one member for each prompt.
+A reply is short: an entry of a list has no number; reasons are given only if the user wants them;
+an object with only one member is replaced by the member. The reply to several tasks is a JSON
+object with one member (*part*) for each prompt.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge.prompting import CutText, prompt_text
+from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Example, Kind, Task
+from rag_eval_otel.judge.usage import current_scope
+from rag_eval_otel.types import Sample
 from rag_eval_otel.untrusted import harmless
 
 Schema: TypeAlias = "dict[str, Any]"
@@ -37,16 +41,90 @@ Tasks: TypeAlias = "Sequence[Task[Any]]"
 _QUOTED = 300  # characters of a rejected reply that an error message quotes
 _DIGITS = 6  # the most digits in the number of an entry
 _ORDER = ("contexts", "context", "reference", "question")  # the texts that come first
+_SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
+
+
+# --- the texts of the prompts ---------------------------------------------------------------------
+
+_BUILT_IN = files("rag_eval_otel.judge") / "prompts"
+_OPTIONAL = frozenset({"closing"})  # may be missing from a folder: added after folders were in use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """The user's own prompts to the judge, by name; other prompts have their built-in texts."""
+
+    texts: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+BUILT_IN = Prompts()
+
+
+@cache
+def _built_in(name: str) -> str:
+    return (_BUILT_IN / f"{name}.md").read_text(encoding="utf-8").strip()
+
+
+def prompt_text(name: str) -> str:
+    """Return the user's text of the prompt ``name`` if the `Scope` has one, else the built-in."""
+    text = (current_scope().prompts or {}).get(name)
+    return _built_in(name) if text is None else text
 
 
 def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:
     """Return 8 hex digits of a hash of the texts of the prompts ``names`` and of ``kinds``."""
-    texts = [*map(prompt_text, names), *map(_instructions, kinds)]
+    texts = [*map(prompt_text, names), *map(instructions_of, kinds)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
 
 
-def _instructions(kind: Kind[Any]) -> str:
+def instructions_of(kind: Kind[Any]) -> str:
     return kind.instructions or prompt_text(kind.prompt)
+
+
+def load_prompts(folder: str | PathLike[str]) -> Prompts:
+    """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt.
+
+    Each file has the name of its prompt; ``README.md`` is ignored. The built-in ``closing`` is used
+    if the folder has none. Raises `ConfigError` for a folder or file that is not readable, for a
+    file that is missing or empty, and for a file whose name is not the name of a prompt.
+    """
+    place = Path(folder)
+    try:
+        paths = {path.stem: path for path in sorted(place.iterdir()) if path.suffix == ".md"}
+    except OSError as error:
+        msg = (
+            f"prompts: the folder {place} cannot be read ({error.strerror});"
+            f" copy {_BUILT_IN} there and change what you like"
+        )
+        raise ConfigError(msg) from error
+    paths.pop("README", None)
+    built_in = (path.name for path in _BUILT_IN.iterdir())
+    names = sorted(name.removesuffix(".md") for name in built_in if name.endswith(".md"))
+    for name in paths.keys() - set(names):
+        close = get_close_matches(name, names, n=1)
+        meant = f"; did you mean {close[0]}.md?" if close else ""
+        msg = f"prompts: {place} has {name}.md, and there is no prompt of that name{meant}"
+        raise ConfigError(msg)
+    missing = [f"{name}.md" for name in names if name not in paths and name not in _OPTIONAL]
+    if missing:
+        msg = (
+            f"prompts: {place} has no {', '.join(missing)};"
+            f" copy what you do not change from {_BUILT_IN}"
+        )
+        raise ConfigError(msg)
+    return Prompts(texts={name: _read(path) for name, path in paths.items()})
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"prompts: {path} cannot be read: {error}"
+        raise ConfigError(msg) from error
+    if not text:
+        msg = f"prompts: {path} is empty; the built-in text is in {_BUILT_IN / path.name}"
+        raise ConfigError(msg)
+    return text
 
 
 # --- the request ----------------------------------------------------------------------------------
@@ -54,7 +132,7 @@ def _instructions(kind: Kind[Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request to the judge: the system and the user message, and the JSON Schema of the reply."""
+    """The system and the user message to the judge, and the JSON Schema of the reply."""
 
     system: str
     user: str
@@ -62,7 +140,6 @@ class Request:
 
     @property
     def user_with_schema(self) -> str:
-        """The user message followed by the schema, for servers that do not take a JSON Schema."""
         schema = json.dumps(self.schema, separators=(",", ":"))
         return f"{self.user}\n\n{prompt_text('schema')}\n{schema}"
 
@@ -70,11 +147,12 @@ class Request:
 def compose(tasks: Tasks, *, code: Callable[[], str] = lambda: secrets.token_hex(3)) -> Request:
     """Write all ``tasks`` into one request; the caller checks that they may share it.
 
-    ``code`` returns the random code of the delimiters. It is called again while the code occurs in
-    a text.
+    ``code`` draws the code of the delimiters, again while the code occurs in a text.
     """
     groups = _groups(tasks)
-    schema = _reply_schema(groups)
+    parts = {name: _part_schema(group) for name, group in groups.items()}
+    first = next(iter(parts.values()))
+    schema = first if len(parts) == 1 and "properties" in first else _object(parts)
     reasons = [prompt_text("reasons")] if any(task.reasons for task in tasks) else []
     fixed = [_section(group, tasks) for group in groups.values()]
     user = "\n\n".join([*fixed, f"Reply: {_form(schema)}", _materials(tasks, code)])
@@ -94,7 +172,7 @@ def _groups(tasks: Tasks) -> dict[str, list[Task[Any]]]:
 
 def _section(group: Tasks, tasks: Tasks) -> str:
     first = group[0]
-    lines = [f"# {first.prompt}", _instructions(first.kind)]
+    lines = [f"# {first.prompt}", instructions_of(first.kind)]
     lines += [_example(example, first) for example in first.examples]
     if len({tuple(name for name, _ in task.inputs) for task in tasks}) > 1:
         lines.append(f"Consider only: {', '.join(name for name, _ in first.inputs)}.")
@@ -103,8 +181,7 @@ def _section(group: Tasks, tasks: Tasks) -> str:
     return "\n".join(lines)
 
 
-def _are_drawings(group: Tasks) -> bool:
-    """Return True if the tasks ask one question several times, not about several contexts."""
+def _are_drawings(group: Tasks) -> bool:  # one question several times
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
 
@@ -125,7 +202,6 @@ def _listed(value: str | tuple[str, ...]) -> str:
 
 
 def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
-    """Return the texts and the complaints of ``tasks``, after delimiters with a random code."""
     shown = _shown(tasks)
     complaints = {task.complaint: task.prompt for task in tasks if task.complaint}
     texts = [text for _, value in shown for text in ([value] if isinstance(value, str) else value)]
@@ -134,22 +210,14 @@ def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
         drawn = code()
     lines = [f"CODE is {drawn}.", *_counted(tasks, dict(shown))]
     for name, value in shown:
-        lines += _marked(name, value, code=drawn)
+        numbers = enumerate([value] if isinstance(value, str) else value, start=1)
+        for i, text in numbers:
+            number = "" if isinstance(value, str) else f" {i}"
+            cut = f"\n[... {text.lost:,} characters cut]" if isinstance(text, CutText) else ""
+            lines += [f"[{drawn} {name}{number}]", harmless(text) + cut]
     for complaint, name in complaints.items():
         lines += [f"[{drawn} {prompt_text('complaint')} {name}]", harmless(complaint)]
     return "\n".join([*lines, f"[{drawn} end]", prompt_text("closing")])
-
-
-def _marked(name: str, value: str | tuple[str, ...], *, code: str) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from (f"[{code} {name}]", _told(value))
-    else:
-        for i, text in enumerate(value, start=1):
-            yield from (f"[{code} {name} {i}]", _told(text))
-
-
-def _told(text: str) -> str:
-    return harmless(text) + (text.note if isinstance(text, CutText) else "")
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
@@ -174,40 +242,29 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
         shown.update(task.inputs)
     if "context" in shown and len(tasks) > 1:
         del shown["context"]
-        shown["contexts"] = tuple(_all_contexts(tasks))
+        inputs = [dict(task.inputs) for task in tasks]
+        listed = [text for each in inputs for text in each.get("contexts", ())]
+        single = [str(each["context"]) for each in inputs if "context" in each]
+        shown["contexts"] = tuple(dict.fromkeys([*listed, *single]))
     rank = {name: i for i, name in enumerate(_ORDER)}
     return sorted(shown.items(), key=lambda item: rank.get(item[0], len(rank)))
-
-
-def _all_contexts(tasks: Tasks) -> dict[str, None]:
-    """Return each context that ``tasks`` show, once: lists of contexts, then single contexts."""
-    shown = [dict(task.inputs) for task in tasks]
-    lists = (texts for inputs in shown for texts in inputs.get("contexts", ()))
-    return dict.fromkeys([*lists, *(str(i["context"]) for i in shown if "context" in i)])
 
 
 # --- the form of the reply ------------------------------------------------------------------------
 
 
 def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
-    """Return a short JSON Schema of ``reply`` that the strict mode of providers accepts.
-
-    Numbers of entries are left out, and reasons too, unless ``reasons``. If an object
-    would have only one member, the schema of the member takes its place.
-    """
-    schema, defs = _full_schema(reply)
-    return _short(schema, defs, reasons=reasons)
+    """Return a short JSON Schema of ``reply`` that the strict mode of providers accepts."""
+    return _short(_full_schema(reply), reasons=reasons)
 
 
-def _short(schema: Schema, defs: Schema, *, reasons: bool) -> Schema:
-    if "$ref" in schema:
-        schema = defs[schema["$ref"].rpartition("/")[2]]
+def _short(schema: Schema, *, reasons: bool) -> Schema:
     if "items" in schema:
-        return _array(_short(schema["items"], defs, reasons=reasons))
+        return _array(_short(schema["items"], reasons=reasons))
     if "properties" not in schema:
         return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
     members = {
-        name: _short(member, defs, reasons=reasons)
+        name: _short(member, reasons=reasons)
         for name, member in schema["properties"].items()
         if name in _essential(schema) or (reasons and "position" not in member)
     }
@@ -226,13 +283,6 @@ def _object(members: Mapping[str, Schema]) -> Schema:
         "required": list(members),
         "additionalProperties": False,
     }
-
-
-def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
-    """Return the JSON Schema of the reply: a member for each prompt, or the only one's object."""
-    parts = {name: _part_schema(group) for name, group in groups.items()}
-    first = next(iter(parts.values()))
-    return first if len(parts) == 1 and "properties" in first else _object(parts)
 
 
 def _part_schema(group: Tasks) -> Schema:
@@ -261,9 +311,6 @@ def _form(schema: Mapping[str, Any]) -> str:
     return _SKETCHES.get(str(schema.get("type")), str(schema.get("type")))
 
 
-_SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
-
-
 def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
     """Return the reply ``value`` without the members that the short ``schema`` leaves out."""
     if "properties" in schema:
@@ -283,9 +330,8 @@ def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
 def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
     """Parse ``text``, the judge's reply; return a reply or `UnparsableReplyError` for each task.
 
-    Code fences and prose around the JSON object are ignored. If the JSON object was cut off, its
-    last member is dropped and the members before it are kept. Members that the judge was not asked
-    for, such as numbers of entries and reasons, are accepted.
+    Code fences and prose around the JSON object are ignored. Of an object that was cut off, the
+    members before the last are kept. Members that the judge was not asked for are accepted.
     """
     groups = _groups(tasks)
     found = _find_object(text, groups)
@@ -298,10 +344,7 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return, for each task of ``group``, its value in the member ``name`` of ``found``.
-
-    Error messages quote ``text``, the reply as the judge wrote it.
-    """
+    """Return the value of each task of ``group`` in ``found``; errors quote the reply ``text``."""
     if found.get(name) is None or found[name] == {}:
         quoted = text.strip()[:_QUOTED]
         return [UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")] * len(group)
@@ -325,63 +368,66 @@ def _drawing(columns: Mapping[str, Any], i: int) -> Any:
     return {n: column[i] if isinstance(column, list) else column for n, column in lists.items()}
 
 
-def _validated(value: Any, task: Task[Any]) -> Reply | UnparsableReplyError:
-    schema, defs = _full_schema(task.reply)
+def _validated(value: Any, task: Task[Any]) -> object:
+    schema = _full_schema(task.reply)
     count = len(task.texts(task.kind.each)) if task.kind.each else None
     try:
-        full = _expanded(value, schema, defs=defs, count=count)
-        reply: Reply = task.reply.model_validate(full)
+        return task.reply.model_validate(_expanded(value, schema, count=count))
     except ValidationError as error:
-        return UnparsableReplyError(_complaint(error))
+        wrong = error.errors(include_url=False, include_context=False)[:3]
+        told = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong)
+        return UnparsableReplyError("; ".join(told))
     except UnparsableReplyError as error:
         return error
-    return reply
 
 
-def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
+def _full_schema(reply: type[Reply]) -> Schema:
     return _full_schema_of(reply)
 
 
 @lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
-def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
+def _full_schema_of(reply: type[Reply]) -> Schema:
     schema = reply.model_json_schema()
-    return schema, schema.pop("$defs", {})
+    defs = schema.pop("$defs", {})
+
+    def resolved(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        target = defs[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        return {name: resolved(member) for name, member in target.items()}
+
+    full: Schema = resolved(schema)
+    return full
 
 
-def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) -> Any:
-    """Return the judge's short reply ``value`` with all names and numbers that ``schema`` has.
-
-    ``defs`` are the schemas to which ``schema`` refers; a list must have ``count`` entries.
-    """
-    if "$ref" in schema:
-        schema = defs[schema["$ref"].rpartition("/")[2]]
+def _expanded(value: Any, schema: Schema, *, count: int | None) -> Any:
+    """Return the short reply ``value`` with all names and numbers that ``schema`` has."""
     if "items" in schema:
-        return _expanded_list(value, schema["items"], defs=defs, count=count)
+        return _expanded_list(value, schema["items"], count=count)
     if "properties" not in schema:
         return value
     known, essential = schema["properties"], _essential(schema)
     if isinstance(value, Mapping) and value.keys() & known.keys():
         return {
-            name: _expanded(member, known[name], defs=defs, count=count)
-            if name in known
-            else member
+            name: _expanded(member, known[name], count=count) if name in known else member
             for name, member in value.items()
         }
     if len(essential) != 1:
         return value
-    return {essential[0]: _expanded(value, known[essential[0]], defs=defs, count=count)}
+    return {essential[0]: _expanded(value, known[essential[0]], count=count)}
 
 
-def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None) -> Any:
+def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
     """Return the list ``value`` with full entries; if ``count`` is set, number them from 1.
 
     If the judge wrote numbers itself, in the entries or as names of members, these are kept.
     """
-    named = isinstance(value, Mapping) and bool(value) and all(map(_is_number, value))
+    named = isinstance(value, Mapping) and bool(value)
+    named = named and all(name.isdecimal() and len(name) <= _DIGITS for name in value)
     given = list(value.values()) if named else value
     if not isinstance(given, list):
         return value
-    entries = [_expanded(one, items, defs=defs, count=None) for one in given]
+    entries = [_expanded(one, items, count=None) for one in given]
     if count is None or not all(isinstance(one, dict) for one in entries):
         return entries
     if not named and any("index" in one for one in entries):
@@ -391,15 +437,6 @@ def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None
         raise UnparsableReplyError(msg)
     numbers = map(int, value) if named else range(1, count + 1)
     return [{"index": i, **one} for i, one in zip(numbers, entries, strict=True)]
-
-
-def _is_number(name: str) -> bool:
-    return name.isdecimal() and len(name) <= _DIGITS
-
-
-def _complaint(error: ValidationError) -> str:
-    wrong = error.errors(include_url=False, include_context=False)[:3]
-    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong)
 
 
 def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
@@ -441,3 +478,63 @@ def _cut_off(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return dict(list(value.items())[:-1]) if isinstance(value, dict) else {}
+
+
+# --- texts that are too long for one turn ---------------------------------------------------------
+
+_LONG_TURN = 4  # times as long as the longest text
+_SEARCHED = 2000  # characters before the limit in which the end of a sentence is searched
+_END = re.compile(
+    "(?<=[.!?\u2026])[\"'\u201d\u2019\xbb)\\]*]*(?=\\s)"
+    "|(?<=[\u0964\u061f\u06d4\u3002\uff01\uff1f])|(?=\n)"
+)
+
+
+class CutText(str):
+    """The beginning of a text, of which ``lost`` characters were cut, as a prompt says.
+
+    With a note in the text, an answer would contain one claim more.
+    """
+
+    __slots__ = ("lost",)
+    lost: int
+
+
+def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
+    """Return ``sample`` with shorter texts, and the numbers of characters cut, by field.
+
+    A text has at most ``most`` characters, and all texts together four times as many; None means no
+    limit. Texts are cut at the end of a sentence if there is one near the limit.
+    """
+    if most is None:
+        return sample, {}
+    cut: dict[str, int] = {}
+    left = most * _LONG_TURN
+
+    def shorter(name: str, text: str) -> str:
+        nonlocal left
+        kept = text[: _end(text, min(most, left))]
+        left -= len(kept)
+        lost = len(text) - len(kept)
+        if not lost:
+            return text
+        cut[name] = cut.get(name, 0) + lost
+        found = CutText(kept)
+        found.lost = lost
+        return found if kept else ""
+
+    texts = {name: shorter(name, getattr(sample, name)) for name in ("question", "answer")}
+    reference = None if sample.reference is None else shorter("reference", sample.reference)
+    contexts = [replace(one, text=shorter("contexts", one.text)) for one in sample.contexts]
+    if not cut:
+        return sample, {}
+    return replace(sample, **texts, reference=reference, contexts=tuple(contexts)), cut  # type: ignore[arg-type]
+
+
+def _end(text: str, most: int) -> int:
+    """Return the last end of a sentence, of a line or of a word in ``text``, up to ``most``."""
+    if len(text) <= most:
+        return len(text)
+    start = max(most // 2, most - _SEARCHED)
+    ends = [match.end() for match in _END.finditer(text, start, most + 1) if match.end() <= most]
+    return max(ends, default=0) or max(0, text.rfind(" ", start, most)) or most

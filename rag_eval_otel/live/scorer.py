@@ -34,9 +34,9 @@ from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation, is_final
 from rag_eval_otel.export.metrics import Agreement, DropReason, InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
-from rag_eval_otel.judge.limits import title_of
-from rag_eval_otel.judge.models import build_judge, build_live_embedder, is_offline
-from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
+from rag_eval_otel.judge.models import build_judge, build_live_embedder
+from rag_eval_otel.judge.usage import is_offline, title_of
+from rag_eval_otel.judge.wire import BUILT_IN, load_prompts
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.live.store import Clock
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds

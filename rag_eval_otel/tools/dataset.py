@@ -32,7 +32,7 @@ from rag_eval_otel.evaluation import (
     run_now,
 )
 from rag_eval_otel.judge.budget import Budget as RunBudget
-from rag_eval_otel.judge.prompting import clipped
+from rag_eval_otel.judge.wire import clipped
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.base import Metric

@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
 from rag_eval_otel.environment import Signal, otlp_endpoint, otlp_variables
-from rag_eval_otel.judge.words import STOP, terms
+from rag_eval_otel.judge.lexical import STOP, terms
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.tools.doctor import Answer, export_nothing, from_answers, otlp_endpoints

@@ -40,8 +40,6 @@ EVERY: list[Task[Any]] = [*DRAWS, CONTEXT_1, CONTEXT_2, STATEMENTS, GROUNDED_1, 
 
 
 def within_loop(use: Callable[[], Awaitable[T]]) -> T:
-    """Run ``use`` in an event loop of its own."""
-
     async def main() -> T:
         return await use()
 
@@ -77,19 +75,6 @@ def test_tasks_that_wait_at_once_share_requests() -> None:
     ]
     assert ask.usage == Usage(judge_requests=3)
     assert ask.model == "fake"
-
-
-def test_a_task_that_is_put_a_moment_later_still_shares() -> None:
-    """Metrics that need a few steps before they ask are waited for."""
-    judge = FakeJudge(answers())
-    ask = Ask(judge)
-
-    async def late(task: Task[Any]) -> object:
-        await asyncio.sleep(0)
-        return await ask(task)
-
-    within_loop(lambda: asyncio.gather(ask(STATEMENTS), late(GROUNDED_1)))
-    assert judge.requests == [(STATEMENTS, GROUNDED_1)]
 
 
 GROUP = st.lists(st.sampled_from(EVERY), max_size=8, unique=True)
@@ -175,11 +160,9 @@ class Failing:
     model = "failing"
 
     def __init__(self, error: BaseException) -> None:
-        """Raise ``error``."""
         self.error = error
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Raise the error."""
         raise self.error
 
 
@@ -223,11 +206,9 @@ class Switching:
     model = "switching"
 
     def __init__(self, judges: Sequence[Judge]) -> None:
-        """Ask ``judges`` in turn."""
         self.judges = iter(judges)
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Pass ``group`` on."""
         return await next(self.judges).reply(group)
 
 
@@ -237,12 +218,10 @@ class Stalled:
     model = "stalled"
 
     def __init__(self) -> None:
-        """Wait to be asked."""
         self.asked = asyncio.Event()
         self.given_up = 0
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Wait for ever."""
         self.asked.set()
         try:
             await asyncio.Event().wait()
@@ -285,19 +264,6 @@ def test_what_waits_is_not_sent_after_giving_up() -> None:
     assert ask.usage == Usage()
 
 
-def test_one_metric_that_gives_up_does_not_disturb_another() -> None:
-    """A cancelled waiter leaves the reply to the others."""
-    ask = Ask(FakeJudge(answers()))
-
-    async def use() -> Statements:
-        late, patient = (asyncio.ensure_future(ask(STATEMENTS)) for _ in range(2))
-        await asyncio.sleep(0)
-        late.cancel()
-        return await patient
-
-    assert isinstance(within_loop(use), Statements)
-
-
 # --- waiting for what is under way ----------------------------------------------------------------
 
 
@@ -305,23 +271,19 @@ class Watched(VirtualLoop):
     """An event loop with virtual time that remembers its timers."""
 
     def __init__(self) -> None:
-        """Begin without timers."""
         self.timers: list[asyncio.TimerHandle] = []
         super().__init__()
 
     def call_at(self, *args: Any, **options: Any) -> asyncio.TimerHandle:
-        """Remember the timer."""
         self.timers.append(super().call_at(*args, **options))
         return self.timers[-1]
 
     def left(self) -> list[object]:
-        """Return the tasks and timers that are still alive."""
         timers = [t for t in self.timers if not t.cancelled() and t.when() > self.time()]
         return [*timers, *(task for task in asyncio.all_tasks(self) if not task.done())]
 
 
 def in_virtual_time(use: Callable[[VirtualLoop], Awaitable[T]]) -> T:
-    """Run ``use``; it must leave neither task nor timer behind."""
     loop = Watched()
 
     async def main() -> T:
@@ -343,14 +305,12 @@ class Slow:
     model = "slow"
 
     def __init__(self, turns: Sequence[int], *, hanging: str = "", **by_prompt: object) -> None:
-        """Take ``turns`` for the requests in turn; never answer one with ``hanging`` in it."""
         self.requests: list[tuple[float, list[str]]] = []
         self._turns = iter(turns)
         self._hanging = hanging
         self._fake = FakeJudge(script(**by_prompt))
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Answer ``group`` in its time."""
         prompts = [task.prompt for task in group]
         self.requests.append((asyncio.get_running_loop().time(), prompts))
         if self._hanging in prompts:
@@ -361,7 +321,6 @@ class Slow:
 
 
 async def scored(judge: Judge, *sets: str | Metric, timeout: float | None = None) -> Evaluation:
-    """Evaluate a sample that has everything."""
     return await aevaluate(FULL, sets, judge=judge, embedder=HashingEmbedder(), timeout=timeout)
 
 
@@ -377,16 +336,6 @@ def test_the_online_set_takes_three_requests(turns: list[int]) -> None:
     assert [score.reason for score in evaluation.scores] == [None] * 5
     last = {"similarities", "addressed", "intent_fulfilment"}
     assert set(judge.requests[2][1]) == last
-
-
-@given(TURNS)
-def test_with_a_reference_it_takes_four(turns: list[int]) -> None:
-    """What sees the reference is asked in one request of its own, at the start."""
-    judge = Slow(turns)
-    evaluation = in_virtual_time(lambda _: scored(judge, "reference"))
-    assert evaluation.usage.judge_requests == 4
-    references = {"useful_for_reference", "reference_statements", "compared_statements"}
-    assert references in [set(prompts) for _, prompts in judge.requests[:3]]
 
 
 @pytest.mark.parametrize(("timeout", "patience"), [(100, 5), (20, 5), (8, 2)])
@@ -437,37 +386,14 @@ def test_without_fusion_nothing_waits() -> None:
     assert in_virtual_time(use) == 0
 
 
-def test_what_waits_for_others_can_be_given_up() -> None:
-    """Giving up resolves the requests under way and all that waits for them, timer included."""
-    judge = Slow([], hanging="groundedness_1")
-    ask = Ask(judge)
-
-    async def use(_: VirtualLoop) -> list[object]:
-        hung = asyncio.ensure_future(ask(GROUNDED_1))
-        for _turn in range(30):
-            await asyncio.sleep(0)
-        late = [asyncio.ensure_future(ask(one)) for one in (STATEMENTS, CONTEXT_2)]
-        for _turn in range(30):
-            await asyncio.sleep(0)
-        ask.cancel()
-        return await asyncio.gather(hung, *late, return_exceptions=True)
-
-    outcomes = in_virtual_time(use)
-    assert [type(outcome) for outcome in outcomes] == [JudgeTimeoutError] * 3
-    assert len(judge.requests) == 1
-    assert ask.usage == Usage(judge_requests=1)
-
-
 class Fickle(Slow):
     """Fails, hangs, talks nonsense or answers, as it is told."""
 
     def __init__(self, moods: Sequence[str], turns: Sequence[int]) -> None:
-        """Be in these moods, one request after the other, and then helpful."""
         super().__init__(turns)
         self._moods = iter(moods)
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        """Do as the mood is."""
         mood = next(self._moods, "good")
         replies = await super().reply(group)
         if mood == "hang":

@@ -10,7 +10,6 @@ from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import Kind, Task, may_share
 from rag_eval_otel.judge.wire import compose, prompt_text, reply_schema
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.metrics.custom import parse_levels
 
 ALL: dict[str, Kind[Any]] = {
     kind.prompt: kind
@@ -39,7 +38,6 @@ every = pytest.mark.parametrize("kind", ALL.values(), ids=lambda kind: kind.prom
 
 
 def task(kind: Kind[Any]) -> Task[Any]:
-    """Return a question of ``kind`` about texts that are called the same everywhere."""
     return kind.task(TEXTS)
 
 
@@ -63,7 +61,6 @@ def test_what_a_judge_has_to_decide_is_named(kind: Kind[Any]) -> None:
 
 
 def numbers_in(schema: dict[str, Any]) -> list[str]:
-    """Return the names of the members of objects that are numbers, as the prompt writes them."""
     members = schema.get("properties", {}) or schema.get("items", {}).get("properties", {})
     below = [name for one in members.values() for name in numbers_in(one)]
     plain = {"integer", "number", "boolean"}
@@ -135,15 +132,3 @@ def test_the_rest_may_travel_together() -> None:
     assert len({task.prompt for task in shared}) == len(shared)
     for name in ("question", "answer", "contexts", "statements", "sub_questions", "intent"):
         assert len(re.findall(rf"^\[\w+ {name}(?: 1)?\]$", request.user, flags=re.MULTILINE)) == 1
-
-
-def test_sharing_is_the_same_from_both_sides() -> None:
-    """It does not matter who was first."""
-    for one, other in PAIRS:
-        assert may_share(task(one), task(other)) == may_share(task(other), task(one))
-
-
-def test_the_default_rubric_is_a_rubric() -> None:
-    """Five levels, from 1 to 5."""
-    rubric: Any = METRICS["rubric"]()
-    assert list(parse_levels(rubric.levels)) == [1, 2, 3, 4, 5]

@@ -36,7 +36,6 @@ from rag_eval_otel.judge.models import (
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.providers import PROVIDERS, Provider
-from rag_eval_otel.tools import evaluate_dataset
 from rag_eval_otel.types import Replies
 from support import SAMPLE
 
@@ -58,7 +57,6 @@ PATHS: dict[str, tuple[str, str, tuple[str, str]]] = {
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no key or address of the machine be seen."""
     for provider in PROVIDERS.values():
         for name in (*provider.keys, *provider.addresses):
             monkeypatch.delenv(name, raising=False)
@@ -66,13 +64,11 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server() -> Iterator[Providers]:
-    """A server that answers every protocol."""
     with serving() as found:
         yield found
 
 
 def asked(name: str, **options: Any) -> Replies:
-    """Put a question to the judge of this name, with ``options`` of `OpenAIJudge`."""
     provider, _, model = name.partition("/")
     return asyncio.run(OpenAIJudge(model, provider=provider, **options).reply([CONTEXT]))
 
@@ -163,12 +159,6 @@ def test_azure_without_versions(server: Providers) -> None:
     assert server.requests[0].path == "/openai/v1/chat/completions"
 
 
-def test_azure_needs_an_endpoint() -> None:
-    """The error says which option or variable has it, before anything is asked."""
-    with pytest.raises(ConfigError, match="AZURE_OPENAI_ENDPOINT"):
-        build_plain_judge(Config(judge="azure/m"))
-
-
 def test_options_of_the_request(server: Providers) -> None:
     """Temperature, seed, length and further fields are those that were asked for."""
     options: dict[str, Any] = {
@@ -227,14 +217,6 @@ def test_providers_without_embeddings() -> None:
     for name in ("anthropic/m", "bedrock/m", "langchain/openai:m", "local/m"):
         with pytest.raises(ConfigError, match="embedder"):
             Config(embedder=name)
-
-
-def test_a_name_like_none() -> None:
-    """Where nothing is near, only the forms are told."""
-    with pytest.raises(ConfigError) as error:
-        Config(judge="xyzzy/m")
-    assert "did you mean" not in str(error.value)
-    assert "'mistral/<model>'" in str(error.value)
 
 
 # --- who embeds beside whom -----------------------------------------------------------------------
@@ -300,16 +282,6 @@ def test_a_model_that_langchain_cannot_make(name: str, told: str) -> None:
 # --- everything takes a name ----------------------------------------------------------------------
 
 
-def test_a_dataset_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`evaluate_dataset` takes a name, and what the environment says by default."""
-    assert evaluate_dataset([SAMPLE], ["default"], judge="lexical", embedder="hashing").judge
-    monkeypatch.setenv("RAG_EVAL_JUDGE", "lexcal")
-    with pytest.raises(ConfigError, match="did you mean 'lexical'"):
-        evaluate_dataset([SAMPLE], ["default"])
-    monkeypatch.delenv("RAG_EVAL_JUDGE")
-    assert evaluate_dataset([SAMPLE], ["default"]).judge == "lexical"
-
-
 def test_a_sample_by_name(server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """`evaluate` takes a name; the same name is made once."""
     monkeypatch.setenv("VLLM_BASE_URL", server.url)
@@ -352,7 +324,6 @@ acme = acme_models:embedder
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Install a package that brings a provider, for the time of a test."""
     info = tmp_path / "acme_models-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-models\nVersion: 1.0\n")

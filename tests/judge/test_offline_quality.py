@@ -22,7 +22,6 @@ LEAST_ON_SHARED = {"context_relevance": 0.99, "faithfulness": 0.97, "answer_rele
 
 
 def missed(path: Path, least: Mapping[str, float]) -> dict[str, float]:
-    """Return the AUROC of those metrics that do not reach ``least`` on the rows of ``path``."""
     rows = benchmark.read(path)
     samples = [benchmark.sample_of(row) for row in rows]
     scores = asyncio.run(benchmark.measured(samples, list(least)))

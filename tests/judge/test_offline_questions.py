@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.judge.words import (
+from rag_eval_otel.judge.lexical import (
     coverage,
     features,
     read,

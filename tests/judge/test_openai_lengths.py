@@ -30,7 +30,6 @@ GROUP: list[Task[Any]] = [
 
 
 def limits_sent(requests: Sequence[Any]) -> list[object]:
-    """Return the limit of tokens in each request, or None."""
     bodies = [request.body if hasattr(request, "body") else request for request in requests]
     return [body.get("max_tokens", body.get("max_completion_tokens")) for body in bodies]
 
@@ -124,7 +123,6 @@ def test_more_texts_and_reasons_allow_longer_replies() -> None:
 
 @contextmanager
 def endless(head: str, chunk: bytes) -> Iterator[tuple[str, list[int]]]:
-    """Serve a response that never ends; yield the address and the bytes that were sent."""
     sent = [0]
     listening = socket.create_server(("127.0.0.1", 0))
 

@@ -29,12 +29,10 @@ Probabilities = Mapping[str, float]
 
 
 def tokens_of(text: str) -> list[str]:
-    """Cut a text as tokenizers do: words with the blank before them, digits, the rest."""
     return re.findall(r" ?[A-Za-z_]+| ?\d|\s+|[^\w\s]", text)
 
 
 def completion(text: str, at_rating: Probabilities) -> dict[str, Any]:
-    """Return a chat completion whose digits have the alternatives ``at_rating``."""
     alternatives = [
         {"token": token, "logprob": math.log(p)} for token, p in at_rating.items() if p > 0
     ]
@@ -64,11 +62,6 @@ def completion(text: str, at_rating: Probabilities) -> dict[str, Any]:
 
 
 def answering(rating: int, at_rating: Probabilities, *, reason: str | None = None) -> Any:
-    """Answer with ``rating`` and its probabilities, in the form that the request's schema has.
-
-    With a ``reason``, each part is an object that begins with it, whatever was asked for.
-    """
-
     def answer(body: Mapping[str, Any]) -> HttpReply:
         schema = body["response_format"]["json_schema"]["schema"]
         talkative = {name: {"reason": reason, "rating": rating} for name in names_asked(body)}
@@ -79,7 +72,6 @@ def answering(rating: int, at_rating: Probabilities, *, reason: str | None = Non
 
 
 def in_form(schema: Mapping[str, Any], rating: int) -> object:
-    """Return what ``schema`` asks for, with ``rating`` for every number in it."""
     if "properties" in schema:
         return {name: in_form(member, rating) for name, member in schema["properties"].items()}
     return "so" if schema["type"] == "string" else rating
@@ -88,7 +80,6 @@ def in_form(schema: Mapping[str, Any], rating: int) -> object:
 def measured(
     metric: Metric, answer: Any, *, explanations: bool = False
 ) -> tuple[Score, list[Mapping[str, Any]]]:
-    """Return the score, and the requests that the server saw."""
     with ScriptedOpenAI(answer) as server:
         judge = OpenAIJudge("judge-1", base_url=server.base_url, api_key="none", retries=0)
         evaluation = asyncio.run(
@@ -150,7 +141,6 @@ def test_integers_ask_for_no_probabilities() -> None:
 
 
 def plain(body: Mapping[str, Any]) -> dict[str, object]:
-    """Answer without probabilities, as most servers do that do not know them."""
     return {name: {"rating": 1} for name in names_asked(body)}
 
 

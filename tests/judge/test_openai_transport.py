@@ -25,8 +25,6 @@ REQUEST: tuple[str, dict[str, Any]] = ("/chat/completions", {"model": "m", "mess
 
 @pytest.fixture(params=["aiohttp", "default"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let clients use aiohttp, or what they use if aiohttp is not installed."""
-
     def not_installed(**_: object) -> None:
         raise RuntimeError
 
@@ -39,14 +37,11 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def client_of(url: str, timeout: float = 30) -> OpenAIClient:
-    """Return a client for the server at ``url``."""
     kind, key = PROVIDERS["openai"], "sk-secret"
     return OpenAIClient(kind, client=None, base_url=url, api_key=key, timeout=timeout, retries=0)
 
 
 def sent(reply: Callable[[dict[str, Any]], object], *, times: int = 1, timeout: float = 30) -> Any:
-    """Send requests one after the other; return the replies, or raise the error."""
-
     async def use(url: str) -> list[Any]:
         client = client_of(url, timeout)
         return [await client.post(*REQUEST) for _ in range(times)]

@@ -12,9 +12,8 @@ from openai_server import ScriptedOpenAI
 from rag_eval_otel import aevaluate, instrument
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.prompting import BUILT_IN, built_in_names, load_prompts
+from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.tools import evaluate_dataset
-from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Evaluation
 from support import SAMPLE, good_parts
 
@@ -25,7 +24,6 @@ MINE = "How much of the question do these passages answer? Rate them."
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the built-in prompts, one of them written anew."""
     mine = tmp_path / "prompts"
     shutil.copytree(Path(rag_eval_otel.__file__).parent / "judge" / "prompts", mine)
     (mine / PROMPT).write_text(MINE, encoding="utf-8")
@@ -33,7 +31,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def asked(**options: object) -> tuple[Evaluation, str]:
-    """Return the scores, and all that the judge was asked."""
     with ScriptedOpenAI(good_parts) as server:
         judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", retries=0)
         evaluation = asyncio.run(
@@ -54,20 +51,6 @@ def test_the_judge_is_asked_in_these_words(folder: Path) -> None:
     assert again[METRIC].version == built_in[METRIC].version, "nothing is left behind"
 
 
-def test_a_metric_whose_prompts_are_the_same(folder: Path) -> None:
-    """Versions change with the metric's own prompts alone."""
-    with ScriptedOpenAI(good_parts) as server:
-        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", retries=0)
-        for metric, changes in ((METRIC, True), ("response_groundedness", False)):
-            versions = {
-                asyncio.run(
-                    aevaluate(SAMPLE, [metric], judge=judge, embedder="hashing", prompts=prompts)
-                )[metric].version
-                for prompts in (None, folder)
-            }
-            assert (len(versions) == 2) == changes
-
-
 def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``RAG_EVAL_PROMPTS`` holds for datasets, the command and live turns alike."""
     built_in = evaluate_dataset([SAMPLE], [METRIC], judge="lexical")
@@ -78,20 +61,6 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
     (folder / PROMPT).unlink()
     with pytest.raises(ConfigError, match=PROMPT):
         instrument(tracer_provider=TracerProvider())
-
-
-def test_the_command_takes_a_folder(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``--prompts`` names one; one that is not whole is misuse."""
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"question": "Who?", "contexts": ["Ada."], "answer": "Ada."}\n')
-    arguments = ["evaluate", str(rows), "--metrics", METRIC, "--prompts"]
-    assert main([*arguments, str(folder)]) == 0
-    assert main([*arguments, str(tmp_path / "nowhere")]) == 2
-    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
-    assert main([*arguments, str(rows)]) == 2
-    assert "cannot be read (Not a directory)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -127,6 +96,5 @@ def test_what_else_a_folder_may_hold(folder: Path) -> None:
     (folder / "README.md").write_text("Ours.")
     (folder / "notes.txt").write_text("")
     prompts = load_prompts(folder)
-    assert sorted(prompts.texts) == built_in_names()
+    assert set(prompts.texts) == {path.stem for path in folder.glob("*.md")} - {"README"}
     assert prompts.texts["context_relevance_1"] == MINE
-    assert prompts.digest != BUILT_IN.digest == ""

@@ -15,7 +15,6 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeUnavailableError
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.limits import time_limit
 from rag_eval_otel.judge.models import (
     build_judge,
     build_live_embedder,
@@ -23,6 +22,7 @@ from rag_eval_otel.judge.models import (
 )
 from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.usage import deadline_after, scope
 from rag_eval_otel.types import Replies
 
 CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
@@ -35,37 +35,35 @@ class Talker:
     revision = 7
 
     def __init__(self, error: Exception | None = None) -> None:
-        """Count the calls."""
         self.calls = 0
         self.error = error
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Reply to each task, or raise."""
         self.calls += 1
         if self.error:
             raise self.error
         return Replies(parts=tuple(Rating(rating=2) for _ in tasks), model="talker-1")
 
     async def embed(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
-        """Embed each text, or raise."""
         await self.reply([])
         return np.ones((len(texts), 3))
 
 
 def calls_during_an_outage(config: Config, talker: Talker) -> tuple[int, int]:
-    """Ask judge and embedder of ``config`` 30 times each; return the calls that each got.
-
-    After five failures each time has 0.3 s, so that no probe is waited for.
-    """
-
     async def ask() -> tuple[int, int]:
         judge, embedder = build_judge(config), build_live_embedder(config)
         for i in range(30):
-            with time_limit(60 if i < 5 else 0.3), suppress(RuntimeError, JudgeUnavailableError):
+            with (
+                scope(deadline=deadline_after(60 if i < 5 else 0.3)),
+                suppress(RuntimeError, JudgeUnavailableError),
+            ):
                 await judge.reply([CONTEXT])
         of_judge = talker.calls
         for i in range(30):
-            with time_limit(60 if i < 5 else 0.3), suppress(RuntimeError, JudgeUnavailableError):
+            with (
+                scope(deadline=deadline_after(60 if i < 5 else 0.3)),
+                suppress(RuntimeError, JudgeUnavailableError),
+            ):
                 await embedder.embed(["a"])
         return of_judge, talker.calls - of_judge
 

@@ -30,7 +30,6 @@ KINDS: list[Kind[Any]] = [
 
 
 def good(kind: Kind[Any]) -> dict[str, object]:
-    """Return a usable reply to ``kind``."""
     lists = {"contexts", "statements", "sentences", "questions", "sub_questions"}
     shown = {name: ["One.", "Two."] if name in lists else "One." for name in kind.inputs}
     reply = GOOD[kind.prompt](kind.task(shown))

@@ -17,7 +17,6 @@ TRIAD = ("answer_relevancy", "context_relevance", "faithfulness")
 
 
 def scored(metrics: Sequence[str], *, explanations: bool = False) -> Evaluation:
-    """Score a turn of the benchmark: 4 contexts of 120 words and more, an answer of 60."""
     turns: Any = benchmark("_turns")
     sample = Sample(**turns.turns()[7])
     assert len(sample.question.split()) >= 15

@@ -1,38 +1,22 @@
 """What a judge is asked whose model cannot read so much."""
 
 import asyncio
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag_eval_otel import Config, Sample, aevaluate
+from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeTooLongError
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.ask import with_fewer_contexts
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.prompting import clipped
 from rag_eval_otel.judge.tasks import GROUNDEDNESS, Task
-from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.judge.wire import clipped, compose
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.types import Replies
-
-
-class CountingJudge(LexicalJudge):
-    """The offline judge, which counts its requests."""
-
-    asked = 0
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Count the request."""
-        self.asked += 1
-        return await super().reply(tasks)
-
 
 LONG = [
     f"{'Paris is the capital of France. ' * 300}{number}" for number in range(6)
@@ -45,18 +29,15 @@ class ShortSighted:
     model = "m"
 
     def __init__(self) -> None:
-        """Start with no request."""
         self.asked: list[Sequence[Task[Any]]] = []
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Refuse them."""
         self.asked.append(tasks)
         msg = "too long"
         raise JudgeTooLongError(msg)
 
 
 def asked_about(contexts: list[str], metrics: list[str]) -> list[Sequence[Task[Any]]]:
-    """Return the requests to a judge that refuses each one."""
     judge = ShortSighted()
     sample = Sample(question="Q?", contexts=contexts, answer="Paris.", reference="Paris.")
     scores = asyncio.run(aevaluate(sample, metrics, judge=judge)).scores
@@ -162,15 +143,6 @@ def test_every_evaluation_has_a_limit(
     assert result.rows[0].sample == sample
 
 
-@pytest.mark.slow
-def test_the_usual_limit_is_that_of_live_scoring() -> None:
-    """100,000 characters of each text are scored, without any option."""
-    sample = Sample(question="Which?", contexts=[FACT], answer=FACT * 4000)
-    evaluation = asyncio.run(aevaluate(sample, ["faithfulness"], judge=LexicalJudge()))
-    (cut,) = evaluation.scores[0].detail["truncated"].values()
-    assert 0 < len(sample.answer) - cut <= Config().max_text_chars
-
-
 @pytest.mark.parametrize("given", [0, -1, 1.5, True, float("nan"), "1000"])
 def test_a_wrong_limit_is_refused(given: Any) -> None:
     """The error names the option and its range."""
@@ -178,37 +150,6 @@ def test_a_wrong_limit_is_refused(given: Any) -> None:
         asyncio.run(aevaluate(Sample(answer="A."), max_text_chars=given))
     with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
         evaluate_dataset([Sample(answer="A.")], max_text_chars=given)
-
-
-def test_cached_scores_belong_to_one_limit(tmp_path: Path) -> None:
-    """A score of a cut text is not used for another limit, and one of a whole text always is."""
-    long = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
-    samples = [long, Sample(question="Which?", contexts=[FACT.strip()], answer=FACT.strip())]
-    judge = CountingJudge()
-    for most in (100, 100, 200, None):
-        evaluate_dataset(
-            samples,
-            ["faithfulness"],
-            judge=judge,
-            embedder="hashing",
-            cache=tmp_path / "scores",
-            max_text_chars=most,
-        )
-    assert judge.asked == 4
-
-
-def test_the_command_cuts_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--max-text-chars`` sets the limit, and a wrong number ends the command with status 2."""
-    rows, output = tmp_path / "rows.jsonl", tmp_path / "scores.jsonl"
-    row = {"question": "Which?", "contexts": [FACT.strip()], "answer": FACT * 10}
-    rows.write_text(json.dumps(row), encoding="utf-8")
-    command = ["evaluate", str(rows), "--judge", "lexical", "--metrics", "faithfulness"]
-    command += ["--output", str(output), "--max-text-chars"]
-    assert main([*command, "100"]) == 0
-    assert "225" in output.read_text(encoding="utf-8")
-    capsys.readouterr()
-    assert main([*command, "50"]) == 2
-    assert "max_text_chars" in capsys.readouterr().err
 
 
 def test_a_judge_is_told_what_was_cut() -> None:

@@ -16,12 +16,9 @@ from rag_eval_otel.judge.tasks import Kind, Task, check_examples, example_of, ma
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 
-REVERSE = questions.reverse_question(A, draw=0)
 STATEMENTS = questions.statements(Q, A)
 VERDICTS = questions.verdicts(C, ["It is so."])
 JUDGED = questions.judged_statements(Q, A, C)
-RELEVANT = [questions.context_relevance(Q, C, voice=voice) for voice in (1, 2)]
-GROUNDED = [questions.groundedness(A, C, voice=voice) for voice in (1, 2)]
 
 
 @pytest.mark.parametrize("value", [0, 1, 2, 1.0, -0.0])
@@ -40,7 +37,6 @@ def test_one_name_stands_for_one_text() -> None:
 
 
 def own(name: str, *inputs: str) -> Task[Any]:
-    """Ask a question of the user's own, which shows texts under these names."""
     kind = Kind(prompt=f"custom_{name}", reply=Rating, inputs=inputs, instructions="Is it?")
     return kind.task(dict.fromkeys(inputs, A))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +34,6 @@ SAMPLE = Sample(**TURNS.turns()[7])
 def measured(
     server: ScriptedOpenAI, *, judge: str = "j", embedder: str = "e", **options: Any
 ) -> Evaluation:
-    """Evaluate the sample with a judge and an embedder behind ``server``."""
     asked = OpenAIJudge(judge, base_url=server.base_url, api_key="k", retries=0)
     vectors = OpenAIEmbedder(embedder, base_url=server.base_url, api_key="k", retries=0)
     options = {"prices": TABLE, **options}
@@ -83,13 +81,6 @@ def test_failed_requests_are_counted_without_tokens() -> None:
     assert found.cost is None
 
 
-def test_offline_evaluations_cost_nothing() -> None:
-    """Neither the offline judge nor the offline embedder uses tokens."""
-    sample = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
-    found = asyncio.run(aevaluate(sample, judge="lexical", embedder="hashing"))
-    assert (found.usage.tokens, found.cost) == (0, None)
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -104,36 +95,6 @@ def test_offline_evaluations_cost_nothing() -> None:
 def test_a_usage_that_cannot_be_read_is_unknown(body: object) -> None:
     """A server may leave it out or write nonsense, which costs no score, and is not 0 tokens."""
     assert usage_of(body) is None
-
-
-def test_a_budget_holds_if_the_server_names_no_usage() -> None:
-    """Tokens are limited by estimates, through the real client."""
-
-    def reply(body: dict[str, Any]) -> HttpReply:
-        said = TURNS.reply(body)
-        content = said if isinstance(said, str) else json.dumps(said)
-        message = {"role": "assistant", "content": content}
-        return HttpReply(status=200, body={"choices": [{"message": message}]})
-
-    budget = Budget(limits_of("3000 tokens/day", where="budget"))
-    with ScriptedOpenAI(reply) as server:
-        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0)
-        for _ in range(9):
-            found = asyncio.run(aevaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
-        sent = len(server.requests)
-    assert found.usage.tokens == 0
-    assert {score.reason for score in found.scores} == {"budget"}
-    assert 1 <= sent <= 4
-
-
-def test_a_budget_of_money_without_a_price_is_refused() -> None:
-    """Otherwise every request would pass, because nothing is known to cost anything."""
-    budget = Budget(limits_of("1 USD/day", where="budget"), prices=load_prices(TABLE))
-    judge = FakeJudge(lambda _: {})
-    with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
-        asyncio.run(aevaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
-    found = asyncio.run(aevaluate(SAMPLE, judge="lexical", embedder="hashing", budget=budget))
-    assert found.status == "scored"
 
 
 def test_thoughts_and_cached_tokens_are_read() -> None:
@@ -218,7 +179,6 @@ class OddError(Exception):
     requests = "all of them"
 
     def __init__(self) -> None:
-        """Name headers that are none."""
         self.response = SimpleNamespace(headers=["retry-after"])
 
 
@@ -226,7 +186,6 @@ class Odd(FakeJudge):
     """A judge with exceptions of its own."""
 
     async def reply(self, tasks: Any) -> Replies:
-        """Fail."""
         raise OddError
 
 

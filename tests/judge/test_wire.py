@@ -36,7 +36,6 @@ GROUPS: list[list[Task[Any]]] = [[CONTEXT], [STATEMENTS], DRAWS, MIXED]
 
 
 def replied(group: Sequence[Task[Any]]) -> dict[str, object]:
-    """Return a usable reply to each task."""
     several = {"reverse_question": DRAWINGS} if group == DRAWS else {}
     return {
         name: {**GOOD, **several}[name] for name in dict.fromkeys(task.prompt for task in group)
@@ -44,7 +43,6 @@ def replied(group: Sequence[Task[Any]]) -> dict[str, object]:
 
 
 def kinds_of(parts: Sequence[object]) -> list[type[object]]:
-    """Return the type of each part."""
     return [type(part) for part in parts]
 
 
@@ -53,7 +51,6 @@ CODE = "c0de"
 
 
 def sent(*group: Task[Any]) -> str:
-    """Return the user's text of a request, its marks with `CODE`."""
     return compose(group, code=lambda: CODE).user
 
 
@@ -88,13 +85,6 @@ def test_each_request_has_a_code_of_its_own() -> None:
     assert len(codes) == 20
 
 
-def test_each_task_has_a_heading() -> None:
-    """The reply's members are named by the headings; drawings of one task have one heading."""
-    headings = [re.findall(r"^# (.*)$", sent(*one), flags=re.MULTILINE) for one in (DRAWS, MIXED)]
-    assert headings[0] == ["reverse_question"]
-    assert headings[1] == ["context_relevance_1", "statements", "groundedness_1"]
-
-
 def test_a_task_is_told_what_to_look_at() -> None:
     """Where tasks see different material, each is told its own."""
     assert "Consider only: question, answer." in sent(*MIXED)
@@ -116,7 +106,6 @@ def test_the_schema_is_strict() -> None:
 
 
 def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all objects of a schema."""
     below = [
         *schema.get("properties", {}).values(),
         *([schema["items"]] if "items" in schema else []),
@@ -175,7 +164,6 @@ def test_the_hash_is_that_of_the_prompts() -> None:
 
 
 def useful(*contexts: str, question: str = Q) -> list[Task[Any]]:
-    """Ask of each context whether it was of use."""
     shown = {"question": question, "answer": A}
     return [kinds.USEFUL_FOR_ANSWER.task({**shown, "context": one}) for one in contexts]
 
@@ -196,11 +184,6 @@ def test_equal_contexts_have_one_number() -> None:
     user = sent(twice, *useful("One.", "Two."))
     assert "contexts 1]\nOne.\n[c0de contexts 2]\nTwo.\n[c0de question" in user
     assert "useful_for_answer: an entry each for contexts 1, 2, in" in user
-
-
-def test_a_lone_context_is_not_numbered() -> None:
-    """A question about one context, alone in its request, shows that context as it is."""
-    assert "[c0de context]\nOne.\n" in sent(*useful("One."))
 
 
 def test_a_lone_context_beside_other_questions() -> None:
@@ -297,26 +280,6 @@ def test_a_reply_is_found_in_what_surrounds_it(group: list[Task[Any]], wrapped: 
 def test_a_task_whose_member_has_its_name(text: str) -> None:
     """A judge that writes a name once, where task and member share it, is understood."""
     assert read_parts(text, [STATEMENTS]) == (Statements(statements=["a", "b"]),)
-
-
-def test_no_claims_in_short() -> None:
-    """The short form of an empty list is an empty list."""
-    assert read_parts('{"statements": []}', [STATEMENTS]) == (Statements(statements=[]),)
-
-
-def test_the_short_form_beside_others() -> None:
-    """The parts of a fused reply may be written either way, each for itself."""
-    reply = {**replied(MIXED), "statements": ["a"]}
-    parts = read_parts(json.dumps(reply), MIXED)
-    assert kinds_of(parts) == [Rating, Statements, Rating]
-
-
-@pytest.mark.parametrize("cut", range(1, 14))
-def test_a_cut_behind_a_task_whose_member_has_its_name(cut: int) -> None:
-    """What looks like a reply within a reply that was cut off does not hide the rest."""
-    text = json.dumps(replied(MIXED))
-    parts = read_parts(text[:-cut], MIXED)
-    assert kinds_of(parts)[:2] == [Rating, Statements]
 
 
 @pytest.mark.parametrize("left", [3, 5, 12])
