@@ -47,7 +47,7 @@ from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import LimitedLog
-from rag_eval_otel.runtime.threads import DaemonExecutor
+from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import (
     Embedder,
     Evaluation,
@@ -516,7 +516,7 @@ def _in_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         cancel.append(lambda: loop.call_soon_threadsafe(task.cancel))
         return await task
 
-    executor = DaemonExecutor(1)
+    executor = Workers(1)
     context = contextvars.copy_context()
     future: Future[T] = executor.submit(context.run, asyncio.run, cancellable())
     try:

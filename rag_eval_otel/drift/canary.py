@@ -12,13 +12,15 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 from rag_eval_otel.drift.detector import Alarm, BettingDetector, valid_score
 from rag_eval_otel.drift.monitor import Cause, Drift, Stream
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.threads import Sweeper
+from rag_eval_otel.runtime.guard import silence
+from rag_eval_otel.runtime.threads import start_thread
 from rag_eval_otel.types import Evaluation, Sample
 
 Measure: TypeAlias = Callable[[Sample], Awaitable[Evaluation]]
@@ -186,7 +188,7 @@ class Canary:
         self._measure = measure
         self._monitor = monitor
         self._edge = edge
-        self._sweeper: Sweeper | None = None
+        self._stopped = threading.Event()
 
     def run_once(self) -> None:
         """Score every sample once, and return when all are scored; not from within an event loop.
@@ -215,9 +217,12 @@ class Canary:
         if not 0 < minutes < _MAX_MINUTES:
             msg = f"minutes must be above 0 and below {_MAX_MINUTES:,}, not {minutes!r}"
             raise ConfigError(msg)
-        self._sweeper = Sweeper(self.run_once, seconds=minutes * 60)
-        self._sweeper.wake()
+        start_thread(partial(self._repeat, minutes * 60), "-canary")
+
+    def _repeat(self, seconds: float) -> None:
+        silence()
+        while not self._stopped.wait(seconds):
+            self.run_once()
 
     def stop(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.stop()
+        self._stopped.set()
