@@ -43,7 +43,7 @@ from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.runtime.guard import LimitedLog
-from rag_eval_otel.runtime.threads import DaemonExecutor
+from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Embedder, Evaluation, Reason, Sample, Score, ScoreStatus
 from rag_eval_otel.untrusted import Redactor, suspicions
 
@@ -431,7 +431,7 @@ def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         cancel.append(lambda: loop.call_soon_threadsafe(task.cancel))
         return await task
 
-    executor = DaemonExecutor(1)
+    executor = Workers(1)
     context = contextvars.copy_context()
     future: Future[T] = executor.submit(context.run, asyncio.run, cancellable())
     try:

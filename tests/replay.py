@@ -23,7 +23,6 @@ from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.live.scorer import TurnJob
-from rag_eval_otel.live.shutdown import Draining
 from rag_eval_otel.runtime.threads import Job
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.semconv import EVALUATION_STATUS
@@ -239,7 +238,8 @@ class _Noting:
     def __init__(self) -> None:
         self.evaluator = self
         self.instruments = self
-        self.threads: frozenset[int] = frozenset()
+        self.admission = self
+        self.sinks = ()
         self.delivers = False
         self.is_closed = True  # so that `record_feedback` does not find this stand-in
         intake: Any = self
@@ -251,7 +251,7 @@ class _Noting:
     def is_current(self) -> bool:
         return False
 
-    def choose(self, _trace_id: int, _facts: object) -> Sampling:
+    def draw(self, _trace_id: int, _facts: object) -> Sampling:
         return Sampling()
 
     def close(self) -> None:
@@ -331,7 +331,7 @@ def replay(calls: Iterable[Call], *, timed: bool = True) -> list[Outcome]:
             for record in call.span.logs:
                 pipeline.store.add_log(call.span.trace_id, call.span.span_id, record)
         _feed(call, live, processor)
-    Draining(pipeline).drain(0.0)
+    pipeline.draining.drain(0.0)
     ended = sum(span.end_time is not None for span in live.values())
     if len(exported.spans) != ended or len({id(span) for span in exported.spans}) != ended:
         msg = f"{ended} spans ended, {len(exported.spans)} left"

@@ -25,7 +25,7 @@ MAX_FUNCTION_LINES = 70
 MAX_MEDIAN_FUNCTION_LINES = 8
 
 ONLY_IN = {
-    "opentelemetry._logs": {"export/attributes.py", "runtime/providers.py"},
+    "opentelemetry._logs": {"export/attributes.py", "live/pipeline.py", "runtime/providers.py"},
     "opentelemetry.sdk._logs": {"export/attributes.py", "runtime/providers.py"},
     "langchain": {"capture/langchain.py", "judge/langchain.py", "embed.py", "tools/demo.py"},
     "langchain_core": {

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import LOG_EVENTS
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.trace import Key, size_of_log
-from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.guard import JUDGING, Edge
 
 _MARK = "_rag_eval_otel_tap"
 
@@ -22,20 +21,18 @@ _MARK = "_rag_eval_otel_tap"
 class Listener:
     """Passes the log records that the application writes within spans to ``add_log``.
 
-    Log records that are written on a thread whose id is in ``own_threads`` (the threads of this
-    library) are left out. ``edge`` keeps our exceptions from the application.
+    Log records of a judge are left out. ``edge`` keeps our exceptions from the application.
     """
 
     add_log: Callable[[int, int, LogView], None]
     edge: Edge
-    own_threads: Collection[int] = ()
 
     def tell(self, name: str, record: Any) -> None:
         """Pass the log ``record`` on if the record was written within a span.
 
         ``name`` is the event name of the record.
         """
-        if not record.span_id or get_ident() in self.own_threads:
+        if not record.span_id or JUDGING.get() is not None:
             return
         with self.edge:
             view = LogView(event=name, body=record.body, attributes=record.attributes or {})

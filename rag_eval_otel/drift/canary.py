@@ -7,15 +7,18 @@ the judge and not from the application. In a *round*, each sample is scored once
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 from rag_eval_otel.drift.detector import Alarm, BettingDetector, valid_score
 from rag_eval_otel.drift.monitor import Cause, Drift, Stream
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.threads import Sweeper
+from rag_eval_otel.runtime.guard import silence
+from rag_eval_otel.runtime.threads import start_thread
 from rag_eval_otel.types import Evaluation, Sample
 
 Measure: TypeAlias = Callable[[Sample], Awaitable[Evaluation]]
@@ -142,7 +145,7 @@ class Canary:
     monitor: CanaryMonitor = field(kw_only=True)
     edge: AbstractContextManager[object, bool | None] = field(kw_only=True)
     is_over: Callable[[], bool] = field(default=lambda: False, kw_only=True)
-    _sweeper: Sweeper | None = field(default=None, init=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __post_init__(self) -> None:
         if not 0 < len(self.samples) <= _MAX_SAMPLES:
@@ -172,9 +175,12 @@ class Canary:
         if not 0 < minutes < _MAX_MINUTES:
             msg = f"minutes must be above 0 and below {_MAX_MINUTES:,}, not {minutes!r}"
             raise ConfigError(msg)
-        self._sweeper = Sweeper(self.run_once, seconds=minutes * 60)
-        self._sweeper.wake()
+        start_thread(partial(self._repeat, minutes * 60), "-canary")
+
+    def _repeat(self, seconds: float) -> None:
+        silence()
+        while not self._stopped.wait(seconds):
+            self.run_once()
 
     def stop(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.stop()
+        self._stopped.set()

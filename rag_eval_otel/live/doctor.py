@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -24,7 +24,6 @@ from rag_eval_otel import semconv
 from rag_eval_otel.environment import doctor_is_on
 from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.providers import missing_providers
 
 if TYPE_CHECKING:
     from rag_eval_otel.export.metrics import Stats
@@ -36,11 +35,7 @@ Level = Literal["problem", "warning", "info"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that keeps turns from being scored, or scores from arriving.
-
-    ``cause`` is its id in ``causes.md``, which says ``why`` it matters and what to do (``fix``).
-    ``seen`` is the evidence.
-    """
+    """Something that keeps turns from being scored, or scores from arriving."""
 
     cause: str
     level: Level
@@ -104,11 +99,7 @@ def cause_of(status: str, reason: str) -> str:
 
 
 def findings_on_turns(turns: Mapping[str, int]) -> Sequence[Finding]:
-    """Return a finding for each status and reason in ``turns`` that lacks scores.
-
-    ``turns`` maps statuses with reasons, such as ``skipped no_answer``, to numbers of turns. If no
-    turn was scored, a refusal is a problem.
-    """
+    """Return a finding for each status and reason in ``turns`` that lacks scores."""
     is_scored = any(key.partition(" ")[0] == "scored" for key in turns)
     results = []
     for key, number in sorted(turns.items()):
@@ -125,34 +116,17 @@ def findings_on_turns(turns: Mapping[str, int]) -> Sequence[Finding]:
 # --- the report -----------------------------------------------------------------------------------
 
 
-def report_at_exit(
-    pipeline: Pipeline,
-    provider: object,
-    attachment: Attachment | None = None,
-    *,
-    needed: Collection[str] = (),
-) -> None:
-    """If ``RAG_EVAL_DOCTOR=1`` is set, print a report on ``pipeline`` when the process ends.
-
-    ``provider`` is the tracer provider of the pipeline. ``needed`` has the kinds of the other
-    providers that the application must set.
-    """
+def report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
+    """If ``RAG_EVAL_DOCTOR=1`` is set, print a report on ``pipeline`` when the process ends."""
     if doctor_is_on():
-        _Report(pipeline, getattr(provider, "provider", provider), attachment, needed)
+        _Report(pipeline, getattr(provider, "provider", provider), attachment)
 
 
 class _Report(SpanProcessor):
     """Count the spans of a provider by instrumentation, and print the report at the end."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        provider: object,
-        attachment: Attachment | None,
-        needed: Collection[str],
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
         self._pipeline = pipeline
-        self._needed = needed
         self._provider = provider
         self._others = None if attachment is None else attachment.others
         self._reset()
@@ -217,9 +191,8 @@ class _Report(SpanProcessor):
         others = self._others
         if others is not None and all(isinstance(one, _Report) for one in others):
             yield finding("no-exporter", f"{name} has no span processor")
-        missing = [f"no {kind} is set" for kind in missing_providers() if kind in self._needed]
-        if missing:
-            yield finding("provider-missing", ", ".join(missing))
+        if missing := self._pipeline.missing_providers():
+            yield finding("provider-missing", ", ".join(f"no {kind} is set" for kind in missing))
         sampler = getattr(self._provider, "sampler", None)
         text = "" if sampler is None else sampler.get_description()
         if not self._spans and re.search(r"AlwaysOff|TraceIdRatioBased\{0(\.0)?\}", text):

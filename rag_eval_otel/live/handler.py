@@ -9,6 +9,7 @@ from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.metrics import Stats
 from rag_eval_otel.live.instrument import Handle, find_sinks, instrument, pipeline_of, recorder_of
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Sink
@@ -29,9 +30,10 @@ class RagEvalCallbackHandler(LangChainCapture):
     The handler takes the options of `Config`, or a whole ``config``. Without arguments, the options
     are read from the environment. Options that cannot be used raise `ConfigError`.
 
-    The handler looks up the tracer provider at its first run, so the application may set the
-    provider after it has made the handler. All handlers on one provider share one pipeline, which
-    has the options and ``sinks`` of the first handler. ``sinks`` are those of `instrument`.
+    The handler attaches to the tracer provider at its first run, or at the first use of a method or
+    of ``stats``, so the application may set the provider after it has made the handler. All
+    handlers on one provider share one pipeline, which has the options and ``sinks`` of the first
+    handler. ``sinks`` are those of `instrument`.
     """
 
     def __init__(
@@ -52,14 +54,9 @@ class RagEvalCallbackHandler(LangChainCapture):
         self.enabled = not sdk_disabled()
 
     @property
-    def handle(self) -> Handle:
-        """The `Handle` of the pipeline that scores the runs.
-
-        The first use of this property attaches the pipeline to the tracer provider.
-        """
-        if self._attached is None:
-            self._attached = instrument(self._given, sinks=self._sinks)
-        return self._attached
+    def stats(self) -> Stats:
+        """The counts of turns, waiting spans and errors up to now."""
+        return self._handle().stats
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Read the LangChain runs that have ended, wait for their scores, and export their spans.
@@ -67,20 +64,29 @@ class RagEvalCallbackHandler(LangChainCapture):
         Return False if ``timeout`` seconds passed before all spans were exported. `Handle.flush`
         describes what is exported in this case.
         """
-        return self.handle.flush(timeout)
+        return self._handle().flush(timeout)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Wait up to ``timeout`` seconds for scores, export all spans, and detach.
+
+        The other handlers on the tracer provider stop scoring, too. See `Handle.shutdown`.
+        """
+        if self._attached is not None:
+            self._attached.shutdown(timeout)
+
+    def _handle(self) -> Handle:
+        if self._attached is None:
+            self._attached = instrument(self._given, sinks=self._sinks)
+        return self._attached
 
     def _connect(self) -> RunRecorder:
-        """Return the recorder of LangChain runs; attach to the tracer provider at the first call.
-
-        If the first call could not attach, further calls raise `ConfigError` without another
-        attempt, because the attempt would fail again at every event of every run.
-        """
+        """Return the recorder of LangChain runs; the first call attaches to the tracer provider."""
         if self._recorder_of_handle is None:
             if self._has_failed:
-                msg = "not attached: the first attempt has failed"
+                msg = "not attached: the first attempt has failed"  # so would each further one
                 raise ConfigError(msg)
             self._has_failed = True
-            self._recorder_of_handle = recorder_of(self.handle)
+            self._recorder_of_handle = recorder_of(self._handle())
             self._has_failed = False
         return self._recorder_of_handle
 

@@ -1,27 +1,20 @@
-"""`instrument()`, `Handle` and `RagEvalSpanProcessor`: build a pipeline and attach it to tracing.
-
-A pipeline finds RAG turns (one question of a user and its answer each), scores them in the
-background, and puts the scores on their spans.
-"""
+"""`instrument()`, `Handle` and `RagEvalSpanProcessor`: attach a scoring pipeline to tracing."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, cached_property, partial
-from threading import get_ident
+from functools import cached_property, partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
-from weakref import ref
 
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.trace import Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
 from rag_eval_otel.capture.logs import Listener, log_tap
 from rag_eval_otel.capture.runs import RunRecorder
-from rag_eval_otel.capture.trace import is_own
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.drift.canary import Canary, CanaryMonitor
 from rag_eval_otel.drift.monitor import DriftOptions
@@ -34,12 +27,11 @@ from rag_eval_otel.export.metrics import OVERALL, InstrumentSink, Stats
 from rag_eval_otel.live.doctor import report_at_exit
 from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
 from rag_eval_otel.live.scorer import build_measurement
-from rag_eval_otel.live.shutdown import Draining, call_at_end
+from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.metrics.base import kinds_of
 from rag_eval_otel.registry import Registry
-from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.providers import (
     Attachment,
     OriginalProcessor,
@@ -47,11 +39,8 @@ from rag_eval_otel.runtime.providers import (
     attachment_of_span,
     check_processor,
     global_or_new_tracer_provider,
-    has_logger_provider,
-    logger_provider_or_global,
-    missing_providers,
 )
-from rag_eval_otel.types import Evaluation, Sample, Score, Sink
+from rag_eval_otel.types import Evaluation, Sample, Sink
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -76,8 +65,6 @@ class Handle:
         *,
         processor: RagEvalSpanProcessor | None,
         attachment: Attachment | None = None,
-        logger_provider: LoggerProvider | None = None,
-        meter_provider: MeterProvider | None = None,
     ) -> None:
         self.config = config = pipeline.config
         self.processor = processor
@@ -86,18 +73,12 @@ class Handle:
         self._pipeline = pipeline
         self._attachment = attachment
         # Log records are read as parts of spans. Without spans, no log record is read.
-        logs = logger_provider_or_global(logger_provider)
-        self._log_tap = log_tap(logs) if processor is not None else None
-        self._log_listener = Listener(
-            add_log=pipeline.store.add_log,
-            edge=pipeline.edge("logs"),
-            own_threads=pipeline.evaluator.threads,
-        )
+        self._log_tap = log_tap(pipeline.logger_provider) if processor is not None else None
+        self._log_listener = Listener(add_log=pipeline.store.add_log, edge=pipeline.edge("logs"))
         if self._log_tap is not None:
             self._log_tap.open(self._log_listener)
-        self._draining = Draining(pipeline, logs=logger_provider, meters=meter_provider)
         self._at_end = call_at_end(
-            self._draining, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
+            pipeline.draining, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
         )
         pipeline.instruments.watch(pipeline.store, pipeline.scorer.measurements)
 
@@ -111,7 +92,9 @@ class Handle:
 
         self._record_searches()
         pipeline = self._pipeline
-        callback = LangChainCapture(lambda: pipeline.recorder, edge=pipeline.edge("callback"))
+        callback = LangChainCapture(
+            partial(getattr, pipeline, "recorder"), edge=pipeline.edge("callback")
+        )
         callback.enabled = not sdk_disabled()
         return callback
 
@@ -191,7 +174,7 @@ class Handle:
         True does not mean that a server has the spans: the SDK's processors return True even if
         their exporter fails or drops spans. The exporter logs such failures.
         """
-        return self._draining.flush(timeout)
+        return self._pipeline.draining.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for scores, export all spans, and detach.
@@ -202,7 +185,7 @@ class Handle:
         self.remove_langchain_hook()
         if searches := vars(self).get("_searches"):
             searches.remove()
-        self._draining.drain(timeout)
+        self._pipeline.draining.drain(timeout)
         for sink in self._pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
                 sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge
@@ -214,10 +197,7 @@ class Handle:
 
 
 def recorder_of(handle: Handle) -> RunRecorder:
-    """Return the object that records LangChain runs for the pipeline of ``handle``.
-
-    With the option ``vector_stores``, searches of vector stores are recorded from now on.
-    """
+    """Return what records LangChain runs; searches of vector stores are recorded from now on."""
     handle._record_searches()  # noqa: SLF001
     return handle._pipeline.recorder  # noqa: SLF001
 
@@ -279,87 +259,45 @@ class RagEvalSpanProcessor(SpanProcessor):
             raise ConfigError(msg)
         self._next = next_processor
         self._pipeline = pipeline
-        self._draining = Draining(pipeline)
-        self._start_next: Callable[..., None] = self._start_first
-        if isinstance(next_processor, OriginalProcessor):  # `instrument` has checked the provider
-            self._start_next = next_processor.on_start
-        self._own_threads = pipeline.evaluator.threads
-        self._pass_on = pipeline.export
-        if pipeline.config.export_content != "none":
-            self._pass_on = next_processor.on_end
-        self._bind()
         pipeline.attach(next_processor)
-        call_in_child(self._bind)
+        if not isinstance(next_processor, OriginalProcessor):  # else the provider was checked
+            pipeline.start_next = self._start_first
+        # Not methods that call the pipeline's: a call per span is slow.
+        self.on_start = pipeline.on_start  # type: ignore[method-assign]
+        self.on_end = pipeline.on_end  # type: ignore[method-assign]
         return self
 
-    def _bind(self) -> None:
-        """Keep methods of the pipeline's store as attributes, as a look-up per span is slow."""
-        store = self._pipeline.store
-        self._starts = store.open_spans.starts
-        self._concerns = store.concerns
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Record that ``span`` has started, and call the next processor."""
-        self._starts.append(ref(span))
-        self._start_next(span, parent_context)
-
     def _start_first(self, span: Span, parent_context: Context | None = None) -> None:
-        """Check at the first span that no other pipeline is on its provider.
-
-        If there is one, log a warning, and pass spans on without scores.
-        """
-        self._start_next = self._next.on_start
+        """Check at the first span that no other pipeline is on its provider."""
+        pipeline = self._pipeline
+        pipeline.start_next = self._next.on_start
         attachment = attachment_of_span(span)
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
-            self._pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
-            self._draining.drain(0.0)
-            self._pipeline.store.is_fed = False  # the first pipeline counts the turns
+            pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
+            pipeline.draining.drain(0.0)
+            pipeline.store.is_fed = False  # the first pipeline counts the turns
             log.warning(
                 "a provider has two pipelines of rag_eval_otel: this RagEvalSpanProcessor passes"
                 " its spans on without scores; add one, around all processors that export"
             )
-        elif attachment.remove_repetitions(self):
-            log.warning("a RagEvalSpanProcessor was added to a provider twice; it is called once")
-        self._start_next(span, parent_context)
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
-
-        On the threads of this library, spans that it writes for LangChain runs are passed on. Any
-        other span is dropped: it comes from an instrumented client of the judge.
-        """
-        if get_ident() in self._own_threads:
-            if is_own(span):
-                self._pass_on(span)
-            return
-        try:
-            concerns = self._concerns(span)
-        except (AttributeError, RuntimeError, TypeError):  # the span is not the SDK's
-            concerns = True  # `take` handles errors; an error handler here would cost too much time
-        if not concerns:
-            self._pass_on(span)
-            return
-        fate = self._pipeline.take(span)
-        if fate == "no room":
-            self._pipeline.release_unheld(span)
-        elif fate == "passes":
-            self._pipeline.export(span)
+        self._next.on_start(span, parent_context)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Wait for scores for half of ``timeout_millis`` (5 s at most), then export all spans."""
-        return self._draining.force_flush(timeout_millis)
+        return self._pipeline.draining.force_flush(timeout_millis / 1000)
 
     def shutdown(self) -> None:
         """Wait for scores, export all waiting spans, and shut down the next processor."""
         try:
-            self._draining.drain()
+            self._pipeline.draining.drain()
         finally:
             self._next.shutdown()
 
 
-def _ours(attachment: Attachment) -> list[RagEvalSpanProcessor]:
-    return [one for one in attachment.others or () if isinstance(one, RagEvalSpanProcessor)]
+def _ours(attachment: Attachment | None) -> list[RagEvalSpanProcessor]:
+    others = () if attachment is None else attachment.others or ()
+    return [each for each in others if isinstance(each, RagEvalSpanProcessor)]
 
 
 def instrument(
@@ -433,21 +371,26 @@ def _kind(sink: Sink) -> object:
 
 def _config(config: Config | None, options: ConfigOptions) -> Config:
     config = config or Config.from_env(**options)
-    given: object = config
-    if not isinstance(given, Config):
-        msg = f"config must be a Config, not {given!r}; pass options by name"
+    value: object = config
+    if not isinstance(value, Config):
+        msg = f"config must be a Config, not {value!r}; pass options by name"
         raise ConfigError(msg)
-    check_targets(config)
+    metrics = {metric.name for metric in resolve_metrics(config.metrics)}
+    compared = {f"{name}.agreement" for name in (*metrics, OVERALL)}
+    unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - metrics - compared))
+    if unknown:
+        msg = f"drift has targets for {unknown}, but metrics has {', '.join(sorted(metrics))}"
+        raise ConfigError(msg)
     if not sdk_disabled():
         return config
     return replace(config, sample_rate=0.0, cascade=None, spans="none")
 
 
 def _handle_on(attachment: Attachment | None) -> Handle | None:
-    if attachment is None or isinstance(attachment.owner, Handle):
-        return None if attachment is None else attachment.owner  # type: ignore[return-value]
-    handles = (one.handle for one in _ours(attachment))
-    return next((one for one in handles if pipeline_of(one).store.is_open), None)
+    if attachment is not None and isinstance(attachment.owner, Handle):
+        return attachment.owner
+    handles = (each.handle for each in _ours(attachment))
+    return next((each for each in handles if pipeline_of(each).store.is_open), None)
 
 
 def _new_handle(
@@ -461,28 +404,19 @@ def _new_handle(
     attachment: Attachment | None = None,
 ) -> Handle:
     """Return the handle of a new pipeline; ``connect`` returns the processor that feeds it."""
-    # The kinds of providers that the application must set, because it passes none.
-    needed = ["MeterProvider"] if meters is None else []
-    if logs is None and config.score_events != "span":
-        needed.append("LoggerProvider")
     built_in = build_sinks(config, provider=provider, meters=meters, logs=logs)
     pipeline = Pipeline(
         config,
         provider=NoOpTracerProvider() if sdk_disabled() else provider,
         instruments=InstrumentSink(meters),
-        sinks=(partial(warn_of_missing_providers, needed), *sinks, *built_in),
-        has_logs=partial(has_logger_provider, logs),
+        sinks=(*sinks, *built_in),
+        meters=meters,
+        logs=logs,
     )
     processor = connect(pipeline)
     # Before `Handle`, because exit handlers run in reverse.
-    report_at_exit(pipeline, provider, attachment, needed=needed)
-    return Handle(
-        pipeline,
-        processor=processor,
-        attachment=attachment,
-        logger_provider=logs,
-        meter_provider=meters,
-    )
+    report_at_exit(pipeline, provider, attachment)
+    return Handle(pipeline, processor=processor, attachment=attachment)
 
 
 def _attach(
@@ -515,35 +449,11 @@ def _attach(
 
 def print_scores(evaluation: Evaluation) -> None:
     """Print a line with the scores of a turn, for a first look: the sink ``"print"``."""
-    scores = ", ".join(map(_score_text, evaluation.scores))
-    sys.stdout.write(f"{evaluation.label or 'no label'}: {scores}\n")
-
-
-def _score_text(score: Score) -> str:
-    value = score.reason if score.value is None else f"{score.value:.2f}"
-    return " ".join(filter(None, [score.name, value, score.label]))
-
-
-def warn_of_missing_providers(needed: Collection[str], _: Evaluation) -> None:
-    """Log once if one of the OpenTelemetry providers ``needed`` is not set by the first evaluation.
-
-    This is a sink.
-    """
-    missing = set(needed).intersection(missing_providers())
-    if missing:
-        _warn_of_missing(*sorted(missing, reverse=True))
-
-
-_LOST: Mapping[str, str] = {
-    "MeterProvider": "metrics of scores, turns and drift are not exported",
-    "LoggerProvider": "score events are written on the span, and events of drift and feedback lost",
-}
-
-
-@cache
-def _warn_of_missing(*names: str) -> None:
-    losses = "; ".join(f"no {name} is set: {_LOST[name]}" for name in names)
-    log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
+    scores = []
+    for score in evaluation.scores:
+        value = score.reason if score.value is None else f"{score.value:.2f}"
+        scores.append(" ".join(filter(None, [score.name, value, score.label])))
+    sys.stdout.write(f"{evaluation.label or 'no label'}: {', '.join(scores)}\n")
 
 
 SINKS = Registry(kind="sink", built_in={"print": "rag_eval_otel.live.instrument:print_scores"})
@@ -551,23 +461,18 @@ SINKS = Registry(kind="sink", built_in={"print": "rag_eval_otel.live.instrument:
 
 
 def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
-    """Return ``sinks``, in which each name is replaced by the sink of this name.
-
-    Raises `ConfigError` if a name is unknown, or if an object cannot be called.
-    """
+    """Return ``sinks``, in which each name is replaced by the sink of this name."""
     value: object = sinks
     if isinstance(value, str) or not isinstance(value, Iterable):
         msg = f"sinks must be a sequence of sinks and names, not {value!r}"
         raise ConfigError(msg)
-    return tuple(_named_sink(sink) if isinstance(sink, str) else _checked(sink) for sink in sinks)
+    return tuple(map(_sink, sinks))
 
 
-def _named_sink(name: str) -> Sink:
-    sink = SINKS.find(name)
-    return _checked(SINKS.make(name) if isinstance(sink, type) else sink)
-
-
-def _checked(sink: Any) -> Sink:
+def _sink(sink: Any) -> Sink:
+    if isinstance(sink, str):
+        name, sink = sink, SINKS.find(sink)
+        sink = SINKS.make(name) if isinstance(sink, type) else sink
     if not callable(sink):
         msg = f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
         raise ConfigError(msg)
@@ -601,13 +506,3 @@ def build_sinks(
         DriftTelemetry(meter_provider=meters, logger_provider=logs),
         service=str(resource.get("service.name", "")),
     )
-
-
-def check_targets(config: Config) -> None:
-    """Raise `ConfigError` if a drift target names a metric that ``config`` does not measure."""
-    known = {metric.name for metric in resolve_metrics(config.metrics)}
-    compared = {f"{name}.agreement" for name in (*known, OVERALL)}
-    unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - known - compared))
-    if unknown:
-        msg = f"drift has targets for {unknown}, but metrics has {', '.join(sorted(known))}"
-        raise ConfigError(msg)

@@ -1,9 +1,8 @@
-"""Read the LangChain run trees that have ended, and write their spans.
+"""`SpanWriter`: write the spans of LangChain run trees that have ended.
 
-A run tree is a root run of LangChain and all runs below it. A *turn* is one question of a user and
-its answer. `read_tree` finds the turns of a tree. `SpanWriter` starts its spans with the recorded
-times, because the id of a turn's span must be known before the judge is paid. The clock ends the
-spans: those that are no turn at once, the others with their scores.
+A run tree is a root run of LangChain and all runs below it. The spans start with the recorded
+times, because the id of a turn's span must be known before the judge is paid. The clock ends them:
+those that are no turn at once, the others with their scores.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import (
     Span,
@@ -39,26 +38,23 @@ from rag_eval_otel.untrusted import Redactor
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
-    Attributes = Mapping[str, AttributeValue | None]
-
+    Attributes = dict[str, AttributeValue | None]
 
 _ESSENTIAL = frozenset({"llm", "retriever", "tool"})
 _CLIENT = frozenset({"llm", "retriever"})
-
-
-TreeUse: TypeAlias = Literal["read", "joined", "evicted"]
-"""How a run tree is used. ``read``: turns are looked for in the tree alone. ``joined``: turns are
-looked for in the trace around it. ``evicted``: its spans are written, no turn is looked for."""
-
 _OVERHEAD = 4096  # bytes of a held tree without its texts
+_OPERATIONS = {
+    "retriever": semconv.OPERATION_RETRIEVAL,
+    "tool": semconv.OPERATION_EXECUTE_TOOL,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EndedTree:
-    """A run tree whose root has ended, and how it is used."""
+    """A run tree whose root has ended. If it is joined, turns are found in the trace around it."""
 
     tree: RunTree
-    use: TreeUse
+    is_joined: bool = False
 
     @property
     def size(self) -> int:
@@ -66,19 +62,9 @@ class EndedTree:
         return _OVERHEAD + self.tree.size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunSpans:
-    """Started spans of a run tree, each with its run. The clock ends them, in this order."""
-
-    spans: Sequence[tuple[Span, Run]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanWriter:
-    """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``.
-
-    The spans have the attributes of OpenInference, too, and texts only if ``has_texts``.
-    """
+    """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``."""
 
     tracer: Tracer
     spans: Spans = "essential"
@@ -94,12 +80,11 @@ class SpanWriter:
         also: Iterable[Hashable],
         edge: Edge,
     ) -> dict[int, Span]:
-        """Start the spans of the LangChain run tree ``tree``, and return the spans by run id.
+        """Start the spans of ``tree``, those of parents first, and return the spans by run id.
 
         The root run, the runs with ids in ``also``, and the runs that the option ``spans`` selects
-        get a span. Spans of parents are started first. ``steps`` maps a run id to the texts that
-        were read from the run. If a span cannot be started, it is missing from the result, and
-        ``edge`` handles the error.
+        get a span. ``steps`` maps a run id to the texts that were read from the run. If a span
+        cannot be started, it is missing from the result, and ``edge`` handles the error.
         """
         if self.spans == "none":
             return {}
@@ -107,66 +92,54 @@ class SpanWriter:
         forced = {tree.root.id, *also}
         started: dict[int, Span] = {}
         for run in tree.runs:
-            if run.id in forced or self._is_visible(run, by_id):
+            above = _above(run, by_id)
+            if run.id in forced or self._is_visible(run, above):
                 with edge:
-                    span = self._start(run, steps.get(run.id), by_id=by_id, started=started)
-                    started[run.id] = span
+                    parent = next((started[each.id] for each in above if each.id in started), None)
+                    started[run.id] = self._start(run, steps.get(run.id), parent)
         return started
 
-    def _is_visible(self, run: Run, by_id: Mapping[int, Run]) -> bool:
-        is_inner = run.kind == "retriever" and _is_inside_retriever(run, by_id)
+    def _is_visible(self, run: Run, above: Sequence[Run]) -> bool:
+        is_inner = run.kind == "retriever" and any(each.kind == "retriever" for each in above)
         if self.spans == "all":
             return not (is_inner and run.is_search)  # LangChain has no run for it
         return run.kind in _ESSENTIAL and not is_inner
 
-    def _start(
-        self,
-        run: Run,
-        step: Step | None,
-        *,
-        by_id: Mapping[int, Run],
-        started: Mapping[int, Span],
-    ) -> Span:
-        parent = by_id.get(run.parent) if run.parent else None
-        while parent is not None and parent.id not in started:
-            parent = by_id.get(parent.parent) if parent.parent else None
-        context = run.tree.context
-        if parent is not None:
-            context = set_span_in_context(started[parent.id], context)
-        operation = operation_of(run)
+    def _start(self, run: Run, step: Step | None, parent: Span | None) -> Span:
+        context, operation = run.tree.context, operation_of(run)
+        target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
+        name = " ".join(str(part) for part in (operation, target) if part) or run.name
+        attributes: Attributes = {}
+        if self.has_texts and step is not None:
+            with suppress(RedactionError):  # then no text of the run is exported
+                attributes |= _content(run, step, clean=self.redactor)
+        # After the texts: at a limit of attributes, the SDK drops the first ones.
+        attributes |= openinference.described(
+            "agent" if operation == semconv.OPERATION_INVOKE_AGENT else run.kind,
+            name=run.name,
+            model=run.model or run.metadata.get("ls_model_name"),
+            provider=run.metadata.get("ls_provider"),
+            tokens=run.tokens,
+        )
+        attributes[semconv.GEN_AI_OPERATION_NAME] = operation
+        attributes |= _described(run, operation)
+        if run is run.tree.root:
+            attributes |= about([run.metadata], self.metadata_keys)
         return self.tracer.start_span(
-            exportable(span_name(run, operation)),
-            context=context,
+            exportable(name),
+            context=context if parent is None else set_span_in_context(parent, context),
             kind=SpanKind.CLIENT if run.kind in _CLIENT else SpanKind.INTERNAL,
-            attributes=self._attributes(run, step, operation=operation),
+            attributes={
+                key: exportable(value) if isinstance(value, str) else value
+                for key, value in attributes.items()
+                if value is not None
+            },
             start_time=run.start,
         )
 
-    def _attributes(
-        self, run: Run, step: Step | None, *, operation: str | None
-    ) -> dict[str, AttributeValue]:
-        found: dict[str, AttributeValue | None] = {}
-        if self.has_texts and step is not None:
-            with suppress(RedactionError):  # then no text of the run is exported
-                found.update(_content(run, step, clean=self.redactor))
-        # After the texts: at a limit of attributes, the SDK drops the first ones.
-        found.update(_by_openinference(run, operation))
-        found[semconv.GEN_AI_OPERATION_NAME] = operation
-        found.update(_described(run, operation))
-        if run is run.tree.root:
-            found.update(about([run.metadata], self.metadata_keys))
-        return {
-            key: exportable(value) if isinstance(value, str) else value
-            for key, value in found.items()
-            if value is not None
-        }
-
 
 def end_span(span: Span, run: Run) -> None:
-    """End ``span`` at the time when ``run`` ended, with the run's error, if there is one.
-
-    If the run has not ended, the span ends at the time when the root run ended.
-    """
+    """End ``span`` when ``run`` ended, or else when the root run ended, with the run's error."""
     if run.error is not None:
         span.set_attribute(semconv.ERROR_TYPE, run.error)
         span.set_status(Status(StatusCode.ERROR))
@@ -174,13 +147,13 @@ def end_span(span: Span, run: Run) -> None:
     span.end(end_time=None if at is None else max(at, run.start))
 
 
-def _is_inside_retriever(run: Run, by_id: Mapping[int, Run]) -> bool:
-    parent = by_id.get(run.parent) if run.parent else None
+def _above(run: Run, by_id: Mapping[int, Run]) -> list[Run]:
+    above = []
+    parent = by_id.get(run.parent or 0)
     while parent is not None:
-        if parent.kind == "retriever":
-            return True
-        parent = by_id.get(parent.parent) if parent.parent else None
-    return False
+        above.append(parent)
+        parent = by_id.get(parent.parent or 0)
+    return above
 
 
 def operation_of(run: Run) -> str | None:
@@ -188,27 +161,16 @@ def operation_of(run: Run) -> str | None:
     if run.kind == "llm":
         is_chat = isinstance(run.asked, list)
         return semconv.OPERATION_CHAT if is_chat else semconv.OPERATION_TEXT_COMPLETION
-    if run.kind == "retriever":
-        return semconv.OPERATION_RETRIEVAL
-    if run.kind == "tool":
-        return semconv.OPERATION_EXECUTE_TOOL
-    if run is not run.tree.root:
-        return None
-    called = any(_calls_tools(other) for other in run.tree.runs)
-    ran = any(
-        other.kind == "tool" for other in run.tree.runs
-    )  # without one, the call of a tool is a structured output
-    return semconv.OPERATION_INVOKE_AGENT if called and ran else semconv.OPERATION_INVOKE_WORKFLOW
+    if run.kind in _OPERATIONS or run is not run.tree.root:
+        return _OPERATIONS.get(run.kind)
+    runs = run.tree.runs
+    # Without the run of a tool, its call is a structured output.
+    is_agent = any(map(_calls_tools, runs)) and any(each.kind == "tool" for each in runs)
+    return semconv.OPERATION_INVOKE_AGENT if is_agent else semconv.OPERATION_INVOKE_WORKFLOW
 
 
 def _calls_tools(run: Run) -> bool:
     return run.kind == "llm" and isinstance(run.told, dict) and bool(run.told.get("tool_calls"))
-
-
-def span_name(run: Run, operation: str | None) -> str:
-    """Return the span name of ``run``: the operation, then the model or the name of the run."""
-    target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
-    return " ".join(str(part) for part in (operation, target) if part) or run.name
 
 
 def _described(run: Run, operation: str | None) -> Attributes:
@@ -232,51 +194,36 @@ def _described(run: Run, operation: str | None) -> Attributes:
     return {semconv.GEN_AI_WORKFLOW_NAME: run.name}
 
 
-def _by_openinference(run: Run, operation: str | None) -> Attributes:
-    is_agent = operation == semconv.OPERATION_INVOKE_AGENT
-    return openinference.described(
-        "agent" if is_agent else run.kind,
-        name=run.name,
-        model=run.model or run.metadata.get("ls_model_name"),
-        provider=run.metadata.get("ls_provider"),
-        tokens=run.tokens,
-    )
-
-
-def _content(run: Run, step: Step, *, clean: Redactor) -> dict[str, AttributeValue | None]:
+def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
     """Return the attributes with the texts of ``run``."""
     asked = None if step.input is None else clean.text(step.input)
     told = None if step.output is None else clean.text(step.output)
     documents: list[Passage] = []
     messages: list[tuple[str, str]] = []
+    attributes: Attributes
     if run.kind == "retriever":
         documents = [replace(p, text=clean.text(p.text)) for p in step.documents or ()]
-        found: dict[str, AttributeValue | None] = {
+        attributes = {
             semconv.GEN_AI_RETRIEVAL_QUERY_TEXT: asked,
             semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json(
                 [{"id": p.id, "score": p.score, "content": p.text} for p in documents]
             ),
         }
     elif run.kind == "tool":
-        asked = clean.text(_arguments(run))
-        found = {
+        asked = clean.text(run.asked if isinstance(run.asked, str) else _json(run.asked))
+        attributes = {
             semconv.GEN_AI_TOOL_CALL_ARGUMENTS: asked,
             semconv.GEN_AI_TOOL_CALL_RESULT: told,
         }
     else:
         messages = [(role, clean.text(text)) for role, text in _messages_shown(run)]
-        found = {
-            semconv.GEN_AI_INPUT_MESSAGES: _messages(
-                messages or ([("user", asked)] if asked else [])
-            ),
+        shown = messages or ([("user", asked)] if asked else [])
+        attributes = {
+            semconv.GEN_AI_INPUT_MESSAGES: _messages(shown),
             semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
         }
     same = openinference.texts(asked=asked, told=told, documents=documents, messages=messages)
-    return {**same, **found}
-
-
-def _arguments(run: Run) -> str:
-    return run.asked if isinstance(run.asked, str) else _json(run.asked)
+    return {**same, **attributes}
 
 
 def _messages_shown(run: Run) -> list[tuple[str, str]]:
@@ -288,10 +235,10 @@ def _messages_shown(run: Run) -> list[tuple[str, str]]:
 
 
 def _messages(messages: Iterable[tuple[str, str]]) -> str | None:
-    found = [
+    parts = [
         {"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages
     ]
-    return _json(found) if found else None
+    return _json(parts) if parts else None
 
 
 def _json(value: Any) -> str:

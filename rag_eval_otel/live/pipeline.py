@@ -11,23 +11,30 @@ does::
     evaluator     read(trace)       find the turns of a trace; submit each, release the other spans
                   read_tree(held)   start the spans of a run tree, find its turns
                   TurnJob           score a turn, then release its span with the scores
-
-`Store` has the traces and the held spans, and `Clock` exports each held span exactly once.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from weakref import ref
 
 from opentelemetry import context as otel_context
+from opentelemetry._logs import get_logger_provider
+from opentelemetry.metrics import get_meter_provider
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TracerProvider, get_current_span
+from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
+    NoOpTracerProvider,
+    TracerProvider,
+    get_current_span,
+)
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import convention_of, read
@@ -36,44 +43,34 @@ from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import USUAL
-from rag_eval_otel.capture.trace import Held, Trace, ids_above
+from rag_eval_otel.capture.trace import Held, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores
-from rag_eval_otel.export.metrics import DropReason, InstrumentSink, Stats
-from rag_eval_otel.live.langchain_spans import (
-    EndedTree,
-    RunSpans,
-    SpanWriter,
-    TreeUse,
-    end_span,
-)
+from rag_eval_otel.export.metrics import InstrumentSink, Stats
+from rag_eval_otel.live.langchain_spans import EndedTree, SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
-from rag_eval_otel.live.scorer import (
-    TurnJob,
-    TurnScorer,
-    attributes_around,
-    build_scorer,
-)
-from rag_eval_otel.live.store import Clock, Fate, HoldLimits, Store, Taken
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around, build_scorer
+from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
+from rag_eval_otel.log import log
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.threads import GivenUp, Workers
-from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason
+from rag_eval_otel.runtime.guard import JUDGING, Edge, is_stand_in
+from rag_eval_otel.runtime.threads import Call, GivenUp, Workers
+from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, HoldStatus, Sink
 from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:
+    from opentelemetry._logs import LoggerProvider
     from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace import Span as StartedSpan
-    from opentelemetry.trace import Span
-
+    from opentelemetry.trace import Span, SpanContext
 
 _MAX_HUNG: Final = 4  # threads for flushes that hang
-_GIVEN_UP: Final[Mapping[HoldStatus | None, GivenUp]] = {
-    "overload": "overload",
-    "shutdown": "shutdown",
-    "error": "error",
-}
+_MAX_FLUSH_WAIT: Final = 5.0  # seconds that a flush waits for scores
+_MAX_RESERVE: Final = 1.0  # seconds of a drain that are left to export the spans and to clean up
+_RESERVE: Final = 0.2  # of the time of a drain, if that is less
+_GRACE: Final = 0.5  # seconds that spans have to leave if the time of a drain is up
 
 
 class NextProcessor(Protocol):
@@ -99,28 +96,24 @@ class Pipeline:
         instruments: InstrumentSink,
         sinks: Sequence[Sink] = (),
         scorer: TurnScorer | None = None,
-        store: Store | None = None,
-        has_logs: Callable[[], bool] = lambda: True,
+        logs: LoggerProvider | None = None,
+        meters: MeterProvider | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Build the parts, except those that are given; start no thread."""
         self.config = config
+        self.logs, self.meters = logs, meters
         self.instruments = instruments
         self.now = now
+        self.is_off = isinstance(provider, NoOpTracerProvider)
+        self.is_forked = False
         self._next: NextProcessor | None = None
-        self.content = ContentFilter(
-            exported=config.export_content,
-            redactor=redactor(config.redact),
-        )
+        redact = redactor(config.redact)
+        self.content = ContentFilter(exported=config.export_content, redactor=redact)
         self.scorer = scorer or build_scorer(config, instruments=instruments, sinks=sinks)
+        self.scorer.sinks = (*self.scorer.sinks, self._warn_of_missing_providers)
         self.evaluator = self.scorer.evaluator
-        if store is None:
-            store = Store(
-                hold=HoldLimits.of(config),
-                contexts_from_prompt=config.contexts_from_prompt,
-                clock=now,
-            )
-        self.store = store
+        self.store = Store(config, clock=now)
         self.recorder = RunRecorder(self, clock=now)
         self.clock = Clock(
             self.store,
@@ -133,9 +126,10 @@ class Pipeline:
             number in self.store.traces or number in self.recorder.runs
         )
         register(self.scorer.feedback)
-        self.is_forked = False
         self._scores = SpanScores(
-            explanations=config.explanations, events=config.score_events, has_logs=has_logs
+            explanations=config.explanations,
+            events=config.score_events,
+            has_logs=lambda: not is_stand_in(self.logger_provider),
         )
         self._writer = SpanWriter(
             tracer=provider.get_tracer(
@@ -143,13 +137,15 @@ class Pipeline:
             ),
             spans=config.spans,
             has_texts=config.export_content == "all",
-            redactor=redactor(config.redact),
+            redactor=redact,
             metadata_keys=config.metadata_keys,
         )
         self._tree_edge = self.edge("callback")
         self._end_edge = self.edge("on_end")
         self._read_edge = self.edge("reading")
         self.release_edge = self.edge("release")
+        self._sweeping = threading.RLock()
+        self.draining = Draining(self)
         call_in_child(self._after_fork)
 
     def edge(self, place: str) -> Edge:
@@ -162,30 +158,66 @@ class Pipeline:
     def attach(self, next_processor: NextProcessor) -> None:
         """Export spans through ``next_processor`` from now on."""
         self._next = next_processor
+        self.start_next: Callable[..., None] = next_processor.on_start
+        is_content_exported = self.config.export_content != "none"
+        self._pass_on = next_processor.on_end if is_content_exported else self.export
         self.store.is_fed = True
+        self._bind()
+
+    def _bind(self) -> None:
+        """Keep methods of the store as attributes, as a look-up per span is slow."""
+        self._starts = self.store.open_spans.starts
+        self._concerns = self.store.concerns
 
     @property
     def has_spans(self) -> bool:
         """Whether a span processor passes spans to this pipeline, so that spans can be scored."""
         return self._next is not None
 
-    def take(self, span: ReadableSpan) -> Fate:
-        """Add an ended span to its trace. If the span may be that of a RAG turn, hold it."""
+    def on_start(self, span: StartedSpan, parent_context: Context | None = None) -> None:
+        """Record that ``span`` has started, and call the next processor."""
+        self._starts.append(ref(span))
+        self.start_next(span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
+
+        For a judge, spans that this library writes for LangChain runs are passed on. Any other
+        span is dropped: it comes from an instrumented client of the judge.
+        """
+        if JUDGING.get() is not None:
+            if is_own(span):
+                self._pass_on(span)
+            return
+        try:
+            concerns = self._concerns(span)
+        except (AttributeError, RuntimeError, TypeError):  # the span is not the SDK's
+            concerns = True  # `take` handles errors; an error handler here would cost too much time
+        if concerns:
+            self.take(span)
+        else:
+            self._pass_on(span)
+
+    def take(self, span: ReadableSpan) -> None:
+        """Add an ended span to its trace. Hold it if it may be that of a RAG turn, or export it."""
+        taken = None
         with self._end_edge:
             taken = self.store.take(span, may_hold=self.clock.start())
-            if taken.is_late:
+            if taken.fate == "late":
                 self.instruments.found()
                 self.scorer.drop("shutdown")
-                return "no room"
             self._follow_up(taken)
-            return taken.fate
-        # This library has raised an exception, perhaps after it had stored the span.
-        context = span.context or INVALID_SPAN_CONTEXT
-        held = self.store.find((context.trace_id, context.span_id))
-        if held is None or held.item is not span:
-            return "passes"
-        self.clock.release(held, UNTOUCHED)
-        return "held"
+        fate: Fate = "passes" if taken is None else taken.fate
+        if taken is None:  # an error, perhaps after the span was stored
+            context = span.context or INVALID_SPAN_CONTEXT
+            held = self.store.held.get((context.trace_id, context.span_id))
+            if held is not None and held.item is span:
+                self.clock.release(held, UNTOUCHED)
+                fate = "held"
+        if fate == "passes":
+            self.export(span)
+        elif fate != "held":
+            self.export_enriched(span, Ending("overload" if fate == "no room" else "shutdown"))
 
     def _follow_up(self, taken: Taken) -> None:
         if taken.is_new:
@@ -198,11 +230,6 @@ class Pipeline:
                     self.instruments.turn("skipped", "evicted")
         if taken.evicted:
             self.clock.export()
-
-    def release_unheld(self, span: ReadableSpan) -> None:
-        """Export a span that should have waited for scores, but for which there was no room."""
-        why: HoldStatus = "overload" if self.store.is_open else "shutdown"
-        self.export_enriched(span, Ending(why))
 
     def export(self, span: ReadableSpan) -> None:
         """Export ``span`` without the texts that must not be exported, or any on error."""
@@ -234,7 +261,7 @@ class Pipeline:
             return False
         token = otel_context.attach(held.context)
         try:
-            if isinstance(item, RunSpans):
+            if isinstance(item, tuple):
                 self._end_spans(item, ending)
             else:
                 self.export_enriched(item, ending)
@@ -242,8 +269,8 @@ class Pipeline:
             otel_context.detach(token)
         return True
 
-    def _end_spans(self, item: RunSpans, ending: Ending) -> None:
-        for span, run in item.spans:
+    def _end_spans(self, spans: Iterable[tuple[Span, Run]], ending: Ending) -> None:
+        for span, run in spans:
             if ending.status is not None:
                 with self._tree_edge:
                     self.instruments.released(ending.status)
@@ -255,167 +282,154 @@ class Pipeline:
 
     def finished(self, tree: RunTree) -> None:
         """Hold a LangChain run tree whose root has ended, and have it read and scored."""
-        use: TreeUse = "read"
+        item = EndedTree(tree)
         with self._tree_edge:
             self.prepare_calls()
-            use = self._use_of(tree)
-        held = self._hold_tree(EndedTree(tree, use))
-        if held is None:
-            self._pass_tree(EndedTree(tree, use))
-            return
-
-        def give_up(why: GivenUp) -> None:  # the clock writes the spans, and has the turns counted
-            self.clock.release(held, Ending(why))
-
-        if not self.evaluator.submit(_ReadJob(held.size, partial(self.read_tree, held), give_up)):
-            give_up("shutdown" if self.evaluator.is_closed else "overload")
+            item = EndedTree(tree, is_joined=self._join(tree))
+        held = self._hold_tree(item)
+        if held is not None:  # if it is given up, the clock writes the spans and counts the turns
+            self._submit(
+                held.size,
+                partial(self.read_tree, held),
+                lambda why: self.clock.release(held, Ending(why)),
+            )
 
     def evicted(self, tree: RunTree) -> None:
         """Write the spans of a LangChain run tree that was given up before its root had ended."""
-        with self._tree_edge:
-            self.instruments.found()
-            self.scorer.refuse("evicted")
-        held = self._hold_tree(EndedTree(tree, "evicted"))
-        if held is None:
-            self._pass_tree(EndedTree(tree, "evicted"))
-        else:
-            self.clock.release(held, UNTOUCHED)
+        tree.lost = max(1, tree.lost)
+        self.finished(tree)
 
     def waiting(self) -> None:
         """Wake the clock: a LangChain root run has ended before runs below it."""
         self.clock.wake()
 
     def _hold_tree(self, item: EndedTree) -> Held | None:
-        held = Held((0, id(item)), item, item.tree.context, item.size, is_likely=True)
-        if not (self.clock.start() and self.store.hold(held)):
-            return None
-        self.clock.wake()
-        return held
+        """Hold a run tree, or write its spans and count its turns if there is no room."""
+        tree = item.tree
+        held = Held((0, id(item)), item, tree.context, item.size, is_likely=True)
+        if self.clock.start() and self.store.hold(held):
+            self.clock.wake()
+            return held
+        why: GivenUp = "overload" if self.store.is_open else "shutdown"
+        turns, spans = self._start_tree(item)
+        self.scorer.drop(why, len(turns))
+        token = otel_context.attach(tree.context)
+        try:
+            for run, span in spans.items():
+                is_turn = run.id in turns and span.is_recording()
+                self._end_spans([(span, run)], Ending(why) if is_turn else UNTOUCHED)
+        finally:
+            otel_context.detach(token)
+        return None
 
-    def _use_of(self, tree: RunTree) -> TreeUse:
-        """Return ``read`` to look for RAG turns in ``tree`` alone, ``joined`` for the whole trace.
-
-        A tree without a model call after a retrieval may be part of a turn of the current span,
-        unless another instrumentation made that span.
-        """
-        if tree.root.error is not None or tree.lost:
-            return "read"
-        if tree.may_be_turn and self._writer.spans != "none":
-            return "read"
+    def _join(self, tree: RunTree) -> bool:
+        """Add ``tree`` to the trace of the current span, if it may be a part of a turn there."""
+        is_whole = tree.may_be_turn and self._writer.spans != "none"
+        if tree.root.error is not None or tree.lost or is_whole:
+            return False
         span = get_current_span(tree.context)
         if not isinstance(span, ReadableSpan) or not span.is_recording():
-            return "read"
+            return False
         view = SdkSpan(span)
         if convention_of(view) not in {None, "native"}:
-            return "read"
+            return False
         taken = self.store.join(tree, view)
         with self._tree_edge:  # even after an error, a tree in a trace is not read alone, too
             self._follow_up(taken)
-        return "joined" if taken.is_added else "read"
+        return taken.is_added
 
     def read_tree(self, held: Held) -> None:
-        """Start the spans of a held run tree, and have its turns scored, at the first call only.
-
-        The spans of the turns are held in place of the tree.
-        """
+        """Start the spans of a held run tree, and have its turns scored, at the first call only."""
         if not self.store.claim(held):
             return
-        item: EndedTree = held.item
-        started = _StartedTree()
-        by_run: dict[Hashable, Held] = {}
-        others: list[Held] = []
+        turns: Mapping[Hashable, Turn] = {}
+        spans: Mapping[Run, Span] = {}
+        of_turns: dict[Hashable, Held] = {}
+        others: list[tuple[Span, Run]] = []
+        tree: RunTree = held.item.tree
+
+        def part(item: object, size: int, *, is_likely: bool) -> Held:
+            return Held((0, id(item)), item, held.context, size, is_likely)
+
         try:
-            started = self._start_tree(item)
-            size = held.size // max(1, len(started.of_turns))
-            for span, run in started.of_turns:
-                of_turn = RunSpans(((span, run),))
-                by_run[run.id] = Held((0, id(of_turn)), of_turn, held.context, size, is_likely=True)
-            if started.others:
-                rest = RunSpans(started.others)
-                others.append(Held((0, id(rest)), rest, held.context, 0, is_likely=False))
+            turns, spans = self._start_tree(held.item)
+            for run, span in spans.items():
+                if run.id in turns and span.is_recording():
+                    size = held.size // len(turns)
+                    of_turns[run.id] = part(((span, run),), size, is_likely=True)
+                else:
+                    others.append((span, run))
         finally:
-            self.store.replace(held, list(by_run.values()), others)
+            rest = [part(tuple(others), 0, is_likely=False)] if others else []
+            self.store.replace(held, list(of_turns.values()), rest)
             self.clock.export()
-        turns = started.turns
-        why = None if held.ending is None else _GIVEN_UP.get(held.ending.status)
-        if why is not None:  # the spans say it
-            self.scorer.drop(why, len(turns))
+        status = None if held.ending is None else held.ending.status
+        if status in {"overload", "shutdown", "error"}:  # the spans say it
+            self.scorer.drop(status, len(turns))
             return
+        contexts: dict[Hashable, SpanContext] = {
+            run.id: span.get_span_context() for run, span in spans.items()
+        }
+        around = get_current_span(tree.context)
         for turn_id, turn in turns.items():
-            job = self._tree_turn(item.tree, turn, started.contexts.get(turn_id))
-            job.held = by_run.get(turn_id)
+            context = contexts.get(turn_id) or around.get_span_context()
+            job = TurnJob(
+                scorer=self.scorer,
+                turn=turn,
+                span=context,
+                ended=turn.path[-1].end or time.time_ns(),
+                clock=self.clock,
+                held=of_turns.get(turn_id),
+                # Without a span, any number that does not change.
+                trace_id=context.trace_id or zlib.crc32(repr(turn.anchor.id).encode()),
+                attributes=lambda: [getattr(around, "attributes", None) or {}],
+                runs=(tree.root.id, turn_id),
+            )
             self.scorer.submit(job)
 
-    def _pass_tree(self, item: EndedTree) -> None:
-        """Write the spans of a run tree for which there is no room, and count its turns."""
-        why: DropReason = "overload" if self.store.is_open else "shutdown"
-        started = self._start_tree(item)
-        self.scorer.drop(why, len(started.turns))
-        token = otel_context.attach(item.tree.context)
-        try:
-            self._end_spans(RunSpans(started.others), UNTOUCHED)
-            self._end_spans(RunSpans(started.of_turns), Ending(why))
-        finally:
-            otel_context.detach(token)
+    def _start_tree(self, item: EndedTree) -> tuple[Mapping[Hashable, Turn], Mapping[Run, Span]]:
+        """Read a run tree, count its turns, and start its spans.
 
-    def _start_tree(self, item: EndedTree) -> _StartedTree:
-        """Read a run tree, and start its spans."""
-        started = _StartedTree(root=Ending("error"))
-        with self._tree_edge:  # an error in reading must not keep the spans from being written
-            started = self._read_tree(item)
-        with self._tree_edge:
-            is_read = started.root.status != "error"
-            self.instruments.found(len(started.turns) if is_read else 1)
-            if not is_read:
-                self.instruments.turn("error", "internal")
+        Return the turns by run id, and the spans in the order in which their runs ended.
+        """
         tree = item.tree
+        steps: Mapping[Hashable, Step] = {}
+        turns: Mapping[Hashable, Turn] = {}
+        root = Ending("error")
+        with self._tree_edge:  # an error in reading must not keep the spans from being written
+            steps, turns, root = self._read_tree(item)
+        with self._tree_edge:
+            self.instruments.found(1 if root.status == "error" else len(turns))
+            if root.status == "error":
+                self.instruments.turn("error", "internal")
         token = otel_context.attach(tree.context)
         try:
-            spans = self._writer.start(
-                tree, started.steps, also=started.turns.keys(), edge=self._tree_edge
-            )
+            spans = self._writer.start(tree, steps, also=turns.keys(), edge=self._tree_edge)
         finally:
             otel_context.detach(token)
-        if started.root.status is not None and tree.root.id in spans:
+        if root.status is not None and tree.root.id in spans:
             with self._tree_edge:
-                self._scores.write(spans[tree.root.id], started.root)
-        for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
-            span = spans.get(run.id)
-            if span is not None:
-                started.contexts[run.id] = span.get_span_context()
-                is_turn = run.id in started.turns and span.is_recording()
-                (started.of_turns if is_turn else started.others).append((span, run))
-        return started
+                self._scores.write(spans[tree.root.id], root)
+        runs = [run for run in tree.runs if run.id in spans]
+        runs.sort(key=lambda run: (run.end or tree.root.end or 0, -run.start))
+        return turns, {run: spans[run.id] for run in runs}
 
-    def _read_tree(self, item: EndedTree) -> _StartedTree:
-        tree = item.tree
-        steps = tree.steps(USUAL, most=self.config.max_text_chars)
+    def _read_tree(
+        self, item: EndedTree
+    ) -> tuple[Mapping[Hashable, Step], Mapping[Hashable, Turn], Ending]:
+        """Return steps and turns by run id, and what is written on the root if there is no turn."""
+        steps = item.tree.steps(USUAL, most=self.config.max_text_chars)
         by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
-        if item.use != "read":
-            return _StartedTree(by_id)
-        if tree.lost:
+        if item.is_joined:
+            return by_id, {}, UNTOUCHED
+        if item.tree.lost:
             self.instruments.found()
             self.scorer.refuse("evicted")
-            return _StartedTree(by_id, root=Ending("skipped", "evicted"))
-        found = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
-        turns = {turn.path[-1].id: turn for turn in found}
+            return by_id, {}, Ending("skipped", "evicted")
+        turns = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
         reason = None if turns else self.scorer.refuse_steps(steps)
         root = UNTOUCHED if reason is None else Ending("skipped", reason)
-        return _StartedTree(by_id, turns, root)
-
-    def _tree_turn(self, tree: RunTree, turn: Turn, context: SpanContext | None) -> TurnJob:
-        around = get_current_span(tree.context)
-        context = context or around.get_span_context()
-        return TurnJob(
-            scorer=self.scorer,
-            turn=turn,
-            span=context,
-            ended=turn.path[-1].end or time.time_ns(),
-            clock=self.clock,
-            trace_id=context.trace_id or zlib.crc32(repr(turn.anchor.id).encode()),  # any number
-            attributes=lambda: [getattr(around, "attributes", None) or {}],
-            runs=(tree.root.id, turn.path[-1].id),
-        )
+        return by_id, {turn.path[-1].id: turn for turn in turns}, root
 
     # --- complete traces: on the clock's thread, then on the evaluator's --------------------------
 
@@ -425,84 +439,63 @@ class Pipeline:
             if self.recorder.runs:
                 self.recorder.sweep()
         with self.release_edge:
-            self._submit_all(self.store.sweep())
+            self._submit_all(self.store.sweep)
 
     def submit_ended(self) -> None:
         """Submit the traces in which no span is open for scoring, and wait for no more spans."""
         with self.release_edge:
-            self._submit_all(self.store.flush())
+            self._submit_all(self.store.flush)
 
-    def _submit_all(self, traces: Iterable[Trace]) -> None:
-        for trace in traces:
-            job = _ReadJob(trace.size, partial(self.read, trace), partial(self.give_up, trace))
-            if not self.evaluator.submit(job):
-                why: DropReason = "shutdown" if self.evaluator.is_closed else "overload"
-                try:
-                    with self._read_edge:
-                        self.instruments.found(trace.count_turns())
-                        self.scorer.drop(why, trace.count_turns())
-                finally:
-                    self.release_held(trace, Ending(why))
+    def _submit_all(self, complete: Callable[[], list[Trace]]) -> None:
+        with self._sweeping:  # a flush waits for the traces that the clock has just removed
+            for trace in complete():
+                give_up = partial(self.give_up, trace)
+                # Two spans with one id cannot be told apart.
+                function = partial(give_up, None) if trace.is_doubled else partial(self.read, trace)
+                self._submit(trace.size, function, give_up)
+
+    def _submit(
+        self, size: int, function: Callable[[], object], give_up: Callable[[GivenUp], object]
+    ) -> None:
+        if not self.evaluator.submit(Call(size, function, give_up)):
+            give_up("shutdown" if self.evaluator.is_closed else "overload")
 
     def read(self, trace: Trace) -> None:
-        """Find the RAG turns in ``trace``, and have them scored; release the other held spans.
-
-        A thread that has given the trace up meanwhile has counted the turns.
-        """
-        ending = UNTOUCHED
-        turns: list[Turn] | None = None
+        """Find the RAG turns in ``trace``, and have them scored; release the other held spans."""
+        turns: Sequence[Turn] | None = None
         steps: list[Step] = []
+        ending = UNTOUCHED
         with self._read_edge:
             steps = self._steps_of(trace)
-            chosen = self.config.contexts_from_prompt
-            turns = [] if trace.is_doubled else turns_in(steps, contexts_from_prompt=chosen)
+            turns = turns_in(steps, contexts_from_prompt=self.config.contexts_from_prompt)
+        if turns is None:
+            self.give_up(trace, "error")
+            return
         if not self.store.claim(trace):
             return
-        try:
-            if turns is None:
-                ending = Ending("error", "internal")
-                with self._read_edge:
-                    self.instruments.found(trace.count_turns())
-                    self.scorer.drop("error", trace.count_turns())
-            elif turns:
-                with self._read_edge:
-                    self.instruments.found(len(turns))
-                for turn in turns:
-                    self._submit_turn(trace, turn)
-            else:
-                with self._read_edge:
-                    reason = self._refuse(trace, steps)
-                    ending = UNTOUCHED if reason is None else Ending("skipped", reason)
-        finally:
-            self.release_held(trace, ending)
+        with self._read_edge:
+            if turns:
+                self.instruments.found(len(turns))
+            elif (reason := self.scorer.refuse_steps(steps)) is not None:
+                ending = Ending("skipped", reason)
+        for turn in turns:
+            is_submitted = False
+            with self._read_edge:
+                self.scorer.submit(self._turn_job(trace, turn))
+                is_submitted = True
+            if not is_submitted:
+                self.scorer.drop("error")
+        self.release_held(trace, ending)
 
     def _steps_of(self, trace: Trace) -> list[Step]:
         for name, count in Counter(map(convention_of, trace.spans.values())).items():
             if name is not None:
                 self.instruments.tally.add("source", name, number=count)
-        if trace.is_doubled:
-            return []
         most = self.config.max_text_chars
         steps = [read(view, most=most) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
             steps += tree.steps(USUAL, parent=span_id, most=most)
         return steps
-
-    def _refuse(self, trace: Trace, steps: Sequence[Step]) -> SkipReason | None:
-        """Count a trace without turns as skipped, and return the reason to write on its spans."""
-        if not trace.is_doubled:
-            return self.scorer.refuse_steps(steps)
-        self.instruments.found(trace.count_turns())
-        self.scorer.refuse("ambiguous", turns=trace.count_turns())
-        return "ambiguous"
-
-    def _submit_turn(self, trace: Trace, turn: Turn) -> None:
-        is_submitted = False
-        with self._read_edge:
-            self.scorer.submit(self._turn_job(trace, turn))
-            is_submitted = True
-        if not is_submitted:
-            self.scorer.drop("error")
 
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
         """Return a job that scores ``turn`` for the first held span that can take scores.
@@ -537,12 +530,20 @@ class Pipeline:
             attributes=partial(attributes_around, turn, trace.spans),
         )
 
-    def give_up(self, trace: Trace, why: GivenUp) -> None:
-        """Count the turns of ``trace``, unless it was read, and release its held spans."""
-        if self.store.claim(trace):
-            self.instruments.found(trace.count_turns())
-            self.scorer.drop(why, trace.count_turns())
-        self.release_held(trace, Ending(why))
+    def give_up(self, trace: Trace, why: GivenUp | None) -> None:
+        """Count the turns of ``trace``, unless it was read, and release its held spans.
+
+        ``why`` is None if the spans of the trace are ambiguous.
+        """
+        with self._read_edge:
+            if self.store.claim(trace):
+                turns = trace.count_turns()
+                self.instruments.found(turns)
+                if why is None:
+                    self.scorer.refuse("ambiguous", turns=turns)
+                else:
+                    self.scorer.drop(why, turns)
+        self.release_held(trace, Ending("skipped", "ambiguous") if why is None else _ending(why))
 
     def release_held(self, trace: Trace, ending: Ending) -> None:
         """Release the held spans of ``trace`` that belong to no submitted turn."""
@@ -564,11 +565,13 @@ class Pipeline:
         self.recorder.flush()
         self.clock.stop()
         with self.release_edge:
-            self._submit_all(self.store.close())
+            self._submit_all(self.store.close)
 
     def flush_next(self, timeout: float) -> bool:
         """Flush the next processor; return False if it does. It may return nothing."""
-        return self._next is None or self._next.force_flush(int(timeout * 1000)) is not False
+        with self.release_edge:
+            return self._next is None or self._next.force_flush(int(timeout * 1000)) is not False
+        return False
 
     def prepare_calls(self) -> None:
         """Start the threads that export and flush spans at the end; later none can be started."""
@@ -582,49 +585,177 @@ class Pipeline:
     @property
     def is_idle_child(self) -> bool:
         """Whether this process was forked, and has taken no span and no LangChain run since."""
-        taken = self.clock.is_awake or self.store.has_held or self.recorder.runs
-        return self.is_forked and not taken
+        return self.is_forked and not (self.clock.is_awake or self.recorder.runs)
 
     def _after_fork(self) -> None:
         """Forget the spans of the parent process, because the parent exports them itself."""
         self.is_forked = True
+        self._sweeping = threading.RLock()
         self.store.reset()
         self.clock.reset()
+        self._bind()
+
+    @property
+    def logger_provider(self) -> LoggerProvider:
+        """The logger provider that reports the scores, which the application may set late."""
+        return self.logs or get_logger_provider()
+
+    def missing_providers(self) -> list[str]:
+        """Return the kinds of providers that the application must set, and has not set by now."""
+        kinds: dict[str, object] = {}
+        if self.meters is None:
+            kinds["MeterProvider"] = get_meter_provider()
+        if self.logs is None and self.config.score_events != "span":
+            kinds["LoggerProvider"] = get_logger_provider()
+        return [kind for kind, provider in kinds.items() if is_stand_in(provider)]
+
+    def _warn_of_missing_providers(self, _: Evaluation) -> None:
+        """Log once which providers the application has not set by the first evaluation: a sink."""
+        if missing := self.missing_providers():
+            _warn_of_missing(*missing)
 
 
-@dataclass(slots=True)
-class _StartedTree:
-    """A run tree whose spans have started: those of turns, and the others, in order of their end.
+_LOST: Final[Mapping[str, str]] = {
+    "MeterProvider": "metrics of scores, turns and drift are not exported",
+    "LoggerProvider": "score events are written on the span, and events of drift and feedback lost",
+}
 
-    ``steps``, ``contexts`` of spans, and ``turns`` are by run id. ``root`` is what is written on
-    the span of the root run if there is no turn.
+
+@cache
+def _warn_of_missing(*names: str) -> None:
+    losses = "; ".join(f"no {name} is set: {_LOST[name]}" for name in names)
+    log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
+
+
+def _ending(why: GivenUp) -> Ending:
+    return Ending("error", "internal") if why == "error" else Ending(why)
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """Flushes ``pipeline``, and drains it: ends it after its spans were scored and exported.
+
+    Exporters and sinks are called on threads of their own, so that one that hangs delays nobody for
+    longer than the time that a caller gives.
     """
 
-    steps: Mapping[Hashable, Step] = field(default_factory=dict)
-    turns: Mapping[Hashable, Turn] = field(default_factory=dict)
-    root: Ending = UNTOUCHED
-    contexts: dict[Hashable, SpanContext] = field(default_factory=dict)
-    of_turns: list[tuple[Span, Run]] = field(default_factory=list)
-    others: list[tuple[Span, Run]] = field(default_factory=list)
+    pipeline: Pipeline
 
+    def flush(self, timeout: float) -> bool:
+        """Read ended spans and runs, wait for their scores, and export all held spans."""
+        pipeline = self.pipeline
+        deadline = pipeline.now() + timeout
+        pipeline.recorder.flush()
+        is_flushed = self.force_flush(self._left(deadline))
+        is_scored = pipeline.evaluator.flush(self._left(deadline))
+        return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ReadJob:
-    """A background job that reads a trace or a run tree, and submits a job for each of its turns.
+    def flush_all(self, timeout: float) -> None:
+        """Flush as `flush` does, and then the exporters of logs and metrics."""
+        deadline = self.pipeline.now() + timeout
+        self.flush(timeout)
+        self._flush_providers(deadline)
 
-    If it is given up, ``on_given_up`` is called in place of ``read``.
-    """
+    def force_flush(self, timeout: float) -> bool:
+        """Wait for scores for half of ``timeout`` (5 s at most), and export all spans."""
+        pipeline = self.pipeline
+        if pipeline.is_own_thread():
+            pipeline.flush_next(timeout)
+            return not pipeline.store.held
+        deadline = pipeline.now() + timeout
+        if pipeline.store.traces:
+            pipeline.submit_ended()
+        pipeline.store.wait_left(min(_MAX_FLUSH_WAIT, timeout / 2))
+        is_released = self._release_all("flushed", deadline)
+        left = self._left(deadline)
+        return self._within(partial(pipeline.flush_next, left), left) and is_released
 
-    size: int
-    read: Callable[[], None]
-    on_given_up: Callable[[GivenUp], object]
-    seconds_left: float = float("inf")
+    def drain(self, timeout: float | None = None) -> None:
+        """End the pipeline within ``timeout`` seconds, by default ``shutdown_seconds``."""
+        self._drain(timeout, lambda _: None)
 
-    def begin(self) -> bool:
-        self.read()
-        return False
+    def drain_and_flush(self, timeout: float) -> None:
+        """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics."""
+        pipeline = self.pipeline
+        if pipeline.is_idle_child:
+            return
+        end = pipeline.now() + timeout
+        flush = partial(pipeline.flush_next, _MAX_FLUSH_WAIT)
+        self._drain(timeout, lambda until: self._call(flush, until))
+        self._flush_providers(end)
+        pipeline.flushes.shutdown()
 
-    async def run(self) -> None: ...
+    def _drain(self, timeout: float | None, exported: Callable[[float], object]) -> None:
+        """Drain, and call ``exported(until)`` when all spans were passed on."""
+        pipeline = self.pipeline
+        timeout = pipeline.config.shutdown_seconds if timeout is None else timeout
+        reserve = min(_MAX_RESERVE, timeout * _RESERVE)
+        end = pipeline.now() + timeout
+        pipeline.close()
+        wait = 0.0 if pipeline.is_own_thread() else self._left(end - reserve)
+        try:
+            pipeline.store.wait_left(wait)
+        finally:  # also if Ctrl-C has interrupted the wait
+            self._release_all("shutdown", max(end - reserve / 2, pipeline.now() + _GRACE))
+        exported(end - reserve / 2)
+        share = max(reserve, _GRACE) / 4
+        wait = self._left(end - 2 * share)
+        cancel = partial(pipeline.evaluator.shutdown, wait, grace=share)
+        self._within(cancel, wait + share + _GRACE)
+        if pipeline.scorer.delivers:  # a backend takes the scores of a span that it has
+            flush = partial(pipeline.flush_next, _MAX_FLUSH_WAIT)
+            self._within(flush, max(share, self._left(end) / 2))
+            self._flush_sinks(max(share, self._left(end)))
+        self._within(pipeline.scorer.close, max(2 * share, self._left(end)))
+        pipeline.flushes.shutdown()
 
-    def give_up(self, why: GivenUp) -> None:
-        self.on_given_up(why)
+    def _release_all(self, status: HoldStatus, deadline: float) -> bool:
+        """Let all that is held now leave with ``status``, and wait for it until ``deadline``."""
+        pipeline = self.pipeline
+        spans = pipeline.store.older()
+        for i in range(0, len(spans), CHUNK):
+            for held in spans[i : i + CHUNK]:
+                pipeline.store.decide(held, Ending(status))
+            pipeline.clock.export()
+            if i + CHUNK < len(spans):
+                pipeline.store.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
+                if (left := self._left(deadline)) > 0:
+                    self._within(partial(pipeline.flush_next, left), left)
+        return pipeline.store.wait_left(0.0 if pipeline.is_own_thread() else self._left(deadline))
+
+    def _flush_sinks(self, timeout: float) -> bool:
+        """Have the sinks send what waits within ``timeout`` s; return False if they do not."""
+        pipeline = self.pipeline
+        if not pipeline.scorer.delivers:
+            return True
+        timeout = 0.0 if pipeline.is_own_thread() else timeout
+        return self._within(partial(pipeline.scorer.flush, timeout), timeout)
+
+    def _flush_providers(self, deadline: float) -> None:
+        """Flush the providers that report the scores, which the application may have set late."""
+        pipeline = self.pipeline
+        providers: list[Any] = [pipeline.logger_provider]
+        if not pipeline.is_forked:
+            providers.append(pipeline.meters or get_meter_provider())
+        for provider in providers:
+            flush = getattr(provider, "force_flush", None)  # the API's own providers have none
+            if flush is not None:
+                self._call(partial(self._flush_provider, flush), deadline)
+
+    def _flush_provider(self, flush: Callable[[int], object]) -> None:
+        with self.pipeline.release_edge:
+            flush(int(_MAX_FLUSH_WAIT * 1000))
+
+    def _call(self, call: Callable[[], object], deadline: float) -> None:
+        """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
+        self._within(call, max(_GRACE, self._left(deadline)))
+
+    def _within(self, call: Callable[[], object], timeout: float) -> bool:
+        """Make ``call()`` on a thread of its own; return False if it does, or after ``timeout``."""
+        pipeline = self.pipeline
+        if pipeline.is_own_thread() or pipeline.is_off:
+            return call() is not False
+        return pipeline.flushes.wait_for(lambda: call() is not False, timeout)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self.pipeline.now())

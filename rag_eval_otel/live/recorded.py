@@ -1,13 +1,8 @@
 """What an application records: `record_question`, `record_retrieval`, `record_answer`, feedback.
 
-A *turn* is one question of a user and its answer. The functions are for hand-written RAG, and for
-retrievers that no instrumentation covers or that run in another process. A call belongs to the
-LangChain run in which it is made, if the callback handler records that run. Otherwise the call
-belongs to the current span. Recorded texts take precedence over observed texts.
-
-Feedback of people often comes minutes after the answer, in another request, and names the turn by
-the id of its trace. So `FeedbackIntake` remembers the judge's labels of the recent turns of a
-pipeline, to compare them with people.
+A call belongs to the LangChain run in which it is made, if the callback handler records that run.
+Otherwise the call belongs to the current span. Recorded texts take precedence over observed texts.
+`FeedbackIntake` joins feedback with the turns of a pipeline.
 """
 
 from __future__ import annotations
@@ -18,8 +13,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import compress
+from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import UUID
@@ -38,7 +32,7 @@ from rag_eval_otel.export.attributes import EventSink, feedback_attributes
 from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink, Meters
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
-from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, Call
 from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, SpanRef
 from rag_eval_otel.untrusted import Redactor
 
@@ -46,13 +40,17 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
     from opentelemetry.util.types import AttributeValue
 
-
-_PAIR = 2  # a document and its score
-_ACCEPTED = (
+_ACCEPTED: Final = (
     "a str, a Passage, a dict with 'text', 'content' or 'page_content', an object with such a text"
     " (LangChain, Haystack) or with get_content() (LlamaIndex), or a pair of one of these and its"
     " score"
 )
+_TRACE_DIGITS, _SPAN_DIGITS = 32, 16
+_TRACEPARENT = re.compile(r"[^-]*-([^-]*)-([^-]*)-[^-]*")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Origin: TypeAlias = Literal["ids", "current", "run"]
+"""Where the ids of feedback come from: the caller, the current span, or a LangChain run."""
 
 
 def record_question(text: str) -> None:
@@ -103,14 +101,12 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
             run.query = run.query or asked
             return
         span = _current_span("record_retrieval")
-        found: dict[str, AttributeValue] = {
+        attributes: dict[str, AttributeValue] = {
             semconv.RETRIEVAL_QUERY: asked,
-            semconv.RETRIEVAL_DOCUMENTS: json.dumps(
-                [_entry(one) for one in passages], ensure_ascii=False
-            ),
+            semconv.RETRIEVAL_DOCUMENTS: json.dumps([*map(_entry, passages)], ensure_ascii=False),
             semconv.DOCUMENT_COUNT: len(passages),
         }
-        span.add_event(semconv.RETRIEVAL_EVENT, found)
+        span.add_event(semconv.RETRIEVAL_EVENT, attributes)
         span.set_attribute(semconv.RETRIEVAL_RECORDED, value=True)
 
 
@@ -139,19 +135,27 @@ def record_feedback(
     ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted.
     """
     with _feedback_edge(raise_errors=raises_errors()):
-        given = _checked(score, name, comment=comment)
+        number = _checked(score, name, comment=comment)
         trace, span, origin = _ids(trace_id, span_id)
         if trace == 0:
             _warn_lost("record_feedback")
             return
-        feedback = Feedback(trace_id=trace, span_id=span, score=given, name=name, comment=comment)
+        feedback = Feedback(trace_id=trace, span_id=span, score=number, name=name, comment=comment)
         if origin == "current" and get_current_span().is_recording():
             get_current_span().set_attributes(feedback_attributes(feedback))
-        intake = _intake_for(trace)
-        if intake is None:
-            _emit_alone(feedback)
-        else:
+        intake = intake_for(trace)
+        if intake is not None:
             intake.submit(feedback, origin)
+            return
+        _warnings().write(
+            "alone",
+            "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is"
+            " only emitted as an event and a metric; call instrument() to reach backends",
+        )
+        instruments = InstrumentSink()
+        instruments.feedback(feedback, "unmatched")
+        instruments.emit_feedback(feedback)
+        EventSink().emit_feedback(feedback)
 
 
 def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
@@ -196,12 +200,10 @@ def _warnings() -> LimitedLog:
 
 @cache
 def _edge(*, raise_errors: bool) -> Edge:
-    """Return the error handler of the ``record_...()`` functions."""
-    return Edge("record", on_error=_count, raise_errors=raise_errors)
+    def count(place: str) -> None:
+        Meters().record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
-
-def _count(place: str) -> None:
-    Meters().record(semconv.ERRORS, 1, {semconv.PLACE: place})
+    return Edge("record", on_error=count, raise_errors=raise_errors)
 
 
 def _text(caller: str, text: object) -> str:
@@ -211,66 +213,64 @@ def _text(caller: str, text: object) -> str:
     raise TypeError(msg)
 
 
-def passages_of(documents: object, *, caller: str = "record_retrieval()") -> list[Passage]:
-    """Return ``documents``, which may have the types that `record_retrieval` takes, as passages.
+# --- documents ------------------------------------------------------------------------------------
 
-    Raises `TypeError`, which names ``caller``, for other types.
-    """
+
+def passages_of(documents: object, *, caller: str = "record_retrieval()") -> list[Passage]:
+    """Return ``documents``, which may have the types that `record_retrieval` takes, as passages."""
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Collection):
         msg = (
             f"{caller} takes a list of documents, not {type(documents).__name__};"
             " pass [document] for one and [] for none"
         )
         raise TypeError(msg)
-    return [_passage(one) for one in documents]
+    return [_passage(document) for document in documents]
 
 
 def _entry(passage: Passage) -> dict[str, object]:
     score = None if passage.score is None else float(passage.score)  # JSON cannot encode numpy's
-    name = None if passage.id is None else exportable(passage.id)
-    finite = score if score is not None and isfinite(score) else None
-    entry = {"content": exportable(passage.text), "id": name, "score": finite}
+    entry = {
+        "content": exportable(passage.text),
+        "id": None if passage.id is None else exportable(passage.id),
+        "score": score if score is not None and isfinite(score) else None,
+    }
     return {key: value for key, value in entry.items() if value is not None}
 
 
-def _passage(document: object) -> Passage:
-    if isinstance(document, tuple) and len(document) == _PAIR and _is_number(document[1]):
-        inner = _passage(document[0])
-        return Passage(text=inner.text, id=inner.id, score=float(document[1]))
-    found = _read_passage(document)
-    if found is None:
+def _passage(document: Any) -> Passage:
+    match document:
+        case (inner, score) if isinstance(document, tuple) and _is_number(score):
+            return replace(_passage(inner), score=float(score))
+        case Passage():
+            return document
+        case str():
+            return Passage(text=document)
+    if isinstance(document, Mapping):
+        passage = passage_of(document)
+    else:
+        text, score = _text_in(document), getattr(document, "score", None)
+        names = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
+        passage = (
+            None
+            if text is None
+            else Passage(
+                text=text,
+                id=next((str(name) for name in names if name is not None), None),
+                score=float(score) if score is not None and _is_number(score) else None,
+            )
+        )
+    if passage is None:
         msg = f"a document is {_ACCEPTED}, not {type(document).__name__}"
         raise TypeError(msg)
-    return found
-
-
-def _read_passage(document: object) -> Passage | None:
-    if isinstance(document, Passage):
-        return document
-    if isinstance(document, str):
-        return Passage(text=document)
-    if isinstance(document, Mapping):
-        return passage_of(document)
-    text = _text_in(document)
-    return None if text is None else Passage(text=text, id=_id_of(document), score=_score(document))
+    return passage
 
 
 def _text_in(document: Any) -> str | None:
     if callable(getattr(document, "get_content", None)):
-        found = document.get_content()
-        return found if isinstance(found, str) else None
-    texts = (getattr(document, name, None) for name in ("page_content", "content", "text"))
+        texts: Iterable[object] = (document.get_content(),)
+    else:
+        texts = (getattr(document, name, None) for name in ("page_content", "content", "text"))
     return next((text for text in texts if isinstance(text, str)), None)
-
-
-def _id_of(document: object) -> str | None:
-    names = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
-    return next((str(name) for name in names if name is not None), None)
-
-
-def _score(document: object) -> float | None:
-    found = getattr(document, "score", None)
-    return float(found) if _is_number(found) else None  # type: ignore[arg-type]  # just checked
 
 
 def _is_number(value: object) -> bool:
@@ -279,10 +279,6 @@ def _is_number(value: object) -> bool:
 
 
 # --- arguments of feedback ------------------------------------------------------------------------
-
-_TRACE_DIGITS, _SPAN_DIGITS = 32, 16
-_TRACEPARENT_PARTS = 4
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _checked(score: object, name: object, *, comment: object) -> float:
@@ -314,77 +310,64 @@ def _ids(
         if span_id is not None:
             msg = "record_feedback(span_id=...) needs trace_id=..., too"
             raise ValueError(msg)
-        return _current()
-    if isinstance(trace_id, str) and trace_id.count("-") == _TRACEPARENT_PARTS - 1:
-        _, trace_id, span, _ = trace_id.split("-")
+        context, run = get_current_span().get_span_context(), _active_run()
+        if context.is_valid or run is None:
+            return context.trace_id, context.span_id or None, "current"
+        return run.tree.root.id, None, "run"
+    if isinstance(trace_id, str) and (header := _TRACEPARENT.fullmatch(trace_id)):
+        trace_id, span = header.groups()
         span_id = span if span_id is None else span_id
-    is_run = isinstance(trace_id, UUID) or "-" in str(trace_id)
-    origin: Origin = "run" if is_run else "ids"
+    origin: Origin = "run" if isinstance(trace_id, UUID) or "-" in str(trace_id) else "ids"
     trace = _number(trace_id, name="trace_id", digits=_TRACE_DIGITS)
-    return trace, None if span_id is None else _number(span_id, name="span_id"), origin
+    span_number = None if span_id is None else _number(span_id, name="span_id", digits=_SPAN_DIGITS)
+    return trace, span_number, origin
 
 
-def _number(given: object, *, name: str, digits: int = _SPAN_DIGITS) -> int:
-    found = given.int if isinstance(given, UUID) else given
-    if isinstance(found, str):
-        text = found.strip().replace("-", "")
-        is_hex = len(text) == digits and all(sign in "0123456789abcdefABCDEF" for sign in text)
-        found = int(text, 16) if is_hex else None
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < 16**digits:
-        msg = f"{name} must be {digits} hexadecimal digits, or an int, not {given!r}{_hint(given)}"
+def _number(value: object, *, name: str, digits: int) -> int:
+    number = value.int if isinstance(value, UUID) else value
+    if isinstance(number, str):
+        text = number.strip().replace("-", "")
+        is_hex = re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", text) is not None
+        number = int(text, 16) if is_hex else None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 16**digits:
+        msg = (
+            f"{name} must be {digits} hexadecimal digits, or an int, not {value!r}; take it from"
+            " OpenTelemetry's span context, not from a backend"
+        )
         raise ValueError(msg)
-    return found
+    return number
 
 
-def _hint(given: object) -> str:
-    """Return what an id that cannot be read looks like."""
-    text = str(given).strip()
-    if text.isdecimal():
-        return "; decimal ids are Datadog's: take the id from OpenTelemetry's span context"
-    if text.endswith("="):
-        return "; this looks like base64, in which protobuf as JSON has ids"
-    return "; ids of a backend's own objects are no trace ids"
+# --- feedback joined with turns -------------------------------------------------------------------
 
-
-def _current() -> tuple[int, int | None, Origin]:
-    context = get_current_span().get_span_context()
-    if context.is_valid:
-        return context.trace_id, context.span_id, "current"
-    run = _active_run()
-    return (0, None, "current") if run is None else (run.tree.root.id, None, "run")
-
-
-# --- feedback joined with turns ------------------------------------------------------------------
-
-Origin: TypeAlias = Literal["ids", "current", "run"]
-"""Where the ids of feedback come from: the caller, the current span, or a LangChain run."""
-
-Key: TypeAlias = "tuple[int, int]"
-"""Trace id and span id of the span of a turn."""
-
-Labels: TypeAlias = "dict[str, tuple[Label, str]]"
+_Labels: TypeAlias = "dict[str, tuple[Label, str]]"
 """The label and the version of each metric."""
 
-_MAX_TURNS = 4096  # turns whose labels are remembered
-_MAX_EARLY = 1024  # traces whose feedback waits for a turn
-_MAX_SAID = 16  # feedback on one turn
+_MAX_TURNS: Final = 4096  # turns whose labels are remembered
+_MAX_EARLY: Final = 1024  # traces whose feedback waits for a turn
+_MAX_SAID: Final = 16  # feedback on one turn
+_UNMATCHED: Final = {
+    False: "no turn of it is known here; the feedback is passed on with its ids",
+    True: "no turn of this LangChain run is known here, so the feedback has no span and is not"
+    " passed on",
+}
 
 
 @dataclass(slots=True)
 class _Known:
-    """A recent turn: the feedback on it, and the judge's labels once it is evaluated."""
+    """A recent turn: the ids of its span, the judge's labels once it is evaluated, feedback."""
 
-    key: Key
-    labels: Labels | None = None
+    key: tuple[int, int]
+    labels: _Labels | None = None
     said: tuple[Feedback, ...] = ()
 
 
 class FeedbackIntake:
     """Join feedback with the recent turns of one pipeline; a sink of evaluations.
 
-    ``pass_on`` gives feedback, or its agreement with the judge, to the sinks. ``is_under_way(id)``
-    returns True if a trace or a LangChain run of this id has not ended. All but `submit`, `drop`
-    and `knows` runs on the evaluator's thread.
+    Feedback often comes minutes after the answer, and names the turn by the id of its trace.
+    ``pass_on`` gives feedback, or its agreement with the judge, to the sinks. All but `submit`,
+    `drop` and `knows` runs on the evaluator's thread.
     """
 
     def __init__(
@@ -405,7 +388,7 @@ class FeedbackIntake:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        self._turns: OrderedDict[Key, _Known] = OrderedDict()
+        self._turns: OrderedDict[tuple[int, int], _Known] = OrderedDict()
         self._runs: OrderedDict[Hashable, tuple[int, int | None]] = OrderedDict()
         # Feedback whose turn is not known yet, and whether the sinks have it.
         self._early: OrderedDict[Hashable, list[tuple[Feedback, bool]]] = OrderedDict()
@@ -414,7 +397,8 @@ class FeedbackIntake:
         """Have ``feedback`` joined and passed on by the evaluator's thread."""
         # Looked up now: the trace may end before the evaluator's thread takes the feedback.
         is_expected = origin == "current" or self.is_under_way(feedback.trace_id)
-        job = _FeedbackJob(self, feedback, origin, is_expected=is_expected)
+        take = partial(self.take, feedback, origin, is_expected=is_expected)
+        job = Call(len(feedback.comment or ""), take, lambda _: self.drop(feedback))
         if not self.evaluator.submit(job):
             self.drop(feedback)
 
@@ -438,10 +422,10 @@ class FeedbackIntake:
             self._runs[run] = (span.trace_id, None if is_shared else span.span_id)
             if len(self._runs) > _MAX_TURNS:
                 self._runs.popitem(last=False)
-            for early, is_told in self._early.pop(run, ()):
+            for early, is_passed in self._early.pop(run, ()):
                 known = self._find(early.trace_id, early.span_id)
                 feedback = early if known is None else self._add(known, early)
-                if not is_told:
+                if not is_passed:
                     self._pass_on(feedback)
 
     def facts(self, span: SpanContext) -> dict[str, Any]:
@@ -450,7 +434,7 @@ class FeedbackIntake:
         said = [feedback for feedback, _ in self._early.get(span.trace_id, ())]
         said += known.said if known is not None else ()
         worst_last = sorted(said, key=lambda feedback: -feedback.score)
-        return {k: v for one in worst_last for k, v in feedback_attributes(one).items()}
+        return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
 
     def of(self, span: SpanRef) -> tuple[Feedback, ...]:
         """Return the feedback on the turn of ``span`` up to now."""
@@ -485,12 +469,13 @@ class FeedbackIntake:
             keeps_ids = origin == "ids" and feedback.span_id is not None
             self._pass_on(feedback if keeps_ids else joined)
             return
+        is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
-            self._warn("unmatched", feedback, _UNMATCHED[origin == "run"])
-        if origin != "run":
+            self._warn("unmatched", feedback, _UNMATCHED[is_run])
+        if not is_run:
             self._pass_on(feedback)
-        self._wait(feedback, is_told=origin != "run")
+        self._wait(feedback, is_passed=not is_run)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:
         """Add ``feedback`` to its turn, and return it with the ids of the turn's span."""
@@ -500,10 +485,9 @@ class FeedbackIntake:
             self._compare(feedback, known.labels)
         return feedback
 
-    def _compare(self, feedback: Feedback, labels: Labels) -> None:
+    def _compare(self, feedback: Feedback, labels: _Labels) -> None:
         """Tell the sinks whether labels agree with ``feedback``, which may name one metric."""
-        chosen = {feedback.name} if feedback.name in labels else labels.keys()
-        for name in chosen:
+        for name in {feedback.name} if feedback.name in labels else labels.keys():
             label, version = labels[name]
             self._pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
 
@@ -515,10 +499,10 @@ class FeedbackIntake:
             return None
 
     def _warn(self, kind: str, feedback: Feedback, why: str) -> None:
-        told = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"
-        self._warnings.write(kind, told, feedback.name, feedback.trace_id, why)
+        message = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"
+        self._warnings.write(kind, message, feedback.name, feedback.trace_id, why)
 
-    def _known(self, key: Key) -> _Known:
+    def _known(self, key: tuple[int, int]) -> _Known:
         known = self._turns.setdefault(key, _Known(key))
         if len(self._turns) > _MAX_TURNS:
             self._turns.popitem(last=False)
@@ -536,51 +520,19 @@ class FeedbackIntake:
 
     def _settle(self, known: _Known) -> None:
         """Give early feedback to the turn ``known``, unless it may be about another turn."""
-        for feedback, is_told in self._early.pop(known.key[0], ()):
+        for feedback, is_passed in self._early.pop(known.key[0], ()):
             if self._find(known.key[0], feedback.span_id) is known:
                 self._add(known, feedback)
             else:
-                self._wait(feedback, is_told=is_told)
+                self._wait(feedback, is_passed=is_passed)
 
-    def _wait(self, feedback: Feedback, *, is_told: bool) -> None:
+    def _wait(self, feedback: Feedback, *, is_passed: bool) -> None:
         waiting = self._early.setdefault(feedback.trace_id, [])
-        waiting.append((feedback, is_told))
+        waiting.append((feedback, is_passed))
         del waiting[:-_MAX_SAID]
         if len(self._early) > _MAX_EARLY:
             self._early.popitem(last=False)
 
-
-_UNMATCHED: Final = (
-    "no turn of it is known here; the feedback is passed on with its ids",
-    "no turn of this LangChain run is known here, so the feedback has no span and is not passed on",
-)
-
-
-@dataclass(slots=True, eq=False)
-class _FeedbackJob:
-    """A job of the evaluator that takes one feedback."""
-
-    intake: FeedbackIntake
-    feedback: Feedback
-    origin: Origin
-    is_expected: bool = False
-    seconds_left: float = float("inf")
-
-    @property
-    def size(self) -> int:
-        return len(self.feedback.comment or "")
-
-    def begin(self) -> bool:
-        self.intake.take(self.feedback, self.origin, is_expected=self.is_expected)
-        return False
-
-    async def run(self) -> None: ...
-
-    def give_up(self, why: GivenUp) -> None:  # noqa: ARG002  # whatever it is, the feedback is lost
-        self.intake.drop(self.feedback)
-
-
-# --- the pipelines of the process -----------------------------------------------------------------
 
 _intakes: Final[list[ReferenceType[FeedbackIntake]]] = []
 """The intakes of this process, the newest last."""
@@ -588,39 +540,29 @@ _intakes: Final[list[ReferenceType[FeedbackIntake]]] = []
 
 def register(intake: FeedbackIntake) -> None:
     """Let `record_feedback` find ``intake`` until its evaluator is shut down."""
-    is_open = [(one := each()) is not None and not one.evaluator.is_closed for each in _intakes]
-    _intakes[:] = [*compress(_intakes, is_open), ref(intake)]
+    is_open = [each for each in _alive() if not each.evaluator.is_closed]
+    _intakes[:] = map(ref, [*is_open, intake])
 
 
-def _intake_for(trace_id: int) -> FeedbackIntake | None:
+def _alive() -> list[FeedbackIntake]:
+    return [intake for each in _intakes if (intake := each()) is not None]
+
+
+def intake_for(trace_id: int) -> FeedbackIntake | None:
     """Return the intake that knows the trace, or else the newest open one, or else the newest."""
-    found = [one for each in reversed(_intakes) if (one := each()) is not None]
-    still = [one for one in found if not one.evaluator.is_closed]
-    known = (one for one in still if one.knows(trace_id))
-    return next(known, next(iter([*still, *found]), None))
-
-
-def _emit_alone(feedback: Feedback) -> None:
-    """Emit ``feedback`` as an event and in metrics, in a process that scores no turns."""
-    _warnings().write(
-        "alone",
-        "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is only"
-        " emitted as an event and a metric; call instrument() to reach backends",
+    newest_last = sorted(
+        _alive(), key=lambda each: (not each.evaluator.is_closed, each.knows(trace_id))
     )
-    instruments = InstrumentSink()
-    instruments.feedback(feedback, "unmatched")
-    instruments.emit_feedback(feedback)
-    EventSink().emit_feedback(feedback)
+    return newest_last[-1] if newest_last else None
 
 
 @cache
 def _feedback_edge(*, raise_errors: bool) -> Edge:
+    def count(place: str) -> None:
+        intake = intake_for(0)
+        instruments = InstrumentSink() if intake is None else intake.instruments
+        instruments.internal_error(place)
+        instruments.feedback(None, "refused")
+
     log = LimitedLog(raise_errors=True)  # the message says which argument is wrong
-    return Edge("feedback", on_error=_count_refused, raise_errors=raise_errors, log=log)
-
-
-def _count_refused(place: str) -> None:
-    intake = _intake_for(0)
-    instruments = InstrumentSink() if intake is None else intake.instruments
-    instruments.internal_error(place)
-    instruments.feedback(None, "refused")
+    return Edge("feedback", on_error=count, raise_errors=raise_errors, log=log)

@@ -1,22 +1,9 @@
-"""`Store`: the traces of one pipeline that collect spans, and the spans that are kept back.
+"""`Store` has the traces and the held spans of one pipeline; `Clock` completes and exports them.
 
-`Clock` is the thread that completes traces, keeps deadlines and exports held spans.
-
-A *turn* is one question of a user and its answer. The scores go on the span of the turn. So that
-the scores can be added after the span has ended, the span is held: kept back from the exporter.
-
-The end of the root span does not show that a trace is complete. The spans of a stream end after the
-root span, and LangSmith exports the root span first. A trace is complete when none of its spans is
-open and none has ended for a while. If another span of the trace ends later, a new trace is
-started.
-
-Most spans have nothing to do with RAG. For such a span, the application's thread only records that
-the span started, and looks at the names of its attributes when it ends. It takes no lock.
-
-Any thread may decide how a held span leaves (`Store.decide`); the first decision counts. `Clock`
-alone exports it, and it has left (`Store.left`). So an exporter that blocks delays the deadlines of
-its own pipeline only, and a judge that blocks delays no span. A span that the application ends is
-added to its trace and held in one critical section. Nothing of others is called within the lock.
+A *turn* is one question of a user and its answer. The scores go on the span of the turn, so this
+span is held: kept back from the exporter until the turn is scored. Any thread may decide how a held
+span leaves (`Store.decide`); the first decision counts. `Clock` alone exports it, so an exporter
+that blocks delays its own pipeline only, and a judge that blocks delays no span.
 """
 
 from __future__ import annotations
@@ -26,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -60,15 +47,16 @@ from rag_eval_otel.types import UNTOUCHED, Ending
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-Fate: TypeAlias = Literal["held", "no room", "passes"]
-"""What happens to an ended span. ``no room``: it should wait for scores, but a limit is reached."""
+Fate: TypeAlias = Literal["held", "no room", "late", "passes"]
+"""What happens to an ended span. ``no room`` and ``late``: it should wait for scores, but a limit
+is reached, or the store is closed."""
 
 CHUNK: Final = 256  # spans that leave between two flushes, so that the next queue does not overflow
 _LOST: Final = 4096  # the most evicted traces whose later spans are ignored
 _SHARE: Final = 4  # one trace may take a quarter of all bytes
 _AROUND: Final = 8  # spans held in all, for each that may wait for scores: they are bounded, too
 _NEVER: Final = float("inf")
-TICK: Final = 0.05  # seconds between two searches for complete traces
+_TICK: Final = 0.05  # seconds between two searches for complete traces
 _IDLE: Final = 1.0  # seconds between two looks at open spans while nothing collects or is held
 _STOPPED: Final = 2.0  # seconds by which a wait is late only if the process was stopped
 
@@ -77,60 +65,39 @@ _STOPPED: Final = 2.0  # seconds by which a wait is late only if the process was
 class Taken:
     """What happened when a span or a tree of LangChain runs was added to a trace.
 
-    If ``is_new`` is true, a trace was started, and the clock must run from now on. ``evicted`` are
-    the numbers of turns of the traces that were removed to limit memory. If ``is_late`` is true,
-    the span may stand for a turn, but the store is closed. The caller counts these turns.
+    If ``is_new`` is true, the clock must run from now on. ``evicted`` are the numbers of turns of
+    the traces that were removed to limit memory; the caller counts them.
     """
 
     fate: Fate = "passes"
     is_added: bool = False
     is_new: bool = False
     evicted: Sequence[int] = ()
-    is_late: bool = False
 
 
 _NOT_TAKEN = Taken()
-_OVERLOAD: Final = Ending("overload")
-_EVICTED: Final = Ending("skipped", "evicted")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldLimits:
-    """How long a span waits for scores, and how many spans and bytes may wait."""
-
-    seconds: float = 10.0
-    max_spans: int = 1024
-    max_bytes: int = 64 * 1024 * 1024
-
-    @classmethod
-    def of(cls, config: Config) -> HoldLimits:
-        return cls(
-            seconds=config.hold_seconds,
-            max_spans=config.max_held,
-            max_bytes=config.max_held_bytes,
-        )
 
 
 class Store:
     """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
 
-    `concerns`, `take` and `join` run on the application's thread, `sweep` on the clock's. The later
-    spans of a trace that was removed to limit memory are ignored until none of its spans is open.
+    A trace is complete when none of its spans is open and none has ended for a while: the spans of
+    a stream end after the root span. A span that ends later starts a new trace. For a span that has
+    nothing to do with RAG, no lock is taken. Nothing of others is called within the lock.
     """
 
     def __init__(
         self,
+        config: Config,
         *,
-        hold: HoldLimits | None = None,
-        limits: TraceLimits | None = None,
-        contexts_from_prompt: bool = False,
+        limits: TraceLimits = TraceLimits(),  # noqa: B008  # frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hold = hold or HoldLimits()
-        self.capacity = self._hold.max_spans
+        self.capacity = config.max_held
         """The most spans and run trees that may wait for scores."""
-        self._limits = limits or TraceLimits()
-        self._contexts_from_prompt = contexts_from_prompt
+        self._max_bytes = config.max_held_bytes
+        self._config = config
+        self._limits = limits
         self._clock = clock
         self.is_open = True
         self.is_fed = False
@@ -144,8 +111,6 @@ class Store:
         self._changed = threading.Condition(self.lock)
         self.traces: OrderedDict[int, Trace] = OrderedDict()
         """The traces that are not complete yet, by trace id, oldest first."""
-        self.evicted: deque[Trace] = deque(maxlen=_SHARE)
-        """The newest removed traces, whose spans are deleted on the clock's thread."""
         self._lost: OrderedDict[int, Trace] = OrderedDict()
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
         self._bytes = 0
@@ -176,19 +141,12 @@ class Store:
     @property
     def is_empty(self) -> bool:
         """Whether the clock has nothing to do: nothing collects, is held or leaves."""
-        return not (self.traces or self.held or self.exit or self.evicted)
-
-    @property
-    def has_held(self) -> bool:
-        """Whether something was held since the start or the fork of this process."""
-        return self._next > 0
+        return not (self.traces or self.held or self.exit)
 
     def count(self, state: State) -> int:
         """Return the number of held spans and run trees whose state is ``state``."""
         with self.lock:
             return sum(held.state == state for held in self.held.values())
-
-    # --- spans that end, on the application's thread ----------------------------------------------
 
     def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
         """Store the log ``record`` until the span within which it was written has ended."""
@@ -197,11 +155,7 @@ class Store:
                 self._logs.add((trace_id, span_id), record)
 
     def concerns(self, span: ReadableSpan) -> bool:
-        """Return True if the ended ``span`` may belong to a RAG trace, and must go to `take`.
-
-        This is called for every span of the application. To be fast, it looks only at the scope,
-        the attribute names and the trace id.
-        """
+        """Return True if the ended ``span`` may belong to a RAG trace, and must go to `take`."""
         scope = span.instrumentation_scope
         name = scope.name if scope is not None else ""
         if (
@@ -214,16 +168,13 @@ class Store:
         return False
 
     def take(self, span: ReadableSpan, *, may_hold: bool = True) -> Taken:
-        """Add the ended ``span``, which `concerns`, to its trace; hold it if it may get scores.
-
-        If ``may_hold`` is false, no thread can export spans later, and the span is not held.
-        """
+        """Add the ended ``span``, which `concerns`, to its trace; hold it if it may get scores."""
         context = span.context
         if context is None:
             return _NOT_TAKEN
         with self.lock:
             if not self.is_open:
-                return Taken(is_late=self.is_fed and self._stands_late(span))
+                return Taken("late" if self.is_fed and self._stands_late(span) else "passes")
             view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
@@ -235,7 +186,8 @@ class Store:
             evicted = self._evict(trace)
             fate: Fate = "passes"
             if anchoring != "no" and self.is_fed and not trace.is_lost:
-                fate = self._hold_span(span, trace, anchoring=anchoring, may_hold=may_hold)
+                is_likely = anchoring == "likely"
+                fate = self._hold_span(span, trace, is_likely=is_likely, may_hold=may_hold)
         return Taken(fate, is_added=True, is_new=is_new, evicted=evicted)
 
     def join(self, tree: RunTree, around: SdkSpan) -> Taken:
@@ -253,44 +205,36 @@ class Store:
             return Taken(is_added=True, is_new=is_new, evicted=self._evict(trace))
 
     def _hold_span(
-        self, span: ReadableSpan, trace: Trace, *, anchoring: Anchoring, may_hold: bool
+        self, span: ReadableSpan, trace: Trace, *, is_likely: bool, may_hold: bool
     ) -> Fate:
         key = (trace.trace_id, span.context.span_id if span.context is not None else 0)
-        context = otel_context.get_current()
-        held = Held(key, span, context, trace.unheld, anchoring == "likely")
+        held = Held(key, span, otel_context.get_current(), trace.unheld, is_likely)
         if may_hold and self.hold(held):
             trace.held[key[1]] = held
             trace.unheld = 0
             return "held"
-        if not held.is_likely:
+        if not is_likely:
             return "passes"
-        held.state, held.ending, held.is_likely, held.is_late = "left", _OVERLOAD, False, True
+        held.state, held.ending = "left", Ending("overload")
+        held.is_likely, held.is_late, held.item = False, True, None
         trace.held.setdefault(key[1], held)  # it shows why the scores of the turn miss their span
-        held.item = None
         return "no room"
 
-    # --- what is held, on any thread --------------------------------------------------------------
-
     def hold(self, held: Held) -> bool:
-        """Store ``held``. Return False if there is no room, if the key is taken, or after `close`.
-
-        What is not likely to get scores takes no place of those that do.
-        """
+        """Store ``held``; return False if there is no room, the key is taken, or after `close`."""
         with self.lock:
-            if not (self.is_open and self._has_room(held) and held.key not in self.held):
+            has_room = (
+                (self.waiting < self.capacity or not held.is_likely)
+                and len(self.held) < _AROUND * self.capacity
+                and self.size + held.size <= self._max_bytes
+            )
+            if not (self.is_open and has_room) or held.key in self.held:
                 return False
-            held.deadline = self._now() + self._hold.seconds
+            held.deadline = self._now() + self._config.hold_seconds
             held.takes_place = held.is_likely
             held.number, self._next = self._next, self._next + 1
             self._store(held)
         return True
-
-    def _has_room(self, held: Held) -> bool:
-        return (
-            (self.waiting < self.capacity or not held.is_likely)
-            and len(self.held) < _AROUND * self.capacity
-            and self.size + held.size <= self._hold.max_bytes
-        )
 
     def _store(self, held: Held) -> None:
         self.held[held.key] = held
@@ -305,10 +249,7 @@ class Store:
             return is_first
 
     def replace(self, tree: Held, spans: Sequence[Held], others: Sequence[Held]) -> None:
-        """Hold the open ``spans`` of turns in place of their run tree; let the ``others`` leave.
-
-        If it was decided meanwhile how the tree leaves, its spans leave like this.
-        """
+        """Hold the open ``spans`` of turns in place of their run tree; let the ``others`` leave."""
         with self.lock:
             for held in (*others, *spans):
                 held.number, held.deadline = tree.number, tree.deadline
@@ -331,10 +272,7 @@ class Store:
             held.is_likely = True
 
     def decide(self, held: Held, ending: Ending) -> bool:
-        """Let ``held`` leave with ``ending``; return False if that was decided before.
-
-        The clock must be told: see `Clock.release`.
-        """
+        """Let ``held`` leave at the next `Clock.export`; return False if it was decided before."""
         with self.lock:
             if held.state in {"leaving", "left"}:
                 return False
@@ -344,21 +282,17 @@ class Store:
             self._leaving += 1
             return True
 
-    def find(self, key: Key) -> Held | None:
-        """Return what is held under ``key``."""
-        return self.held.get(key)
-
     def decide_due(self) -> None:
         """Let everything leave whose deadline has passed."""
         now = self._now()
         if now < self._due:
             return
         with self.lock:
-            waiting = [one for one in self.held.values() if one.state not in {"leaving", "left"}]
+            waiting = [held for held in self.held.values() if held.state != "leaving"]
             for held in waiting:
                 if held.deadline <= now:
                     self.decide(held, Ending("timeout"))
-            self._due = min((one.deadline for one in waiting if one.deadline > now), default=_NEVER)
+            self._due = min((h.deadline for h in waiting if h.deadline > now), default=_NEVER)
 
     def left(self, held: Held) -> None:
         """Record that ``held`` was passed on."""
@@ -372,11 +306,8 @@ class Store:
             self._changed.notify_all()
 
     def seconds_left(self, held: Held) -> float:
-        """Return the seconds until ``held`` leaves without scores, or 0 if it has.
-
-        After a flush the result is infinite, because the scores are then wanted as events.
-        """
-        if self._hold.seconds == 0 or not (held.ending is None or held.is_late):
+        """Return the seconds until ``held`` leaves without scores; inf after a flush."""
+        if self._config.hold_seconds == 0 or not (held.ending is None or held.is_late):
             return _NEVER
         return max(0.0, held.deadline - self._now())
 
@@ -398,10 +329,7 @@ class Store:
         self._stopped += seconds
 
     def _now(self) -> float:
-        """Return the time by the clock, without the times in which the process was stopped."""
         return self._clock() - self._stopped
-
-    # --- traces -----------------------------------------------------------------------------------
 
     def _trace_of(self, trace_id: int) -> Trace:
         """Return the trace with this id, which may be lost; start it if it is not known."""
@@ -424,24 +352,29 @@ class Store:
         kept = view if kind != "other" else Bystander.of(view)
         trace.add(kept, size=size, now=self._clock())
         self._bytes += size
-        return self._anchoring(trace, view, kind=kind)
+        return self._anchoring(trace, view, kind)
+
+    def _anchoring(self, trace: Trace, view: SdkSpan, kind: Kind) -> Anchoring:
+        chosen = self._config.contexts_from_prompt
+        return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
+
+    def _stands_late(self, span: ReadableSpan) -> bool:
+        """Return True if ``span``, which has ended after `close`, may stand for a turn."""
+        view, now, trace_id = SdkSpan(span), self._clock(), trace_of(span)
+        trace = self._lost.get(trace_id) or Trace(trace_id=trace_id, first=now, last=now)
+        self._ignore(trace)
+        return self._anchoring(trace, view, kind_of(view)) == "likely"
 
     def sweep(self) -> list[Trace]:
-        """Remove and return all traces, and parts of traces, that are complete.
-
-        A part is one answered question below an open span.
-        """
+        """Remove and return the traces, and the parts below open spans, that are complete."""
         now = self._clock()
         self.open_spans.refresh()
         with self.lock:
             self._add_early()
-            ready = [one for one in self.traces.values() if self._is_complete(one, now)]
-            ready += self._parts(
-                now - self._limits.quiet, self.open_spans.recently_open, ready=ready
-            )
-            self._finish(ready)
-            for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
-                del self._lost[one.trace_id]
+            ready = self._finish(each for each in self.traces.values() if self._is_complete(each))
+            ready += self._parts(now - self._limits.quiet, self.open_spans.recently_open)
+            for trace in [each for each in self._lost.values() if self._is_complete(each)]:
+                del self._lost[trace.trace_id]
         return ready
 
     def flush(self) -> list[Trace]:
@@ -453,11 +386,9 @@ class Store:
         self.open_spans.refresh()
         with self.lock:
             self._add_early()
-            opened, known = self.open_spans.of, self.traces.values()
-            ready = [one for one in known if one.last <= until and not opened(one.trace_id)]
-            ready += self._parts(until, opened, ready=ready)
-            self._finish(ready)
-        return ready
+            opened, traces = self.open_spans.of, self.traces.values()
+            ready = self._finish(t for t in traces if t.last <= until and not opened(t.trace_id))
+            return ready + self._parts(until, opened)
 
     def close(self) -> list[Trace]:
         """Remove and return all traces, complete or not, and accept no more spans."""
@@ -465,22 +396,8 @@ class Store:
         with self.lock:
             self.is_open = False
             self._add_early()
-            ready = list(self.traces.values())
-            self._finish(ready)
             self._logs.clear()
-        return ready
-
-    def _stands_late(self, span: ReadableSpan) -> bool:
-        """Return True if ``span``, which has ended after `close`, may stand for a turn."""
-        view, now, trace_id = SdkSpan(span), self._clock(), trace_of(span)
-        late = self._lost.setdefault(trace_id, Trace(trace_id=trace_id, first=now, last=now))
-        if len(self._lost) > _LOST:
-            self._lost.popitem(last=False)
-        return self._anchoring(late, view, kind=kind_of(view)) == "likely"
-
-    def _anchoring(self, trace: Trace, view: SdkSpan, *, kind: Kind) -> Anchoring:
-        chosen = self._contexts_from_prompt
-        return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
+            return self._finish(self.traces.values())
 
     def _add_early(self) -> None:
         """Add to each trace its spans that ended before RAG was found in the trace."""
@@ -491,72 +408,59 @@ class Store:
         for trace in self.traces.values():
             trace.add_bystanders()
 
-    def _parts(
-        self,
-        until: float,
-        opened: Callable[[int], Sequence[ReadableSpan]],
-        *,
-        ready: Sequence[Trace],
-    ) -> list[Trace]:
-        """Remove and return the parts of traces that are complete since ``until``.
-
-        ``opened(trace_id)`` returns the open spans of a trace. The traces ``ready`` are left out.
-        """
-        done = {one.trace_id for one in ready}
-        going_on = [one for one in self.traces.values() if one.trace_id not in done]
+    def _parts(self, until: float, opened: Callable[[int], Sequence[ReadableSpan]]) -> list[Trace]:
+        """Remove and return the parts of traces that are complete since ``until``."""
         parts = []
-        for trace in going_on:
-            going = opened(trace.trace_id)
-            parts += [trace.part(ids) for ids in list(completed_parts(trace, going, until=until))]
+        for trace in list(self.traces.values()):
+            spans = opened(trace.trace_id)
+            parts += [trace.part(ids) for ids in list(completed_parts(trace, spans, until=until))]
             if not trace.spans and not trace.trees:
                 self._remove(trace)
-        return parts
+        return self._finish(parts)
 
-    def _is_complete(self, trace: Trace, now: float) -> bool:
-        limits = self._limits
+    def _is_complete(self, trace: Trace) -> bool:
+        limits, now = self._limits, self._clock()
         is_soon = trace.root_ended and not trace.is_slow
         quiet = limits.root_quiet if is_soon else limits.slow_quiet
-        idle = now - trace.last >= quiet and not self.open_spans.recently_open(trace.trace_id)
-        return idle or now - trace.first >= limits.max_age
+        is_quiet = now - trace.last >= quiet and not self.open_spans.recently_open(trace.trace_id)
+        return is_quiet or now - trace.first >= limits.max_age
 
     def _evict(self, newest: Trace) -> list[int]:
-        """Remove traces until the store is within its limits; return the numbers of their turns.
-
-        These are ``newest``, if it is too large by itself, and then the oldest traces.
-        """
+        """Remove ``newest`` if it is too large, and the oldest traces; return numbers of turns."""
         limits, evicted = self._limits, list[int]()
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
-            evicted.append(self._give_up(newest, _EVICTED))
+            evicted.append(self._give_up(newest))
         while self.traces and (
             len(self.traces) > limits.max_traces or self._bytes > limits.max_bytes
         ):
-            evicted.append(self._give_up(next(iter(self.traces.values())), _EVICTED))
+            evicted.append(self._give_up(next(iter(self.traces.values()))))
         return evicted
 
-    def _give_up(self, trace: Trace, ending: Ending) -> int:
+    def _give_up(self, trace: Trace) -> int:
         """Remove ``trace``, ignore its later spans, and return the number of its turns."""
         self._remove(trace)
         turns = trace.count_turns()
         for held in trace.held.values():
-            self.decide(held, ending)
-        self.evicted.append(copy(trace))
+            self.decide(held, Ending("skipped", "evicted"))
         trace.empty()
+        self._ignore(trace)
+        return turns
+
+    def _ignore(self, trace: Trace) -> None:
         self._lost[trace.trace_id] = trace
         if len(self._lost) > _LOST:
             self._lost.popitem(last=False)
-        return turns
 
-    def _finish(self, traces: Iterable[Trace]) -> None:
-        """Remove ``traces``, and add to each its open spans that are no part of RAG.
-
-        They may be parents of other spans of the trace.
-        """
-        for trace in traces:
+    def _finish(self, traces: Iterable[Trace]) -> list[Trace]:
+        """Remove ``traces``; add to each its open spans that are no part of RAG, as parents."""
+        finished = list(traces)
+        for trace in finished:
             self._remove(trace)
             for span in self.open_spans.of(trace.trace_id):
                 view = SdkSpan(span)
                 if is_bystander(view):
                     trace.add_bystander(Bystander.of(view))
+        return finished
 
     def _remove(self, trace: Trace) -> None:
         if self.traces.get(trace.trace_id) is trace:
@@ -565,11 +469,10 @@ class Store:
 
 
 class Clock:
-    """Call ``sweep()`` every 50 ms, and ``leave(held)`` for all that leaves ``store``.
+    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for what leaves ``store``.
 
     ``leave`` returns False if another thread goes on with the item. ``is_idle()`` returns True if
-    nothing needs to be swept. The thread starts with the first `start`, and ends after `stop` when
-    the store is empty. A forked child must call `reset`.
+    nothing needs to be swept. The thread ends after `stop` when the store is empty.
     """
 
     def __init__(
@@ -592,8 +495,7 @@ class Clock:
         """Forget the thread, in a forked child."""
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
-        self._has_run = False
-        self._wakes: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._waits = False  # whether the thread waits for the store to become non-empty
         self._sweep_at = 0.0
 
@@ -601,16 +503,12 @@ class Clock:
         """Start no thread: spans leave on the thread that decides it, for replays and tests."""
         self._is_inline = True
 
-    # --- on any thread ----------------------------------------------------------------------------
-
     def start(self) -> bool:
         """Start the thread if it does not run; return False if no thread can be started."""
         if self._thread is not None or self._is_inline:
             return True
         with self._lock:
             if self._thread is None:
-                if not self._has_run:  # gevent may have replaced this class since the fork
-                    self._wakes = queue.SimpleQueue()
                 thread = threading.Thread(target=self._run, name="rag-eval-otel-clock", daemon=True)
                 self._thread = thread  # a garbage collection may end spans during the start
                 try:
@@ -618,7 +516,6 @@ class Clock:
                 except RuntimeError:  # the interpreter is shutting down
                     self._thread = None
                     return False
-                self._has_run = True
         return True
 
     @property
@@ -648,60 +545,34 @@ class Clock:
         if self._is_inline or not self.start():
             while self._export_next():
                 pass
-        elif self._wakes.empty():  # else the thread looks at the store after what waits there
+        elif self._wakes.empty():  # else the thread will look at the store
             self._wakes.put(None)
-
-    def call(self, function: Callable[[], object], timeout: float) -> bool:
-        """Have ``function`` called on the thread; return False after ``timeout`` seconds."""
-        if self._is_inline or self.is_current() or not self.start():
-            function()
-            return True
-        done = threading.Event()
-
-        def run() -> None:
-            try:
-                function()
-            finally:
-                done.set()
-
-        self._wakes.put(run)
-        return done.wait(timeout)
 
     def stop(self) -> None:
         """Let the thread end when the store is empty."""
         self._is_stopped = True
         self._wakes.put(None)
 
-    # --- on its thread ----------------------------------------------------------------------------
-
     def _run(self) -> None:
         silence()
         try:
-            while not (self._is_stopped and self._has_nothing_to_do()):
-                self._tick()
+            while not (self._is_stopped and self.store.is_empty):
+                self._sweep_if_due()
+                while self._export_next():
+                    self._sweep_if_due()
                 self._wait()
         finally:  # if an exporter raises SystemExit, a new thread must export the other spans
             with self._lock:
                 self._thread = None
-            if not self._has_nothing_to_do():
+            if not self.store.is_empty:
                 self.start()
-
-    def _has_nothing_to_do(self) -> bool:
-        return self.store.is_empty and self._wakes.empty()
-
-    def _tick(self) -> None:
-        """Complete traces if it is time, and export what leaves, one after the other."""
-        self._sweep_if_due()
-        while self._export_next():
-            self._sweep_if_due()
 
     def _sweep_if_due(self) -> None:
         if time.monotonic() >= self._sweep_at:
-            self.store.evicted.clear()
             try:
                 self._sweep()
             finally:  # a sweep that takes long leaves time for others, too
-                self._sweep_at = time.monotonic() + TICK
+                self._sweep_at = time.monotonic() + _TICK
 
     def _export_next(self) -> bool:
         """Export the oldest item that leaves, if any, after a look at the deadlines."""
@@ -721,21 +592,16 @@ class Clock:
         return True
 
     def _wait(self) -> None:
-        """Wait for a moment, or until another thread decides something; do what it asks for."""
+        """Wait for a moment, or until another thread decides something."""
         self._waits = True
-        is_idle = self.store.is_empty and self._is_idle()
-        seconds = _IDLE if is_idle else max(0.0, self._sweep_at - time.monotonic())
-        self._waits = is_idle
+        self._waits = is_idle = self.store.is_empty and self._is_idle()
         began = time.monotonic()
-        try:
-            call = self._wakes.get(timeout=seconds)
-        except queue.Empty:
-            call = None
+        seconds = _IDLE if is_idle else max(0.0, self._sweep_at - began)
+        with suppress(queue.Empty):
+            self._wakes.get(timeout=seconds)
         self._waits = False
-        passed = time.monotonic() - began
-        if passed > seconds + _STOPPED:
-            self.store.add_stopped(passed)
-        while call is not None or not self._wakes.empty():
-            if call is not None:
-                call()
-            call = None if self._wakes.empty() else self._wakes.get()
+        while not self._wakes.empty():
+            self._wakes.get()
+        late = time.monotonic() - began
+        if late > seconds + _STOPPED:
+            self.store.add_stopped(late)

@@ -1,8 +1,7 @@
 """Renew objects in a forked child.
 
 gunicorn's workers for gevent replace the threads of the standard library in the child, after the
-fork. With ``--preload`` the objects exist by then, so the methods are called once more: what they
-create must belong to the threads that the child uses.
+fork, so the methods are then called once more: locks must belong to the threads that are used.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ _Methods: TypeAlias = "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]
 _methods: _Methods = {}
 """The objects and their functions to call, the oldest first, by the id of the reference."""
 
+_of_parent: list[object] = []
+
 
 def call_in_child(method: Callable[[], None]) -> None:
-    """Call the bound ``method`` in every forked child process.
-
-    The method is called again if the child then replaces its threads with greenlets of gevent.
-    The object of the method is referred to weakly. After the object is deleted, nothing is called,
-    and nothing of it is kept.
-    """
+    """Call the bound ``method`` in every forked child, and again if gevent patches that child."""
     bound: Any = method
 
     # Not a `weakref.WeakMethod`, which prints an error if it is deleted at the exit of Python. The
@@ -38,23 +34,21 @@ def call_in_child(method: Callable[[], None]) -> None:
     _methods[id(reference)] = (reference, bound.__func__)
 
 
-_of_parent: list[object] = []
-
-
-def leave_to_parent(found: object) -> None:
-    """Keep ``found``, which belongs to an event loop of the parent, until this child ends.
+def leave_to_parent(item: object) -> None:
+    """Keep ``item``, which belongs to an event loop of the parent, until this child ends.
 
     Parent and child share the selector of that loop. If a connection of the loop were deleted in
     the child, the parent would wait for its replies in vain.
     """
-    _of_parent.append(found)
+    _of_parent.append(item)
 
 
-def _call_all() -> None:
-    for reference, function in tuple(_methods.values()):
-        owner = reference()
-        if owner is not None:
-            function(owner)
+def _call_all(event: object = None) -> None:
+    if event is None or type(event).__name__ == "GeventDidPatchAllEvent":
+        for reference, function in tuple(_methods.values()):
+            owner = reference()
+            if owner is not None:
+                function(owner)
 
 
 def _after_fork() -> None:
@@ -62,14 +56,8 @@ def _after_fork() -> None:
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and not monkey.is_module_patched("threading"):
         events = importlib.import_module("gevent.events")
-        if _after_patch not in events.subscribers:
-            events.subscribers.append(_after_patch)
-
-
-def _after_patch(event: object) -> None:
-    """Call all methods when gevent has replaced the threads of this process."""
-    if type(event).__name__ == "GeventDidPatchAllEvent":
-        _call_all()
+        if _call_all not in events.subscribers:
+            events.subscribers.append(_call_all)
 
 
 if hasattr(os, "register_at_fork"):

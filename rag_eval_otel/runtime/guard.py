@@ -1,9 +1,4 @@
-"""Protect the application from this library.
-
-`Edge` catches the exceptions of this library, `LimitedLog` limits how often they are logged, and
-`silence` suppresses instrumentation, so that the library's own requests make no spans. `require`
-imports an optional package, or says how to install it.
-"""
+"""Protect the application from this library: its exceptions, its log lines and its requests."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Final
@@ -30,6 +26,9 @@ _SILENT_HTTP = (
 _MAX_KINDS: Final = 256  # kinds of warnings whose last time is remembered
 EXTRA: Final = "tools"
 
+JUDGING: Final[ContextVar[object]] = ContextVar("rag_eval_otel_judging", default=None)
+"""The evaluator for which the current code runs. Its spans and logs are not the application's."""
+
 
 def silence() -> None:
     """Suppress instrumentation in the current context from now on."""
@@ -45,12 +44,13 @@ def is_silent() -> bool:
     return bool(context) and any(context.get(key) for key in _SILENT)
 
 
-def require(module: str, extra: str = EXTRA) -> Any:
-    """Import and return ``module``.
+def is_stand_in(provider: object) -> bool:
+    """Return True if ``provider`` is the OpenTelemetry API's, because the application set none."""
+    return any(word in type(provider).__name__ for word in ("Proxy", "NoOp"))
 
-    Raises `MissingDependencyError`, which names the package that is missing and ``extra``, the
-    optional dependencies of this package that contain it.
-    """
+
+def require(module: str, extra: str = EXTRA) -> Any:
+    """Import ``module``; raise `MissingDependencyError`, which names ``extra``, without it."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -60,9 +60,8 @@ def require(module: str, extra: str = EXTRA) -> Any:
 class LimitedLog:
     """Writes at most one warning of each kind within ``seconds``, and counts those left out.
 
-    The next warning of the same kind says how many were left out, so that a second outage is seen
-    in the log. With ``raise_errors``, for tests, errors are logged with their messages. Any
-    number of threads may use one instance.
+    The next warning of the same kind says how many were left out. With ``raise_errors``, for
+    tests, errors are logged with their messages.
     """
 
     def __init__(
@@ -81,10 +80,7 @@ class LimitedLog:
     def write(
         self, kind: str, message: str, *args: object, error: BaseException | None = None
     ) -> None:
-        """Log ``message % args`` with the traceback of ``error``, unless ``kind`` was just logged.
-
-        A message that is left out is logged at debug level.
-        """
+        """Log ``message % args``, unless ``kind`` was just logged: then at debug level."""
         now = self._clock()
         last, left_out = self._kinds.get(kind, (float("-inf"), 0))
         if now - last < self._seconds:
@@ -99,24 +95,20 @@ class LimitedLog:
         log.warning(text, *args, exc_info=error)
 
     def write_error(self, part: str, error: BaseException, *, kind: str = "") -> None:
-        """Log that ``part`` has raised ``error``: its class, and the calls that raised it.
-
-        The message of ``error`` may quote texts of users; only ``raise_errors`` shows it.
-        """
+        """Log that ``part`` has raised ``error``: its class, and the calls that raised it."""
         with suppress(Exception):  # the application's log filters may raise an exception
-            told = cause_of(error)
+            cause = cause_of(error)
             shown = error if self._raises else None
             message = "failed in %s; the application is unaffected: %s"
-            self.write(kind or f"{part} {told}", message, part, told, error=shown)
+            self.write(kind or f"{part} {cause}", message, part, cause, error=shown)
 
 
 class Edge:
     """A context manager that keeps exceptions of this library from the application.
 
-    For each `Exception`, ``on_error(place)`` is called, where ``place`` names a part of this
-    library; ``part`` is its name in the log. It is logged as a warning once a minute. With
-    ``raise_errors``, for tests, it is raised, too. Any number of threads may enter one instance at
-    once.
+    For each `Exception`, ``on_error(place)`` is called, and a warning is logged once a minute.
+    ``place`` names a part of this library, ``part`` is its name in the log. With ``raise_errors``,
+    for tests, the exception is raised, too. Threads may share an instance.
     """
 
     __slots__ = ("_log", "_on_error", "_part", "_place", "_raises")
@@ -136,8 +128,7 @@ class Edge:
         self._raises = raise_errors
         self._log = log or LimitedLog(raise_errors=raise_errors)
 
-    def __enter__(self) -> None:
-        """Do nothing, because all work is done when the ``with`` block ends."""
+    def __enter__(self) -> None: ...
 
     def __exit__(
         self,

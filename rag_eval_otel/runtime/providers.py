@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import entry_points
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -27,18 +27,22 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from rag_eval_otel.environment import Signal, exporter_names, guessed_grpc_endpoint
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import address_of, log
+from rag_eval_otel.runtime.guard import is_stand_in
+from rag_eval_otel.runtime.threads import start_thread
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
-
 _SERVICE = "service.name"
+_OWNER = "_rag_eval_otel"
+_REPLACED = "_rag_eval_otel_before"
+_METHODS = ("shutdown", "force_flush", "on_start", "on_end")
 
 
-def check_processor(given: object) -> None:
-    """Raise `ConfigError` unless ``given`` has the methods of a span processor."""
-    if not all(callable(getattr(given, name, None)) for name in _METHODS):
-        msg = f"{given!r} is no span processor; wrap an exporter: BatchSpanProcessor(exporter)"
+def check_processor(processor: object) -> None:
+    """Raise `ConfigError` unless ``processor`` has the methods of a span processor."""
+    if not all(callable(getattr(processor, name, None)) for name in _METHODS):
+        msg = f"{processor!r} is no span processor; wrap an exporter: BatchSpanProcessor(exporter)"
         raise ConfigError(msg)
 
 
@@ -59,23 +63,25 @@ class Providers:
         logs: Iterable[Any],
         service: str | None = None,
     ) -> Providers:
-        """Return providers that export through the given exporters, in batches.
-
-        If the environment gives the service no name, ``service`` is the name.
-        """
+        """Return providers that export in batches; the environment may name the service."""
         resource = Resource.create()
         if service and str(resource.attributes[_SERVICE]).startswith("unknown_service"):
             resource = resource.merge(Resource({_SERVICE: service}))
-        made = cls(
+        readers = [
+            each if isinstance(each, MetricReader) else PeriodicExportingMetricReader(each)
+            for each in metrics
+        ]
+        providers = cls(
             tracer_provider=TracerProvider(resource=resource),
-            meter_provider=MeterProvider([_reader(e) for e in metrics], resource=resource),
+            meter_provider=MeterProvider(readers, resource=resource),
             logger_provider=LoggerProvider(resource=resource),
         )
         for exporter in traces:
-            made.tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
+            providers.tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
         for exporter in logs:
-            made.logger_provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
-        return made
+            processor = BatchLogRecordProcessor(exporter)
+            providers.logger_provider.add_log_record_processor(processor)
+        return providers
 
     def shutdown(self) -> None:
         """Shut down all three; the last spans, whose scores make metrics and events, come first."""
@@ -85,28 +91,25 @@ class Providers:
 
 
 def global_or_new_tracer_provider() -> AnyTracerProvider:
-    """Return the application's tracer provider; if it has none, make and set the providers.
-
-    Existing meter and logger providers of the application stay in place.
-    """
+    """Return the application's tracer provider; if it has none, make and set the providers."""
     current = trace.get_tracer_provider()
     if not isinstance(current, trace.ProxyTracerProvider):
         return current
     log.info("no tracer provider is set: making one from the OTEL_* variables")
-    has_meters = _is_set(metrics.get_meter_provider())
-    has_logs = _is_set(_logs.get_logger_provider())
-    made = Providers.exporting(
+    needs_meters = is_stand_in(metrics.get_meter_provider())
+    needs_logs = is_stand_in(_logs.get_logger_provider())
+    providers = Providers.exporting(
         traces=exporters("traces"),
-        metrics=() if has_meters else exporters("metrics"),
-        logs=() if has_logs else exporters("logs"),
+        metrics=exporters("metrics") if needs_meters else (),
+        logs=exporters("logs") if needs_logs else (),
     )
-    trace.set_tracer_provider(made.tracer_provider)
+    trace.set_tracer_provider(providers.tracer_provider)
     logging.getLogger(trace.__name__).addFilter(_explain_refusal)
-    if not has_meters:
-        metrics.set_meter_provider(made.meter_provider)
-    if not has_logs:
-        _logs.set_logger_provider(made.logger_provider)
-    return made.tracer_provider
+    if needs_meters:
+        metrics.set_meter_provider(providers.meter_provider)
+    if needs_logs:
+        _logs.set_logger_provider(providers.logger_provider)
+    return providers.tracer_provider
 
 
 def _explain_refusal(record: logging.LogRecord) -> bool:
@@ -120,49 +123,19 @@ def _explain_refusal(record: logging.LogRecord) -> bool:
     return True
 
 
-def logger_provider_or_global(given: _logs.LoggerProvider | None) -> _logs.LoggerProvider:
-    """Return the logger provider ``given``; if it is None, return the global logger provider."""
-    return given or _logs.get_logger_provider()
-
-
-def missing_providers() -> list[str]:
-    """Return which providers of metrics and of log records the application has not set by now."""
-    found = {
-        "MeterProvider": metrics.get_meter_provider(),
-        "LoggerProvider": _logs.get_logger_provider(),
-    }
-    return [name for name, provider in found.items() if not _is_set(provider)]
-
-
-def has_logger_provider(given: _logs.LoggerProvider | None) -> bool:
-    """Return True if log records can be emitted: ``given`` or the global logger provider is set."""
-    return _is_set(logger_provider_or_global(given))
-
-
-def _is_set(provider: object) -> bool:
-    """Return True if ``provider`` was set by the application, False if it is the API's stand-in."""
-    return not any(word in type(provider).__name__ for word in ("Proxy", "NoOp"))
-
-
-def _reader(exporter: Any) -> MetricReader:
-    is_reader = isinstance(exporter, MetricReader)
-    return exporter if is_reader else PeriodicExportingMetricReader(exporter)
-
-
 def exporters(signal: Signal) -> Iterator[Any]:
     """Yield the exporters that the ``OTEL_*`` variables name; raise `ConfigError` without one."""
     for name in exporter_names(signal):
-        found = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
-        if not found:
+        entries = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
+        if not entries:
             msg = (
                 f"OTEL_{signal.upper()}_EXPORTER names {name!r}: no such exporter is installed;"
                 " use otlp, console or none, or install the one that is meant"
             )
             raise ConfigError(msg)
         if name == "otlp_proto_grpc" and (url := guessed_grpc_endpoint(signal)):
-            probe = "rag-eval-otel-probe"
-            Thread(target=_warn_if_http, args=(url,), daemon=True, name=probe).start()
-        yield next(iter(found)).load()()
+            start_thread(partial(_warn_if_http, url), "-probe")
+        yield next(iter(entries)).load()()
 
 
 def _warn_if_http(url: str) -> None:
@@ -189,13 +162,6 @@ def answers_http(url: str, *, timeout: float) -> bool:
         return False
 
 
-# --- attaching to a tracer provider ---------------------------------------------------------------
-
-_OWNER = "_rag_eval_otel"
-_REPLACED = "_rag_eval_otel_before"
-_METHODS = ("shutdown", "force_flush", "on_start", "on_end")
-
-
 class OriginalProcessor:
     """The methods of a provider's span processor, before `Attachment` replaces them."""
 
@@ -210,12 +176,9 @@ class OriginalProcessor:
 class Attachment:
     """Put a span processor in front of all span processors of one tracer provider.
 
-    In the SDK, all tracers and spans of a provider refer to one multi-processor, which calls the
-    span processors. `attach` replaces its methods, also for spans that have started before, and
-    before processors that are added later.
-
-    ``target`` is the multi-processor. A provider that is not the SDK's has no multi-processor. For
-    such a provider, ``target`` is the provider itself, and only `mark` and `owner` can be used.
+    ``target`` is the SDK's multi-processor, to which all tracers and spans of a provider refer.
+    `attach` replaces its methods, also for spans that have started before. A provider that is not
+    the SDK's has none: ``target`` is then the provider, and only `mark` and `owner` can be used.
     """
 
     target: Any
@@ -235,30 +198,18 @@ class Attachment:
         """The span processors that were added to the provider; None if they are not known."""
         return getattr(self.target, "_span_processors", None)
 
-    def remove_repetitions(self, processor: SpanProcessor) -> bool:
-        """Keep ``processor`` only once on the provider; return True if it was repeated."""
-        others = self.others or ()
-        if others.count(processor) <= 1:
-            return False
-        self.target._span_processors = tuple(dict.fromkeys(others))  # noqa: SLF001
-        return True
-
     def mark(self, owner: object) -> None:
         """Store ``owner`` on the provider, so that the property `owner` finds it later."""
         with suppress(AttributeError):  # an object of a class with slots takes no new attribute
             setattr(self.target, _OWNER, owner)
 
     def attach(self, processor: SpanProcessor) -> None:
-        """Replace the methods of the multi-processor by the methods of ``processor``."""
         methods = vars(self.target)
         methods[_REPLACED] = {name: methods[name] for name in _METHODS if name in methods}
         methods.update((name, getattr(processor, name)) for name in _METHODS)
 
     def detach(self, processor: SpanProcessor | None) -> None:
-        """Undo `mark`, and `attach` if a ``processor`` was attached.
-
-        If another library has replaced a method in the meantime, its method stays.
-        """
+        """Undo `mark` and `attach`; a method that another library has replaced since then stays."""
         with suppress(AttributeError):
             delattr(self.target, _OWNER)
         if processor is None:
@@ -275,8 +226,8 @@ class Attachment:
 def attachment_of(provider: object) -> Attachment:
     """Return the `Attachment` of ``provider``, or of the provider behind a proxy."""
     inner = getattr(provider, "provider", provider)
-    found = Attachment(target=getattr(inner, "_active_span_processor", None))
-    return found if found.receives_spans else Attachment(target=provider)
+    attachment = Attachment(target=getattr(inner, "_active_span_processor", None))
+    return attachment if attachment.receives_spans else Attachment(target=provider)
 
 
 def attachment_of_span(span: object) -> Attachment:

@@ -1,8 +1,4 @@
-"""Daemon threads: the event loop that runs jobs, and workers for calls that block or hang.
-
-Nothing here makes the application wait: jobs and calls run on threads of this library, all of them
-daemons. A forked child starts threads of its own.
-"""
+"""Daemon threads: the event loop that runs jobs, and a pool for calls that block or hang."""
 
 from __future__ import annotations
 
@@ -13,112 +9,30 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import LimitedLog, silence
+from rag_eval_otel.runtime.guard import JUDGING, LimitedLog, silence
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.01
-LINGER_SECONDS = 0.5
-_JOIN_SECONDS = 1.0
-_LATE_SECONDS = 0.1  # seconds between two searches for jobs that are too late
-_BURST = 4  # times ``concurrency``: as many jobs may wait without overload
+_POLL: Final = 0.01  # seconds between two looks at the queue while jobs run
+_LINGER: Final = 0.5  # seconds of polling after the last job
+_GRACE: Final = 1.0  # seconds in which cancelled jobs may clean up
+_LATE: Final = 0.1  # seconds between two searches for jobs that are too late
+_BURST: Final = 4  # times ``concurrency``: as many jobs may wait without overload
 
-_around: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = (
-    contextvars.ContextVar("rag_eval_otel_around", default=nullcontext)
-)
-"""Makes the context manager within which other threads run calls for the current thread."""
+_Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
 
 
-# --- threads for calls ----------------------------------------------------------------------------
-
-
-class DaemonExecutor(ThreadPoolExecutor):
-    """An executor with at most ``max_workers`` threads, all of them daemons.
-
-    An ordinary executor rejects calls while Python exits, when the last answers are scored. One
-    thread starts together with this executor, because from Python 3.12 on none can be started while
-    Python exits. Each thread works within ``around()``. A call that is cancelled before it has
-    begun is dropped at once, with the texts to which it refers.
-    """
-
-    def __init__(
-        self,
-        max_workers: int = 16,
-        *,
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        super().__init__(max_workers)
-        self._around = around
-        self._waiting: dict[Future[Any], Callable[[], Any]] = {}
-        self._turns: queue.SimpleQueue[Literal["call", "end"]] = queue.SimpleQueue()
-        # Reentrant: a garbage collection may cancel calls while the lock is held.
-        self._lock = threading.RLock()
-        self._workers = 0
-        self._busy = 0
-        self._grow()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        with self._lock:
-            self._busy += 1
-            self._waiting[future] = partial(fn, *args, **kwargs)
-        future.add_done_callback(self._drop_cancelled)
-        if self._busy > self._workers:
-            self._grow()
-        self._turns.put("call")
-        return future
-
-    def _drop_cancelled(self, future: Future[Any]) -> None:
-        with self._lock:
-            if self._waiting.pop(future, None) is not None:
-                self._busy -= 1
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        """Let the threads end after the submitted calls; return without waiting for the threads."""
-        for _ in range(self._workers):
-            self._turns.put("end")
-
-    @property
-    def has_threads(self) -> bool:
-        """Whether at least one thread has started, so that submitted calls will run."""
-        return self._workers > 0
-
-    @property
-    def is_free(self) -> bool:
-        """Whether the submitted calls that have not begun will begin at once."""
-        return self._busy <= self._workers
-
-    def _grow(self) -> None:
-        if self._workers < self._max_workers and _started(self._work, "rag-eval-otel-io"):
-            self._workers += 1
-
-    def _work(self) -> None:
-        with self._around():
-            while self._turns.get() == "call":
-                self._call_next()
-
-    def _call_next(self) -> None:
-        with self._lock:
-            future = next(iter(self._waiting), None)
-            call = self._waiting.pop(future) if future is not None else None
-        if future is None or call is None:  # it was cancelled
-            return
-        _fulfil(future, call)
-        del future, call  # they may refer to the object whose deletion ends this thread
-        with self._lock:
-            self._busy -= 1
-
-
-def _started(target: Callable[[], object], name: str) -> threading.Thread | None:
+def start_thread(target: Callable[[], object], name: str) -> threading.Thread | None:
     """Return a started daemon thread, or None if the interpreter is shutting down."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread = threading.Thread(target=target, name=f"rag-eval-otel{name}", daemon=True)
     try:
         thread.start()
     except RuntimeError:
@@ -126,92 +40,112 @@ def _started(target: Callable[[], object], name: str) -> threading.Thread | None
     return thread
 
 
-def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
+class Workers(ThreadPoolExecutor):
+    """An executor with at most ``max_workers`` daemon threads, for calls that block or may hang.
+
+    Ordinary executors reject calls while Python exits, when the last answers are scored. A call
+    runs in the context of its caller. The threads end with this object.
+    """
+
+    def __init__(self, max_workers: int = 16) -> None:
+        super().__init__(max_workers)
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        # Reentrant: a garbage collection may cancel calls while the lock is held.
+        self._lock = threading.RLock()
+        self._busy = 0  # calls that have not ended
+        self._renew()
+
+    def _renew(self) -> None:
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._size = 0
+        weakref.finalize(self, self._calls.put, None).atexit = False
+
+    def prepare(self) -> bool:
+        """Start a thread, because none can be started at exit; return False if there is none."""
+        with self._lock:
+            if not self._size:
+                self._grow()
+            return self._size > 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        call: list[Callable[[], Any]] = [
+            partial(contextvars.copy_context().run, fn, *args, **kwargs)
+        ]
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._size:
+                self._grow()
+            self._calls.put((future, call))
+        future.add_done_callback(partial(self._done, call))
+        return future
+
+    def _done(self, call: list[Callable[[], Any]], _: Future[Any]) -> None:
+        call.clear()
+        with self._lock:
+            self._busy -= 1
+
+    def _grow(self) -> None:
+        if self._size < self._max_workers and start_thread(partial(_work, self._calls), "-io"):
+            self._size += 1
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run ``call()`` on a worker thread; return its result, or raise its exception."""
+        if not self.prepare():  # at exit, only the caller's thread is left
+            return call()
+        result: T = await asyncio.wrap_future(self.submit(call))
+        return result
+
+    def wait_for(self, call: Callable[[], bool], timeout: float) -> bool:
+        """Return the result of ``call``, or False if it takes more than ``timeout`` seconds."""
+        if not self.prepare():
+            return call()
+        future = self.submit(call)
+        if wait([future], timeout).done:
+            return bool(future.result())
+        with self._lock:
+            is_stuck = self._busy > self._size
+        if is_stuck:  # else a thread begins it at once
+            future.cancel()
+        return False
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        """Let the threads end after the submitted calls. A later call starts a thread again."""
+        with self._lock:
+            self._calls.put(None)
+            self._renew()
+
+
+def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
+    """Make calls; it must not refer to the pool, whose deletion ends the thread."""
+    while (item := calls.get()) is not None:
+        _fulfil(*item)
+        del item
+    calls.put(None)  # for the next thread
+
+
+def _fulfil(future: Future[Any], call: list[Callable[[], Any]]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        future.set_result(call())
+        future.set_result(call[0]())
     except StopIteration as error:  # asyncio cannot pass it on; a coroutine changes it like this
         future.set_exception(RuntimeError("StopIteration").with_traceback(error.__traceback__))
     except BaseException as error:  # noqa: BLE001  # raised where the result of the future is read
         future.set_exception(error)
 
 
-class Workers:
-    """Run calls that block or may hang, on at most ``limit`` daemon threads.
-
-    The threads start with the first call and end with this object. A call runs in the context of
-    its caller; on a thread of `BackgroundEvaluator`, the thread of the call counts as a thread of
-    that evaluator, too. If the caller gives up, a call that has begun runs to its end, and one that
-    waits for a thread is dropped.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._reset()
-        call_in_child(self._reset)
-
-    def _reset(self) -> None:
-        self._lock = threading.RLock()
-        self._executor: DaemonExecutor | None = None
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call()`` on a worker thread; return its result, or raise its exception."""
-        if not self.prepare().has_threads:  # at exit, only the caller's thread is left
-            return call()
-        return await asyncio.wrap_future(self.submit(call))
-
-    def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Run ``call()`` on a worker thread, in the context of the caller; return a future."""
-        context, around = contextvars.copy_context(), _around.get()
-        return self.prepare().submit(context.run, _call_within, around, call)
-
-    def wait_for(self, call: Callable[[], bool], timeout: float) -> bool:
-        """Return the result of ``call``, or False if it takes more than ``timeout`` seconds."""
-        with self._lock:  # `close` must not come between
-            future = self.submit(call) if self.prepare().has_threads else None
-        if future is None:  # the interpreter is exiting, and can start no thread
-            return call()
-        if wait([future], timeout).done:
-            return future.result()
-        if not self.prepare().is_free:  # else a thread begins it at once
-            future.cancel()
-        return False
-
-    def prepare(self) -> DaemonExecutor:
-        """Start a thread now, because none can be started while the interpreter exits."""
-        with self._lock:
-            if self._executor is None:
-                self._executor = DaemonExecutor(self._limit)
-                weakref.finalize(self, self._executor.shutdown).atexit = False
-            return self._executor
-
-    def close(self) -> None:
-        """End the threads. A later call starts a thread again."""
-        with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown()
-
-
-def _call_within(around: Callable[[], AbstractContextManager[None]], call: Callable[[], T]) -> T:
-    with around():
-        return call()
-
-
 class SyncFirst:
     """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented.
 
-    They are the blocking and the asynchronous function of another library's client. The blocking
-    one is tried first, because the other may be bound to another event loop.
+    The asynchronous function of another library's client may be bound to another event loop.
     """
 
     def __init__(
-        self,
-        call: Callable[..., T],
-        acall: Callable[..., Awaitable[T]],
-        *,
-        max_threads: int = 16,
+        self, call: Callable[..., T], acall: Callable[..., Awaitable[T]], *, max_threads: int = 16
     ) -> None:
         self._call, self._acall = call, acall
         self._workers = Workers(max_threads)
@@ -226,39 +160,10 @@ class SyncFirst:
         return await self._acall(*args, **kwargs)
 
 
-class Sweeper:
-    """Call ``sweep`` every ``seconds`` seconds on a daemon thread, from `wake` to `stop`."""
-
-    def __init__(self, sweep: Callable[[], None], *, seconds: float = 0.05) -> None:
-        self._sweep = sweep
-        self._seconds = seconds
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def wake(self) -> bool:
-        """Start the thread; return False after `stop`, or while the interpreter exits."""
-        if self._thread is None and not self._stopped.is_set():
-            self._thread = _started(self._run, "rag-eval-otel-watch")
-        return self._thread is not None
-
-    def stop(self) -> None:
-        """End the thread that calls ``sweep``. A later `wake` does not start a thread again."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        silence()
-        while not self._stopped.wait(self._seconds):
-            self._sweep()
-
-
 # --- the event loop that runs jobs ----------------------------------------------------------------
 
 GivenUp: TypeAlias = Literal["shutdown", "error", "overload"]
-"""Why a job was not completed.
-
-``shutdown``: a shutdown has cancelled the job. ``error``: the job has raised an exception.
-``overload``: too many jobs have waited, and the result of this job would be too late.
-"""
+"""Why a job was not completed: cancelled by a shutdown, an exception, or it would be too late."""
 
 
 class Job(Protocol):
@@ -279,39 +184,50 @@ class Job(Protocol):
         """Do the rest of the work; at most ``concurrency`` jobs run at the same time."""
 
     def give_up(self, why: GivenUp) -> None:
-        """Clean up after the job was not completed, because of ``why``."""
+        """Clean up a job that was not completed; at a shutdown, two threads may call this."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A job that calls ``function``, or ``on_given_up`` if that could not be done."""
+
+    size: int
+    function: Callable[[], object]
+    on_given_up: Callable[[GivenUp], object]
+    seconds_left: float = float("inf")
+
+    def begin(self) -> bool:
+        self.function()
+        return False
+
+    async def run(self) -> None: ...
+
+    def give_up(self, why: GivenUp) -> None:
+        self.on_given_up(why)
+
+
+_Slot: TypeAlias = "asyncio.Future[bool]"
+"""True if the waiting job may run now, False if its result would be too late."""
 
 
 class BackgroundEvaluator:
-    """Run jobs on a thread of its own, at most ``concurrency`` jobs at the same time.
+    """Run jobs in an event loop on a thread of its own, at most ``concurrency`` at the same time.
 
-    The evaluator takes at most ``capacity`` jobs, which keep at most ``max_bytes`` in memory. The
-    thread starts with the first job. Instrumentation is suppressed for all calls of the jobs.
-
-    Of the jobs that wait, the newest runs first. There is overload from the moment at which more
-    than four times ``concurrency`` jobs wait until no job waits. During overload, a job that waits
-    and whose result would be too late is given up (``overload``), so that time and money go to jobs
-    that are still in time.
+    It takes at most ``capacity`` jobs, which keep at most ``max_bytes`` in memory. Of the jobs that
+    wait, the newest runs first. If more than four times ``concurrency`` jobs wait, those whose
+    results would be too late are given up until no job waits.
 
     `submit` makes no system call that releases the interpreter's lock, or else the judge's thread
-    could run in place of the application's. An idle thread waits for the queue of jobs. A thread
-    with jobs polls the queue when a job ends, and every ``POLL_SECONDS``, until ``LINGER_SECONDS``
-    after its last job.
+    could run in place of the application's. So the thread polls its queue while jobs run.
     """
 
     def __init__(
-        self,
-        *,
-        concurrency: int = 16,
-        capacity: int = 1024,
-        max_bytes: float = float("inf"),
+        self, *, concurrency: int = 16, capacity: int = 1024, max_bytes: float = float("inf")
     ) -> None:
         self._concurrency = concurrency
         self._capacity = capacity
         self._max_bytes = max_bytes
         self.is_closed = False
-        self.threads: set[int] = set()
-        """The identities of the threads on which jobs and what they call run."""
         self._reset()
         call_in_child(self._reset)
 
@@ -319,293 +235,177 @@ class BackgroundEvaluator:
         # Reentrant: a garbage collection may end spans while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._pending: set[Job] = set()
-        self.is_beginning = False
-        """Whether the thread is in ``begin`` of a job, which may submit others."""
-        self._given_up: set[Job] = set()  # of those: the jobs whose `give_up` is running
-        self._waits: list[set[Job]] = []
+        self._pending: dict[Job, int] = {}  # with the number of flushes that had begun before
+        self._flushes = 0
         self._bytes = 0
+        self._is_beginning = False
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self.threads.clear()
+        self._free = self._concurrency
+        self._waiting: dict[Job, _Slot] = {}  # the newest last
+        self._is_overloaded = False
+        self._mean = 0.0  # seconds that the last jobs took
+        self._tasks: set[asyncio.Task[GivenUp | None]] = set()
+        self._is_stopping = False
+        self._log = LimitedLog()
 
     def submit(self, job: Job) -> bool:
-        """Have ``job`` run on the evaluator's thread; return True if the job is accepted.
+        """Have ``job`` run on the evaluator's thread; return False if there is no room or thread.
 
-        Return False if there is no room, after a shutdown, and if Python exits before the thread
-        has started. A job that another job submits is always accepted, because both share the same
-        texts in memory, and a flush that waits for the first also waits for the second.
+        A job that another job submits is always accepted, because both share the same texts in
+        memory, and a flush that waits for the first also waits for the second.
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
-            taken = len(self._pending) - self.is_beginning  # what it submits takes its place
-            room = taken < self._capacity and self._bytes + job.size <= self._max_bytes
-            room = room or follows
-            if (self.is_closed and not follows) or not room or not (self._thread or self._start()):
+            count = len(self._pending) - self._is_beginning  # what a job submits takes its place
+            has_room = count < self._capacity and self._bytes + job.size <= self._max_bytes
+            may_start = has_room and not self.is_closed
+            if not (follows or (may_start and (self._thread or self._start()))):
                 return False
-            self._pending.add(job)
-            for waited_for in self._waits if follows else ():
-                waited_for.add(job)
+            oldest = min(self._pending.values(), default=self._flushes)
+            self._pending[job] = oldest if follows else self._flushes
             self._bytes += job.size
             self._queue.put(job)
         return True
 
     def flush(self, timeout: float) -> bool:
-        """Wait until the jobs submitted so far are done; return False after ``timeout`` seconds.
-
-        If a job calls this method, the method does not wait, because the job would wait for itself.
-        """
-        timeout = 0.0 if self.is_current() else timeout
+        """Wait until the jobs submitted so far are done; return False after ``timeout`` seconds."""
         with self._changed:
-            waited_for = set(self._pending)
-            self._waits.append(waited_for)
-            try:
-                return self._changed.wait_for(lambda: waited_for.isdisjoint(self._pending), timeout)
-            finally:
-                self._waits = [each for each in self._waits if each is not waited_for]
+            number, self._flushes = self._flushes, self._flushes + 1
+            return self._changed.wait_for(
+                lambda: all(each > number for each in self._pending.values()),
+                0.0 if self.is_current() else timeout,
+            )
 
     def is_current(self) -> bool:
-        """Return True if the caller runs on one of the evaluator's threads."""
-        return threading.get_ident() in self.threads
+        """Return True if a job of this evaluator calls this, also on a worker thread."""
+        return JUDGING.get() is self
 
-    def shutdown(self, timeout: float, *, grace: float = _JOIN_SECONDS) -> bool:
-        """Accept no more jobs, wait up to ``timeout`` seconds for jobs, and cancel the others.
-
-        These have ``grace`` seconds to be cancelled. If a judge blocks the evaluator's thread, the
-        calling thread gives them up. Return True if all jobs were done in time.
-        """
+    def shutdown(self, timeout: float, *, grace: float = _GRACE) -> bool:
+        """Accept no more jobs, wait up to ``timeout`` seconds for jobs, and cancel the others."""
         with self._lock:
             self.is_closed = True
-        done = self.flush(timeout)
+        is_done = self.flush(timeout)
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)
             if not self.is_current():
                 thread.join(grace)
-                self._give_up_all()
-        return done
-
-    def _give_up_all(self) -> None:
-        with self._changed:
-            stuck = self._pending - self._given_up
-            self._pending, self._bytes = set(), 0
-            self._changed.notify_all()
-        for job in stuck:
-            job.give_up("shutdown")
+                with self._changed:
+                    stuck, self._pending = self._pending, {}
+                    self._changed.notify_all()
+                for job in stuck:
+                    job.give_up("shutdown")
+        return is_done
 
     def _start(self) -> bool:
         _know_processor()
-        # Made on this thread: once the interpreter exits, the new thread cannot start a thread.
-        executor = DaemonExecutor(around=self._own_thread)
-        # Made now, because gevent may have replaced this class since the fork.
-        self._queue = queue.SimpleQueue()
-        loop = _Loop(self, self._queue, concurrency=self._concurrency)
-        self._thread = _started(partial(self._run, loop, executor), "rag-eval-otel")
+        workers = Workers()
+        workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
+        self._thread = start_thread(partial(self._run, workers), "")
         return self._thread is not None
 
-    def _run(self, loop: _Loop, executor: DaemonExecutor) -> None:
-        with self._own_thread():
-            loop.run(executor)
-
-    @contextmanager
-    def _own_thread(self) -> Iterator[None]:
-        """Suppress instrumentation on the current thread, and list the thread in ``threads``."""
+    def _run(self, workers: Workers) -> None:
         silence()
-        _around.set(self._own_thread)
-        ident = threading.get_ident()
-        self.threads.add(ident)
-        try:
-            yield
-        finally:
-            self.threads.discard(ident)  # the system reuses the number
-
-    def is_pending(self, job: Job) -> bool:
-        """Return True unless ``job`` was given up by a shutdown."""
-        with self._lock:
-            return job in self._pending
-
-    def finished(self, job: Job, *, why: GivenUp | None) -> None:
-        """Remove ``job`` from the unfinished jobs. If it was not completed, call its ``give_up``.
-
-        ``why`` is None for a completed job. `_give_up_all` may have given up the job before.
-        """
-        with self._lock:  # `_give_up_all` must not give up the job, too
-            if job not in self._pending:
-                why = None
-            if why is not None:
-                self._given_up.add(job)
-        try:
-            if why is not None:
-                job.give_up(why)
-        finally:
-            with self._changed:
-                self._given_up.discard(job)
-                if job in self._pending:
-                    self._pending.remove(job)
-                    self._bytes -= job.size
-                self._changed.notify_all()
-
-
-def _know_processor() -> None:
-    """Under gevent, keep `platform.platform` from starting a child process.
-
-    The ``openai`` client calls it before the first request, and it runs ``uname -p``. The
-    `subprocess` of gevent forks, and until the child runs that program, fork handlers of other
-    libraries may run this process's greenlets in the child a second time.
-    """
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("subprocess"):
-        vars(platform.uname()).setdefault("processor", "")
-
-
-_Slot: TypeAlias = "asyncio.Future[bool]"
-"""True if the waiting job may run now, False if its result would be too late."""
-
-
-class _Loop:
-    """Run the ``jobs`` in an event loop on the thread of ``evaluator``.
-
-    While there are no jobs, the event loop does not run, and the thread waits for the queue.
-    """
-
-    def __init__(
-        self,
-        evaluator: BackgroundEvaluator,
-        jobs: queue.SimpleQueue[Job | None],
-        *,
-        concurrency: int,
-    ) -> None:
-        self._evaluator = evaluator
-        self._queue = jobs
-        self._concurrency: Final = concurrency
-        self._free = concurrency
-        self._waiting: dict[Job, _Slot] = {}  # the newest last
-        self._is_overloaded = False
-        self._mean = self._deviation = 0.0  # of the seconds that the last jobs took
-        self._tasks: set[asyncio.Task[GivenUp | None]] = set()
-        self._stopping = False
-        self._log = LimitedLog()
-
-    def run(self, executor: DaemonExecutor) -> None:
-        self._loop = asyncio.new_event_loop()
+        JUDGING.set(self)
+        self._loop = loop = asyncio.new_event_loop()
         self._poll_now = asyncio.Event()
-        asyncio.set_event_loop(self._loop)
-        self._loop.set_default_executor(executor)
-        while not self._stopping:
+        asyncio.set_event_loop(loop)
+        loop.set_default_executor(workers)
+        while not self._is_stopping:
             self._take(self._queue.get())
-            serving = self._loop.create_task(self._serve())
+            serving = loop.create_task(self._serve())
             while not serving.done():
                 # A job that raises one of these stops the loop, which can be resumed.
                 with suppress(SystemExit, KeyboardInterrupt):
-                    self._loop.run_until_complete(serving)
+                    loop.run_until_complete(serving)
         # This closes the judge's connections.
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        workers.shutdown()
 
     async def _serve(self) -> None:
-        """Poll the queue for jobs until there have been no jobs for ``LINGER_SECONDS``."""
+        """Poll the queue for jobs until there have been none for a while."""
         until = late_at = 0.0
-        while self._tasks or (self._loop.time() < until and not self._stopping):
+        while self._tasks or (self._loop.time() < until and not self._is_stopping):
             now = self._loop.time()
             if self._tasks:
-                until = now + LINGER_SECONDS
-            await self._take_next()
+                until = now + _LINGER
+            self._poll_now.clear()
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                timer = self._loop.call_later(_POLL, self._poll_now.set)
+                await self._poll_now.wait()
+                timer.cancel()
+            else:
+                self._take(job)
+                await asyncio.sleep(0)  # the judge gets the first request before all have begun
             if now >= late_at:
-                self._drop_late()
-                late_at = now + _LATE_SECONDS
-
-    async def _take_next(self) -> None:
-        """Begin the next job of the queue; if there is none, wait until a job ends or for a moment.
-
-        Between two jobs, the jobs that have begun go on: the judge gets the first request before
-        all jobs of a burst have begun.
-        """
-        self._poll_now.clear()
-        try:
-            job = self._queue.get_nowait()
-        except queue.Empty:
-            timer = self._loop.call_later(POLL_SECONDS, self._poll_now.set)
-            await self._poll_now.wait()
-            timer.cancel()
-        else:
-            self._take(job)
-            await asyncio.sleep(0)
+                late_at = now + _LATE
+                self._decide(
+                    [job for job in self._waiting if not self._is_in_time(job)], runs=False
+                )
 
     def _take(self, job: Job | None) -> None:
         if job is None:
-            self._stopping = True
+            self._is_stopping = True
             for task in self._tasks:
                 task.cancel()
             return
         task = self._loop.create_task(self._work(job))
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._close(job, done))
+        task.add_done_callback(partial(self._close, job))
 
     async def _work(self, job: Job) -> GivenUp | None:
-        if not (self._evaluator.is_pending(job) and self._begin(job)):
+        if job not in self._pending:  # a shutdown has given it up
             return None
+        self._is_beginning = True
+        try:
+            if not job.begin():
+                self._finish(job)
+                return None
+        finally:
+            self._is_beginning = False
         if not await self._slot(job):
             return "overload"
         began = self._loop.time()
         try:
-            if self._evaluator.is_pending(job):
+            if job in self._pending:
                 await job.run()
         finally:
-            error = self._loop.time() - began - self._mean
-            self._mean += error / 8
-            self._deviation += (abs(error) - self._deviation) / 4
+            self._mean += (self._loop.time() - began - self._mean) / 8
             self._free += 1
-            self._call_next()
+            while self._free and self._waiting:
+                newest = next(reversed(self._waiting))
+                self._decide([newest], runs=self._is_in_time(newest))
         return None
 
-    def _begin(self, job: Job) -> bool:
-        self._evaluator.is_beginning = True
-        try:
-            runs = job.begin()
-            if not runs:
-                self._evaluator.finished(job, why=None)
-        finally:
-            self._evaluator.is_beginning = False
-        return runs
-
     async def _slot(self, job: Job) -> bool:
-        """Wait until ``job`` may run; return False under overload, if its result would be late.
-
-        Without overload, a job runs even if its result is late: its scores are still of use.
-        """
+        """Wait until ``job`` may run; return False under overload, if its result would be late."""
         if self._free:
             self._free -= 1
             return True
         slot: _Slot = self._loop.create_future()
         self._waiting[job] = slot
-        if len(self._waiting) > _BURST * self._concurrency:
-            self._is_overloaded = True
+        self._is_overloaded |= len(self._waiting) > _BURST * self._concurrency
         try:
             return await slot
         finally:
             self._waiting.pop(job, None)
 
     def _is_in_time(self, job: Job) -> bool:
-        return not self._is_overloaded or job.seconds_left > self._mean + 2 * self._deviation
+        # Without overload, a job runs even if it is late: its scores are still of use.
+        return not self._is_overloaded or job.seconds_left > self._mean
 
-    def _call_next(self) -> None:
-        """Give free slots to the waiting jobs, the newest first."""
-        while self._free and self._waiting:
-            job, slot = self._waiting.popitem()
-            if slot.done():  # cancelled
-                continue
-            in_time = self._is_in_time(job)
-            self._free -= in_time
-            slot.set_result(in_time)
-        self._is_overloaded &= bool(self._waiting)
-
-    def _drop_late(self) -> None:
-        """Under overload, give up the waiting jobs whose results would be too late."""
-        for job in [job for job in self._waiting if not self._is_in_time(job)]:
+    def _decide(self, jobs: list[Job], *, runs: bool) -> None:
+        """Let the waiting ``jobs`` run now, or give them up."""
+        for job in jobs:
             slot = self._waiting.pop(job)
-            if not slot.done():
-                slot.set_result(False)
+            if not slot.done():  # else it was cancelled
+                self._free -= runs
+                slot.set_result(runs)
         self._is_overloaded &= bool(self._waiting)
 
     def _close(self, job: Job, task: asyncio.Task[GivenUp | None]) -> None:
@@ -618,4 +418,25 @@ class _Loop:
             why = "error"
         else:
             why = task.result()
-        self._evaluator.finished(job, why=why)
+        try:
+            if why is not None and job in self._pending:
+                job.give_up(why)
+        finally:
+            self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        with self._changed:
+            if self._pending.pop(job, None) is not None:
+                self._bytes -= job.size
+            self._changed.notify_all()
+
+
+def _know_processor() -> None:
+    """Under gevent, keep `platform.platform` from starting a child process.
+
+    The ``openai`` client calls it, and it runs ``uname -p``. The `subprocess` of gevent forks, and
+    then fork handlers of other libraries may run this process's greenlets in the child, too.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("subprocess"):
+        vars(platform.uname()).setdefault("processor", "")

@@ -42,7 +42,7 @@ from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS
 from rag_eval_otel.live.doctor import OURS, Finding, Level, finding, versions
 from rag_eval_otel.runtime.providers import answers_http
-from rag_eval_otel.runtime.threads import DaemonExecutor
+from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
 from rag_eval_otel.tools.rows import number
 
@@ -223,7 +223,7 @@ async def _check(
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
     """Send test requests to the judge and the embedder of ``config``, and to ``endpoints``."""
     # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
-    asyncio.get_running_loop().set_default_executor(DaemonExecutor())
+    asyncio.get_running_loop().set_default_executor(Workers())
     questions = [] if config is None else _questions(config, timeout=timeout)
     return await asyncio.gather(
         asyncio.gather(*questions), asyncio.gather(*(_answer(e, timeout) for e in endpoints))

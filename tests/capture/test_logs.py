@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from rag_eval_otel import instrument
 from rag_eval_otel.capture.logs import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.live.instrument import pipeline_of
+from rag_eval_otel.runtime.guard import JUDGING
 
 OPENAI = "opentelemetry.instrumentation.openai_v2"
 SCORED = ("scored", None)
@@ -151,11 +153,9 @@ def test_a_log_outside_of_any_span_is_not_kept(app: App) -> None:
 
 
 def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
-    """Log records written on our own threads are the judge's."""
+    """Log records written while we judge are not the application's."""
     span = app.plain("request")
-    app.pipeline.evaluator.threads.add(threading.get_ident())
-    write(app, span, "gen_ai.choice", body={})
-    app.pipeline.evaluator.threads.discard(threading.get_ident())
+    copy_context().run(lambda: (JUDGING.set(app), write(app, span, "gen_ai.choice", body={})))
     assert app.store.collecting_size == 0
 
 

@@ -21,10 +21,11 @@ from e2e.programs import Prometheus, checked, eventually, get, program
 from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, loaded, prometheus
 from endpoints import Left, measurement, report
 from otlp_receiver import OtlpReceiver
+from rag_eval_otel.config import Config
 from rag_eval_otel.export.drift import DriftTelemetry
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.limits import Endpoint, Limits
-from rag_eval_otel.live.store import HoldLimits, Store
+from rag_eval_otel.live.store import Store
 from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.rules import Target, render
@@ -58,7 +59,7 @@ class Desk:
     def __init__(self, providers: Providers) -> None:
         self._meters = providers.meter_provider
         self._sink = InstrumentSink(self._meters)
-        self._held = Store(hold=HoldLimits(seconds=600, max_spans=10, max_bytes=1000))
+        self._held = Store(Config(hold_seconds=600, max_held=10))
         self._endpoint = Endpoint("judge judge-model", Limits(concurrency=16))
         self._sink.watch(self._held, [measurement(self._endpoint)])
         self._left = Left()

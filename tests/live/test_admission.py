@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from opentelemetry.trace import set_span_in_context
 
-from otlp_receiver import ReceivedSpan
 from pipeline import SOURCES, Source, good_answers, running, statuses, turn, turns_counted
 from rag_eval_otel import LexicalJudge
 from rag_eval_otel.capture.turns import Turn
@@ -114,32 +113,6 @@ def test_feedback(feedback: object, expected: str) -> None:
     assert facts_of(turn_with({"feedback": feedback}), [])["feedback"] == (expected,)
 
 
-def probabilities(spans: list[ReceivedSpan]) -> Counter[Any]:
-    return Counter(
-        (span.attributes.get("rag.evaluation.status"), span.attributes.get(PROBABILITY))
-        for span in spans
-    )
-
-
-@pytest.mark.slow
-@SOURCES
-def test_every_evaluated_turn_carries_its_probability(source: Source) -> None:
-    """Span and events have the probability; a turn that is left out has none."""
-    with running(sample_rate=0.5, source=source) as app:
-        names = app.run_turns(40)
-        assert app.handle.flush()
-        app.stop()
-        found = probabilities(app.arrived(names, wait=True))
-        assert set(found) == {("scored", 0.5), ("skipped", None)}
-        counted = turns_counted(app.receiver)
-        assert counted == {
-            ("scored", None): found["scored", 0.5],
-            ("skipped", "sample_rate"): found["skipped", None],
-        }
-        events = [e for e in app.receiver.logs() if e.event_name == "gen_ai.evaluation.result"]
-        assert {event.attributes[PROBABILITY] for event in events} == {0.5}
-
-
 def test_rules_see_the_route_of_the_request() -> None:
     """The rule for a route decides, whose attribute is on the span of the web request."""
     rules = [
@@ -217,26 +190,3 @@ def test_the_budget_of_a_cascade_limits_the_judge_alone() -> None:
         assert turns_counted(app.receiver) == {("scored", None): 1, ("scored", "budget"): 2}
         reasons = Counter(span.attributes.get("rag.evaluation.reason") for span in spans)
     assert reasons == {None: 1, "budget": 2}
-
-
-def test_weighted_sums_give_the_mean_of_all_turns() -> None:
-    """The histogram has a uniform sample, the weighted sums all scored turns in proportion."""
-    rules = [{"match": {"tier": "gold"}, "rate": 1}, {"rate": 0.5}]
-    with running(sample_rate=rules) as app:
-        for number in range(60):
-            tier = "gold" if number % 2 else "free"
-            app.start_turn(f"turn {number}", attributes={"tier": tier}).end()
-        assert app.handle.flush()
-        app.stop()
-        found = probabilities(app.turns_in(app.receiver.spans()))
-        points = {
-            p.name: p
-            for p in app.receiver.metrics()
-            if p.attributes.get("gen_ai.evaluation.name") == "faithfulness"
-        }
-        assert found["scored", 1.0] == 30
-        weight = 2 * found["scored", 0.5] + 30
-        assert points["rag.evaluation.weighted.count"].value == pytest.approx(weight)
-        assert points["rag.evaluation.weighted.score"].value == pytest.approx(weight)
-        uniform = points["rag.evaluation.score"].count or 0
-        assert found["scored", 0.5] < uniform < found["scored", 0.5] + 30

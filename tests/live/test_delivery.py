@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from opentelemetry import _logs
 from opentelemetry._logs import NoOpLoggerProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
@@ -20,7 +19,6 @@ from runs import run_chain
 
 SCORED = {("scored", None): 1}
 RAW = f"Answer from [Document(metadata={{}}, page_content='{told(1)[0]}')]: {asked(1)}"
-AS_JSON = f'{{"documents": [{{"page_content": "{told(1)[0]}", "type": "Document"}}]}}'
 
 
 def prompted(app: App, parent: Span) -> None:
@@ -41,22 +39,6 @@ def test_a_prompt_with_unformatted_documents_is_no_retrieval() -> None:
         assert app.counted() == SCORED
         assert app.scored_spans() == {id_of(graph): 1}
         assert app.status_of(graph) == "scored"
-
-
-@pytest.mark.parametrize("documents", ["input.value", "output.value"])
-def test_a_chain_that_passes_documents_on_hides_no_answer(documents: str) -> None:
-    """A chain beside the model that received or returned documents does not claim the answer."""
-    with attached() as app:
-        graph = app.chain()
-        app.retrieve(1, graph)
-        inner = app.step("CHAIN", graph, **{"output.value": said(1)})
-        app.step("CHAIN", inner, **{documents: AS_JSON}).end()
-        app.generate(1, inner)
-        inner.end()
-        graph.end()
-        assert app.handle.flush()
-        assert app.counted() == SCORED
-        assert app.statuses() == {"scored": 1, None: 4}
 
 
 def id_of(span: Span) -> int:
@@ -132,20 +114,6 @@ def test_an_answer_from_tool_results_without_a_parent() -> None:
         assert app.status_of(call) == "scored"
 
 
-def test_a_model_that_starts_after_the_end_of_its_chain() -> None:
-    """A stream that is read later: the chain waits because of its retrieval."""
-    with attached() as app:
-        root = app.plain("request")
-        chain = app.chain(1, root)
-        app.retrieve(1, chain)
-        chain.end()
-        app.generate(1, chain)
-        root.end()
-        assert app.handle.flush()
-        assert app.counted() == SCORED
-        assert app.status_of(chain) == "scored"
-
-
 def test_spans_that_left_before_the_retrieval_ended() -> None:
     """The turn is scored in events and metrics, and the outcome says where its scores are not."""
     with attached() as app:
@@ -170,23 +138,6 @@ def test_a_call_whose_chain_has_ended() -> None:
         assert app.handle.flush()
         assert app.counted() == SCORED
         assert app.statuses() == {"scored": 1, None: 2}
-
-
-def test_an_agent_that_ends_before_its_steps() -> None:
-    """The span around the last call has the scores, where that of the agent has left."""
-    with attached() as app:
-        agent = app.chain()
-        agent.end()
-        search = app.chain(1, agent)
-        app.retrieve(1, search)
-        search.end()
-        step = app.chain(1, agent)
-        app.generate(1, step)
-        step.end()
-        assert app.handle.flush()
-        assert app.counted() == SCORED
-        assert app.scored_spans() == {id_of(step): 1}
-        assert app.status_of(step) == "scored"
 
 
 def test_a_span_around_a_turn_leaves_without_a_status_at_its_deadline() -> None:
@@ -253,19 +204,3 @@ def test_without_a_logger_provider_the_event_is_on_the_span(explanations: Any) -
         assert attributes["gen_ai.evaluation.name"] == "faithfulness"
         assert attributes["gen_ai.evaluation.score.value"] == 1.0
         assert ("gen_ai.evaluation.explanation" in attributes) == (explanations)
-
-
-def test_the_api_s_stand_in_is_no_logger_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the application has set no global logger provider, the events are on spans."""
-    stand_in = _logs.NoOpLoggerProvider()
-    monkeypatch.setattr(_logs, "get_logger_provider", lambda: stand_in)
-    assert len(events_on_spans()) == 2
-
-
-def test_with_a_logger_provider_spans_have_no_events() -> None:
-    """The events are log records then."""
-    with attached(metrics=["faithfulness"]) as app:
-        app.turn()
-        assert app.handle.flush()
-        assert sum(app.scored_spans().values()) == 1
-        assert [span.events for span in app.exported() if span.events] == []

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.trace import Span, use_span
 
 import rag_eval_otel
@@ -16,7 +15,6 @@ from live import App, asked, attached, generated, retrieved, said, told
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.doctor import cause_of, causes
-from rag_eval_otel.semconv import EVALUATION_CONTEXTS_SOURCE as SOURCE
 
 Build = Callable[[App, Span | None], None]
 Advice = Callable[[], None]
@@ -99,35 +97,6 @@ def test_recording_in_a_span_around_the_turn(build: Build, reason: str, advice: 
     assert outcome(build) == {("skipped", reason): 1}
     assert outcome(build, advice) == {("scored", None): 1}
     assert "record_" in causes()[cause_of("skipped", reason)].fix
-
-
-def in_the_prompt(app: App, around: Span | None) -> None:
-    chain = app.chain(1, around)
-    pages = "\n\n".join(told(1))
-    call(app, chain, f"Context:\n{pages}\n\nQuestion: {asked(1)}", said(1))
-    chain.end()
-
-
-def test_documents_in_the_prompt() -> None:
-    """If only the model's client is traced, an option reads them there, as the span then says."""
-    assert outcome(in_the_prompt) == {("skipped", "no_retrieval"): 1}
-    with attached(contexts_from_prompt=True) as app:
-        in_the_prompt(app, None)
-        app.handle.flush()
-        assert app.counted() == {("scored", None): 1}
-        assert "prompt" in {(one.attributes or {}).get(SOURCE) for one in app.exported()}
-
-
-def test_a_limit_of_the_sdk() -> None:
-    """With a limit that cuts texts the turn is refused; with a higher one it is scored."""
-
-    def build(app: App, around: Span | None) -> None:
-        app.turn(1, around)
-
-    cut = TracerProvider(span_limits=SpanLimits(max_attribute_length=20))
-    assert outcome(build, provider=cut) == {("skipped", "truncated"): 1}
-    raised = TracerProvider(span_limits=SpanLimits(max_attribute_length=2000))
-    assert outcome(build, provider=raised) == {("scored", None): 1}
 
 
 def test_every_advice_names_existing_functions() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
@@ -16,9 +16,7 @@ from live import GatedExporter, attached
 from pipeline import GatedJudge
 from processes import PATIENCE
 from rag_eval_otel.capture.trace import Held
-from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.shutdown import Draining
-from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.live.pipeline import Draining, Pipeline
 
 
 @dataclass
@@ -29,7 +27,7 @@ class HangingPipeline:
     delivers: bool = False
     is_idle_child: bool = False
     is_forked: bool = False
-    release_edge: Edge = field(default_factory=lambda: Edge("test", on_error=lambda *_: None))
+    is_off: bool = False
 
     def __post_init__(self) -> None:
         self.store = self.clock = self.evaluator = self.scorer = self.flushes = self
@@ -45,6 +43,9 @@ class HangingPipeline:
 
     def close(self) -> None: ...
 
+    def flush_next(self, timeout: float) -> bool:
+        raise AssertionError(timeout)  # `wait_for` calls nothing
+
     def flush(self, timeout: float) -> bool:
         raise AssertionError(timeout)  # `wait_for` calls nothing
 
@@ -56,7 +57,7 @@ class HangingPipeline:
         self.time += timeout
         return False
 
-    def shutdown(self, timeout: float, *, grace: float) -> bool:
+    def shutdown(self, timeout: float = 0.0, *, grace: float = 0.0) -> bool:
         self.time += timeout + grace
         return False
 

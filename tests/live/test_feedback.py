@@ -18,13 +18,11 @@ from apps.replies import saying
 from live import STATUS, App, asked, attached, said, told
 from pipeline import GatedJudge
 from rag_eval_otel import record_answer, record_feedback, record_question, record_retrieval
-from rag_eval_otel.drift import Drift, DriftOptions
-from rag_eval_otel.export.drift import DriftSink
-from rag_eval_otel.export.metrics import Agreement, InstrumentSink
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live import recorded
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.runtime.threads import BackgroundEvaluator
-from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
 from support import hide
 
 RECEIVED = "rag.evaluation.feedback.received"
@@ -168,23 +166,6 @@ def test_feedback_before_its_turn_is_compared_later() -> None:
         assert app.handle.stats.feedback == {"joined": 1}
 
 
-def test_a_trace_with_several_turns_needs_the_span_id() -> None:
-    """Feedback on the trace alone is passed on, but not compared with one of the turns."""
-    with attached(metrics=["faithfulness"], thresholds={"faithfulness": 0.5}) as app:
-        session = app.plain("session")
-        turns = [app.turn(number, session) for number in (1, 2)]
-        session.end()
-        assert app.handle.flush()
-        assert app.handle.stats.turns == {"scored": 2}
-        record_feedback(1, trace_id=ids(session)["trace_id"])
-        assert app.handle.flush()
-        assert agreement(app) == {}
-        record_feedback(1, **ids(turns[1]))
-        assert app.handle.flush()
-        assert agreement(app)["overall", "pass", "pass"] == 1
-        assert [one.span_id for one in events(app)] == [0, turns[1].get_span_context().span_id]
-
-
 def test_the_id_of_a_langchain_run_names_the_turn() -> None:
     """Applications choose the id of the root run, and do not know the ids of spans."""
     chain = rag(KeywordRetriever(), ScriptedChat(reply=saying("In 1987.")))
@@ -251,9 +232,7 @@ TRACE = "ab" * 16
         ({"score": "up"}, r"a score from 0 to 1 or a bool, not str"),
         ({"name": "two words"}, r"1 to 64 ASCII letters, digits, _ and -, and no others"),
         ({"comment": 7}, r"comment of feedback is a str, not int"),
-        ({"trace_id": "1311768467284833366"}, r"32 hexadecimal digits.*decimal ids are Datadog's"),
-        ({"trace_id": "q83vASNFZ4mrze8BI0VniQ=="}, r"32 hexadecimal digits.*base64"),
-        ({"trace_id": "run-17"}, r"32 hexadecimal digits, .*ids of a backend's own objects"),
+        ({"trace_id": "run-17"}, r"32 hexadecimal digits, .*not from a backend"),
         ({"trace_id": "0" * 32}, r"32 hexadecimal digits"),
         ({"trace_id": 2**128}, r"32 hexadecimal digits"),
         ({"trace_id": TRACE, "span_id": "12"}, r"span_id must be 16 hexadecimal digits"),
@@ -353,26 +332,6 @@ def test_memory_is_bounded() -> None:
     assert len(found._turns) == 4096  # noqa: SLF001
     assert len(found._early) <= 1024  # noqa: SLF001
     assert max(map(len, found._early.values())) <= 16  # noqa: SLF001
-
-
-def test_a_judge_that_drifts_away_from_people_is_an_alarm() -> None:
-    """Agreement is a stream of drift detection: an alarm comes without a change of the scores."""
-    found: list[Any] = []
-    settings = DriftOptions(on_drift=found.append, learn=200)
-    label = {"metrics": ["faithfulness"], "thresholds": {"faithfulness": 0.5}}
-    with attached(drift=settings, **label) as app:
-        drift = next(one for one in app.pipeline.scorer.sinks if isinstance(one, DriftSink))
-        for number in range(1, 401):
-            people: Label = "pass" if number <= 200 or number % 2 else "fail"
-            said = Feedback(trace_id=number, span_id=number, score=1, label=people)
-            agreement = Agreement(metric="overall", label="pass", version="m", feedback=said)
-            drift.emit_agreement(agreement)
-    alarms = [one for one in found if isinstance(one, Drift)]
-    assert [(one.stream.name, one.alarm.direction) for one in alarms] == [
-        ("overall.agreement", "down")
-    ]
-    assert alarms[0].worst[0].span is not None
-    assert alarms[0].worst[0].span.trace_id > 200
 
 
 def failing(text: str) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from live import App, attached, points_of
-from pipeline import GatedJudge, good_answers
-from rag_eval_otel import LexicalJudge
+from pipeline import GatedJudge
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
@@ -93,25 +91,3 @@ def test_evicted_traces_are_captured() -> None:
             call.end()
         assert app.handle.flush(60)
         assert conserved(app) == (TURNS, 0)
-
-
-def endpoint_values(app: App, name: str) -> dict[str, float]:
-    found: Counter[str] = Counter()
-    for point in app.points(f"rag.evaluation.endpoint.{name}"):
-        found[str(point.attributes["endpoint"])] += point.value
-    return found
-
-
-def test_pipelines_with_one_judge_count_its_requests_once() -> None:
-    """One after another and in cascades, each request is counted once."""
-    judge = FakeJudge(good_answers, model="paid")
-    for _ in range(2):
-        before = len(judge.requests)
-        with attached(judge=judge, cascade=LexicalJudge()) as app:
-            app.turn(1)
-            assert app.handle.flush()
-            sent = len(judge.requests) - before
-            counted = endpoint_values(app, "attempts")
-            assert counted["judge paid"] == sent > 0
-            assert counted["embedder OnesEmbedder"] == 1
-            assert len(endpoint_values(app, "limit")) == 2

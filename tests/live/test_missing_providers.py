@@ -50,7 +50,7 @@ def lines_of(program: str, receiver: OtlpReceiver) -> list[str]:
 
 @pytest.mark.parametrize(
     "attach",
-    [ATTACH, "handle = RagEvalCallbackHandler().handle\n", 2 * ATTACH],
+    [ATTACH, "handle = instrument()\nhandle.callback = RagEvalCallbackHandler()\n", 2 * ATTACH],
     ids=["instrument", "handler", "twice"],
 )
 def test_one_line_names_both(attach: str) -> None:

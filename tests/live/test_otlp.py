@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from parallel import at_once
-from pipeline import SOURCES, GatedJudge, Source, good_judge, running, statuses, turns_counted
-from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
+from pipeline import SOURCES, GatedJudge, Source, good_judge, running, turns_counted
+from rag_eval_otel import Evaluation
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.live.shutdown import Draining
-from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -117,110 +114,6 @@ def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source)
         assert turns_counted(app.receiver) == {("scored", None): 1}
 
 
-class BlockingJudge:
-    """Blocks the thread that asks it, until it is let go."""
-
-    model = "blocking"
-
-    def __init__(self) -> None:
-        self.asked, self.let_go = threading.Event(), threading.Event()
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        self.asked.set()
-        self.let_go.wait(30)
-        return await good_judge().reply(tasks)
-
-
-@pytest.mark.slow
-@SOURCES
-@pytest.mark.parametrize("ending", ["deadline", "flush", "shutdown"])
-def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: Source) -> None:
-    """Spans that end before or meanwhile leave at the deadline, a flush and a shutdown."""
-    judge = BlockingJudge()
-    seconds = 0.05 if ending == "deadline" else 60.0
-    with running(judge=judge, hold_seconds=seconds, shutdown_seconds=0.1, source=source) as app:
-        names = app.run_turns(1)
-        assert judge.asked.wait(10)
-        names += app.run_turns(3)
-        if ending == "shutdown":
-            app.stop()
-        elif ending == "flush":
-            assert not app.handle.flush(0.4)
-        else:
-            pipeline_of(app.handle).submit_ended()  # the others are not read: the thread is blocked
-            assert pipeline_of(app.handle).store.wait_left(10)
-            app.providers.tracer_provider.force_flush()
-        spans = app.arrived(names, wait=ending != "shutdown")
-        judge.let_go.set()
-    expected = {"deadline": "timeout", "flush": "flushed", "shutdown": "shutdown"}[ending]
-    assert statuses(spans) == {expected: 4}
-
-
-@pytest.fixture
-def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rag_eval_otel.live.shutdown._GRACE", 60.0)
-
-
-@pytest.mark.slow
-@SOURCES
-@pytest.mark.usefixtures("any_machine")
-@pytest.mark.parametrize(
-    ("judge", "pending"),
-    # The spans of a stuck judge's turns have half a second to leave, also on a busy machine.
-    [pytest.param("quick", 500, marks=pytest.mark.slow), ("stuck", 50)],
-)
-def test_shutdown_with_pending_turns_loses_none(judge: str, pending: int, source: Source) -> None:
-    """All held spans arrive exactly once: scored, or marked where the judge hangs."""
-    chosen = good_judge() if judge == "quick" else GatedJudge()
-    seconds = 60.0 if judge == "quick" else 0.1
-    settings = {"hold_seconds": 120.0, "shutdown_seconds": seconds}
-    with running(judge=chosen, source=source, **settings) as app:
-        names = app.run_turns(pending)
-        app.stop()
-        spans = app.arrived(names)
-    assert statuses(spans) == {{"quick": "scored", "stuck": "shutdown"}[judge]: pending}
-    outcome = {"quick": ("scored", None), "stuck": ("dropped", "shutdown")}[judge]
-    assert turns_counted(app.receiver) == {outcome: pending}
-
-
-@pytest.mark.slow
-@SOURCES
-@pytest.mark.usefixtures("any_machine")
-def test_mass_release_does_not_overflow_the_next_queue(source: Source) -> None:
-    """More held spans than the exporter's queue holds all arrive at shutdown."""
-    with running(judge=GatedJudge(), max_held=5000, shutdown_seconds=0.1, source=source) as app:
-        names = app.run_turns(3000)
-        app.stop()
-        assert len(app.arrived(names)) == 3000
-
-
-@SOURCES
-def test_overload_releases_at_once(source: Source) -> None:
-    """Beyond the limit spans leave at once, marked and counted; none is lost."""
-    judge = GatedJudge()
-    settings: Any = {"max_held": 5, "shutdown_seconds": 60.0}
-    with running(judge=judge, source=source, **settings) as app:
-        names = app.run_turns(20)
-        judge.open()
-        app.stop()
-        spans = app.arrived(names)
-    assert statuses(spans) == {"overload": 15, "scored": 5}
-    assert turns_counted(app.receiver) == {("scored", None): 5, ("dropped", "overload"): 15}
-
-
-@SOURCES
-def test_a_failing_judge_costs_scores_not_spans(source: Source) -> None:
-    """A judge that raises leaves a span with status error and a reason for every metric."""
-    judge = FakeJudge(lambda _: ConnectionError("no route"))
-    with running(judge=judge, source=source) as app:
-        names = app.run_turns(1)
-        assert app.handle.flush()
-        (span,) = app.arrived(names, wait=True)
-    assert span.attributes["rag.evaluation.status"] == "error"
-    assert span.attributes["rag.evaluation.faithfulness.reason"] == "transport"
-    assert turns_counted(app.receiver) == {("error", "transport"): 1}
-
-
 class Refusal:
     """Replies of a model that refuses to judge, or does not follow the schema."""
 
@@ -282,66 +175,6 @@ def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     assert all(point.count == 1 and len(point.bounds) == 19 for point in points)
     assert {e[1] for point in points for e in point.exemplars} == {span_id}
     assert span.attributes["rag.evaluation.context_relevance.explanation"] == "backed"
-
-
-def test_lone_surrogates_cost_no_span() -> None:
-    """Text that cannot be encoded as it is arrives all the same, on spans and events."""
-    reply = {"rating": 1, "reason": "\ud800 half"}
-    judge = FakeJudge(lambda task: reply if task.kind.voice else None)
-    with running(judge=judge, metrics=["context_relevance"], explanations=True) as app:
-        app.run_turns(1)
-        app.handle.flush()
-        app.stop()
-        (span,) = app.receiver.spans()
-        (event,) = app.receiver.logs()
-    assert span.attributes["rag.evaluation.context_relevance.explanation"] == "? half"
-    assert event.attributes["gen_ai.evaluation.explanation"] == "? half"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("odd", "outcome", "status"),
-    [
-        ({"rag.question": ""}, ("skipped", "no_question"), "skipped"),
-        ({"rag.answer": ""}, ("skipped", "no_answer"), "skipped"),
-        ({"rag.answer": " \n"}, ("skipped", "no_answer"), "skipped"),
-        ({"rag.contexts": ()}, ("scored", None), "scored"),
-        ({"rag.contexts": ("", " ")}, ("scored", None), "scored"),
-        ({"rag.contexts": ("All about kites. " * 130_000,)}, ("skipped", "truncated"), "skipped"),
-    ],
-)
-def test_odd_turns_arrive_once_with_their_reason(
-    odd: dict[str, Any], outcome: tuple[str, str | None], status: str | None
-) -> None:
-    """Texts that are missing, blank or huge leave a reason on the span and in the counters."""
-    settings: Any = {"hold_seconds": 120.0, "shutdown_seconds": 120.0}
-    with running(judge=LexicalJudge(), embedder=HashingEmbedder(), **settings) as app:
-        app.start_turn(attributes=odd).end()
-        app.stop()
-        (arrived,) = app.receiver.spans()
-        counted = turns_counted(app.receiver)
-    assert arrived.attributes.get("rag.evaluation.status") == status
-    assert arrived.attributes.get("rag.evaluation.reason") == outcome[1]
-    assert {key[0] for key in counted} == {outcome[0]}
-    assert outcome[1] in {None, *(key[1] for key in counted)}
-    if odd.get("rag.contexts") in {(), ("", " ")}:
-        assert arrived.attributes["rag.evaluation.context_relevance.reason"] == "no_context"
-
-
-@pytest.mark.slow
-@SOURCES
-def test_threads_that_end_flush_and_shut_down_at_once_lose_none(source: Source) -> None:
-    """Eight threads end turns while others flush, and two shut down: each span arrives once."""
-    with running(hold_seconds=0.02, shutdown_seconds=5.0, source=source) as app:
-        names: list[str] = []
-        ending = [lambda: names.extend(app.run_turns(50))] * 8
-        flushing = [lambda: [app.handle.flush(0.05) for _ in range(5)]] * 2
-        at_once(*ending, *flushing)
-        drain = Draining(pipeline_of(app.handle)).drain
-        at_once(*[lambda: drain(5.0)] * 2)
-        app.stop()
-        app.arrived(names)
-        assert sum(turns_counted(app.receiver).values()) == 400
 
 
 @pytest.mark.parametrize("spans", ["essential", "none"])

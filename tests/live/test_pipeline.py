@@ -55,16 +55,6 @@ def test_shutdown_with_a_turn_that_is_not_over() -> None:
         assert app.scored_spans() == {}
 
 
-def test_after_shutdown_spans_pass() -> None:
-    """Nothing is held or read any more."""
-    with attached() as app:
-        app.handle.shutdown()
-        app.turn()
-        assert app.statuses() == {None: 3}
-        assert app.store.collecting_size == 0
-        assert app.counted() == {}
-
-
 def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
     """Its span leaves, flushed; its scores come when it is over, as events."""
     with attached() as app:
@@ -126,20 +116,6 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         assert app.counted() == {("skipped", "evicted"): evicted, SCORED: 10 - evicted}
         assert set(left(app).values()) == {1}
         assert len(app.exported()) == 30
-
-
-def test_a_job_that_is_given_up_lets_its_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is thrown while a trace is read, its spans leave and its turn is counted."""
-
-    def fail(*_: Any) -> None:
-        raise SystemExit
-
-    with attached() as app:
-        monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
-        chain = app.turn()
-        assert app.handle.flush()
-        assert app.status_of(chain) in {None, "error"}
-        assert app.counted() == {("error", "internal"): 1}
 
 
 def test_a_trace_that_is_given_up_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

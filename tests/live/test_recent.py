@@ -15,7 +15,7 @@ from pipeline import QUESTION, turn
 from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import RecentTurns
 from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.live.scorer import SharedEvaluations
+from rag_eval_otel.live.scorer import Evaluations
 from rag_eval_otel.types import Passage, Sample
 
 SAMPLE = Sample(question=QUESTION, contexts=(Passage(text="a page"),), answer="In 1987.")
@@ -55,30 +55,6 @@ def test_only_the_last_turns_are_remembered() -> None:
     assert recent.is_repeated(samples[2], recorded("openinference"))
 
 
-def test_a_question_that_is_asked_for_ever() -> None:
-    """A probe asks the same question every second: the memory for it is bounded."""
-    recent = RecentTurns()
-    for second in range(1000):
-        assert not recent.is_repeated(SAMPLE, recorded("handler", second * 100, second * 100 + 9))
-    assert sum(map(len, recent._seen.values())) <= 64  # noqa: SLF001
-    assert recent.is_repeated(SAMPLE, recorded("openinference", 99_900, 99_905))
-
-
-def test_a_session_around_both_records_is_nobody_s_record() -> None:
-    """Two instrumentations below one session are two makers, and its length is not the turn's."""
-    session = replace(turn().anchor, id=0, kind="other", source="app", start=0, end=None)
-
-    def below(by: str, start: int) -> Turn:
-        found = recorded(by, start, start + 50)
-        return replace(found, path=(*found.path, session))
-
-    recent = RecentTurns()
-    assert not recent.is_repeated(SAMPLE, below("openinference", 0))
-    assert recent.is_repeated(SAMPLE, below("traceloop", 10))
-    assert not recent.is_repeated(SAMPLE, below("openinference", 1000))
-    assert not recent.is_repeated(SAMPLE, below("traceloop", 2000))
-
-
 class GatedMeasurement:
     """Evaluates when it is told to."""
 
@@ -102,7 +78,7 @@ class GatedMeasurement:
 def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
     """The callers that share an evaluation get it, whichever of them gives up."""
     measurement = GatedMeasurement()
-    shared = SharedEvaluations(cast("Any", measurement))
+    shared = Evaluations(cast("Any", measurement))
 
     async def use() -> list[Any]:
         calls = [asyncio.ensure_future(shared.of(SAMPLE)) for _ in "four"]
@@ -124,7 +100,7 @@ def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
 def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
     """The parent's evaluation never ends in the child, whose threads may have the same number."""
     measurement = GatedMeasurement()
-    shared = SharedEvaluations(cast("Any", measurement))
+    shared = Evaluations(cast("Any", measurement))
 
     async def use() -> None:
         first = asyncio.ensure_future(shared.of(SAMPLE))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import threading
 from collections.abc import Callable
-from contextvars import copy_context
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +12,7 @@ from langchain_core.documents import Document
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import Tracer, set_span_in_context
+from opentelemetry.trace import Tracer
 
 from pipeline import ANSWER, CONTEXT, QUESTION, running, turns_counted
 from rag_eval_otel import Passage, Sample, record_answer, record_question, record_retrieval, semconv
@@ -27,7 +22,6 @@ from steps import outcomes_of
 from support import hide
 
 OTHER = "Products: Borealis makes lamps."
-SAMPLE = Sample(question=QUESTION, contexts=[CONTEXT], answer=ANSWER)
 
 
 class App:
@@ -124,16 +118,6 @@ def test_what_cannot_be_recorded(
     assert not app.spans[0].events
 
 
-def test_without_a_recorded_span_nothing_happens() -> None:
-    """Outside of any span, and on one that is not sampled, a call does nothing."""
-    app = App(sampler=ALWAYS_OFF)
-    record_question(QUESTION)
-    record_retrieval(QUESTION, [CONTEXT])
-    with app.tracer.start_as_current_span("ask"):
-        record_answer(ANSWER)
-    assert not app.spans
-
-
 def say_all() -> None:
     record_question(QUESTION)
     record_retrieval(QUESTION, [CONTEXT])
@@ -185,58 +169,6 @@ def test_what_is_missing_is_said(say: Callable[[], None], reason: str) -> None:
     assert app.results == [reason]
 
 
-def test_a_retriever_in_another_process() -> None:
-    """Spans of two services are one turn if they are in one trace."""
-    caller, service = App(), App()
-    with caller.tracer.start_as_current_span("ask") as span:
-        record_question(QUESTION)
-        with service.tracer.start_as_current_span("GET", context=set_span_in_context(span)):
-            record_retrieval(QUESTION, [CONTEXT])
-        record_answer(ANSWER)
-    spans = map(SdkSpan, (*service.spans, *caller.spans))
-    assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
-
-
-def message(role: str, text: str) -> str:
-    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
-
-
-CALL = {
-    semconv.GEN_AI_OPERATION_NAME: "chat",
-    semconv.GEN_AI_INPUT_MESSAGES: message("user", "Q"),
-    semconv.GEN_AI_OUTPUT_MESSAGES: message("assistant", "A longer answer, reworded later on."),
-}
-
-
-@pytest.mark.parametrize("inside", ["ask", "write"])
-def test_it_wins_over_what_was_recorded(inside: str) -> None:
-    """An instrumented model beside it may have said something else, to another question."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        record_question(QUESTION)
-        record_retrieval(QUESTION, [CONTEXT])
-        if inside == "ask":
-            app.tracer.start_span("chat", attributes=CALL).end()
-            record_answer(ANSWER)
-        else:
-            with app.tracer.start_as_current_span("write"):
-                app.tracer.start_span("chat", attributes=CALL).end()
-                record_answer(ANSWER)
-    assert app.results == [SAMPLE]
-
-
-def test_contexts_alone_make_a_recorded_call_a_turn() -> None:
-    """Where the model's client is instrumented, the retrieval is all that needs to be said."""
-    app = App()
-    with app.tracer.start_as_current_span("ask"):
-        record_retrieval("Q", [CONTEXT])
-        app.tracer.start_span("chat", attributes=CALL).end()
-    (found,) = app.results
-    assert found == Sample(
-        question="Q", contexts=[CONTEXT], answer="A longer answer, reworded later on."
-    )
-
-
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
@@ -253,33 +185,6 @@ def test_what_a_limit_has_cut_is_refused(limits: SpanLimits, reason: str) -> Non
         record_retrieval(QUESTION, [OTHER])
         say_all()
     assert app.results == [reason]
-
-
-def test_in_threads_and_tasks() -> None:
-    """Each thread and each task speaks of its own current span; two may speak of one."""
-    app = App()
-
-    async def ask() -> None:
-        with app.tracer.start_as_current_span("ask"):
-            await asyncio.gather(
-                *(asyncio.to_thread(record_retrieval, "q", [CONTEXT]) for _ in "ab")
-            )
-            say_all()
-
-    async def many() -> None:
-        await asyncio.gather(*(ask() for _ in range(5)))
-
-    asyncio.run(many())
-    with app.tracer.start_as_current_span("ask"):
-        context = copy_context()
-        thread = threading.Thread(target=context.run, args=(say_all,))
-        thread.start()
-        thread.join()
-    traces = {span.context.trace_id for span in app.spans if span.context}
-    assert len(traces) == 6
-    for trace in traces:
-        spans = [SdkSpan(s) for s in app.spans if s.context and s.context.trace_id == trace]
-        assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
 
 
 def test_a_turn_is_scored_on_the_span_it_was_said_on() -> None:

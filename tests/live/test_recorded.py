@@ -7,15 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
-from langchain_core.runnables import RunnableLambda, RunnableParallel
-from langchain_core.tools import tool
+from langchain_core.runnables import RunnableLambda
 
 from apps import company
-from apps.compat import make_agent
-from apps.fakes import KeywordRetriever, ScriptedChat
+from apps.fakes import ScriptedChat
 from apps.parts import PROMPT
-from apps.replies import calling, saying
+from apps.replies import saying
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.live import recorded
 from recording import Capture, capture
@@ -45,23 +42,6 @@ def test_in_a_function_of_a_chain() -> None:
     invoke(captured, RunnableLambda(lambda question: generate(question, search(question))))
     assert captured.truths == TURN
     assert captured.errors == []
-
-
-def test_in_a_tool_of_an_agent() -> None:
-    """The recorded documents of a tool count, not the text it returns."""
-    captured = capture()
-
-    @tool
-    def look_up(query: str) -> str:
-        """Look something up."""
-        return "\n\n".join(search(query))
-
-    script = calling("look_up", {"query": QUESTION})
-    agent = make_agent(ScriptedChat(reply=script), [look_up])
-    invoke(captured, agent, {"messages": [HumanMessage(QUESTION)]})
-    ((question, contexts, answer),) = captured.truths
-    assert (question, contexts) == TURN[0][:2]
-    assert answer.startswith(ANSWER)
 
 
 def test_question_and_answer_win() -> None:
@@ -107,39 +87,6 @@ def test_runs_side_by_side_say_each_their_own() -> None:
     assert captured.truths == expected
 
 
-def test_branches_of_one_turn() -> None:
-    """Two branches that retrieve are two retrievals of the turn."""
-    captured = capture()
-
-    def one(question: str) -> str:
-        record_retrieval(question, [PAGES[0]])
-        return PAGES[0]
-
-    def two(question: str) -> str:
-        record_retrieval(question, [PAGES[1]])
-        return PAGES[1]
-
-    chain = RunnableParallel(one=one, two=two) | (
-        lambda f: generate(QUESTION, [f["one"], f["two"]])
-    )
-    invoke(captured, chain)
-    ((_, contexts, answer),) = captured.truths
-    assert (set(contexts), answer) == (set(PAGES), ANSWER)
-
-
-def test_documents_that_were_observed_give_way() -> None:
-    """Recorded documents take precedence over those of a retriever."""
-    captured = capture()
-
-    def ask(question: str) -> str:
-        KeywordRetriever().invoke(question)
-        record_retrieval(question, [PAGES[0]])
-        return generate(question, [PAGES[0]])
-
-    invoke(captured, RunnableLambda(ask))
-    assert [truth[1] for truth in captured.truths] == [(PAGES[0],)]
-
-
 def test_a_run_that_nobody_notes() -> None:
     """Where our handler is not attached the current span takes it."""
     captured = capture()
@@ -172,18 +119,3 @@ def test_nowhere(name: str, caplog: pytest.LogCaptureFixture) -> None:
             CALLS[name]()
     (told,) = caplog.records
     assert f"{name}() has no effect" in told.getMessage()
-
-
-def test_a_wrong_argument_within_a_run() -> None:
-    """It raises under pytest, and the run is as if it had not been said."""
-    captured = capture()
-
-    def ask(question: str) -> str:
-        with pytest.raises(TypeError, match="takes the text as a str"):
-            record_question(5)  # type: ignore[arg-type]  # that is the mistake
-        with pytest.raises(TypeError, match="takes a list of documents"):
-            record_retrieval(question, "one text")
-        return generate(question, search(question))
-
-    invoke(captured, RunnableLambda(ask))
-    assert captured.truths == TURN

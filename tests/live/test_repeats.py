@@ -16,7 +16,7 @@ from rag_eval_otel import Config, Sample
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.live.scorer import SharedEvaluations, Spending, build_measurement
+from rag_eval_otel.live.scorer import Evaluations, build_measurement
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
@@ -46,15 +46,15 @@ def config(judge: FakeJudge, **options: Any) -> Config:
 
 def evaluations(
     judge: FakeJudge, *, max_kept: int = 9, **options: Any
-) -> tuple[SharedEvaluations, Counter[str]]:
+) -> tuple[Evaluations, Counter[str]]:
     counts = Counter[str]()
     measurement = replace(build_measurement(config(judge, **options)), share_requests=False)
-    return SharedEvaluations(
+    return Evaluations(
         measurement, max_kept=max_kept, count=lambda outcome: counts.update([outcome])
     ), counts
 
 
-def evaluated(shared: SharedEvaluations, sample: Sample = SAMPLE) -> Evaluation:
+def evaluated(shared: Evaluations, sample: Sample = SAMPLE) -> Evaluation:
     return asyncio.run(shared.of(sample))
 
 
@@ -137,7 +137,7 @@ def test_kept_scores_are_used_when_the_budget_is_spent() -> None:
     """They cost nothing; a turn that is not known is skipped."""
     judge = verdicts()
     budget = Budget(limits_of("2 requests/day", where="budget"))
-    spending = Spending(build_measurement(config(judge)), budget=budget, max_kept=9)
+    spending = Evaluations(build_measurement(config(judge)), budget=budget, max_kept=9)
     first = asyncio.run(spending.of(SAMPLE, Sampling()))
     assert spending.is_spent
     second = asyncio.run(spending.of(SAMPLE, Sampling()))

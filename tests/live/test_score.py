@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 import pytest
 
-from parallel import forking, in_child
 from pipeline import SOURCES, Source, good_judge, running, turns_counted
 from rag_eval_otel.config import TURNS, Limit
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
@@ -37,28 +35,6 @@ def test_budget_is_spent_and_earned_again() -> None:
     assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
     clock.advance(3600)
     assert [refusal_of(admission, 1) for _ in range(3)] == [None, None, "budget"]
-
-
-@pytest.mark.slow
-@forking
-def test_a_fork_while_the_budget_is_spent_locks_nobody_out() -> None:
-    """The child asks under a lock of its own: the application's thread would wait for ever."""
-    inside, leave = threading.Event(), threading.Event()
-    times = iter([0.0])
-
-    def clock() -> float:
-        if threading.current_thread() is busy:
-            inside.set()
-            leave.wait(90)
-        return next(times, 1.0)
-
-    busy = threading.Thread(target=lambda: refusal_of(admission, 1))
-    admission = Admission(limits=turns(60), clock=clock)
-    busy.start()
-    assert inside.wait(30)
-    assert in_child(lambda: refusal_of(admission, 2) is None)
-    leave.set()
-    busy.join()
 
 
 def test_failing_scores_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

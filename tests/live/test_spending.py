@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from live import attached
-from openai_server import ScriptedOpenAI
 from rag_eval_otel import Config, Sample
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.live.scorer import Spending, build_budget, build_measurement
+from rag_eval_otel.live.scorer import Evaluations, build_budget, build_measurement
 from rag_eval_otel.metrics.custom import Guideline
-from rag_eval_otel.metrics.groundedness import Faithfulness
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock
-from support import good_parts
 
 SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
 METRIC = Guideline(guidelines="It is polite.", name="polite")
 
 
-def spending(clock: ManualClock, text: str) -> Spending:
+def spending(clock: ManualClock, text: str) -> Evaluations:
     judge = FakeJudge(lambda _: {"passing": True})
     config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift=False)
     measurement = build_measurement(config)
     budget = Budget(limits_of(text, where="budget"), clock=clock)
-    return Spending(measurement, budget=budget)
+    return Evaluations(measurement, budget=budget)
 
 
 def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> None:
@@ -41,26 +36,6 @@ def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> Non
     assert first.status == "scored"
     assert asyncio.run(one.of(Sample(question="Whom?", answer="A."), Sampling())) == "budget"
     assert one.is_spent
-
-
-@pytest.mark.parametrize(("way", "status"), [("drop", "skipped"), ("cascade", "scored")])
-def test_requests_before_the_budget_is_spent_are_counted(way: str, status: str) -> None:
-    """If the budget ends after the first question of a turn, its tokens and money still count."""
-    options: dict[str, Any] = {"cascade": "lexical"} if way == "cascade" else {}
-    prices = {"models": {"paid": {"input": 1.0, "output": 1.0}}}
-    with ScriptedOpenAI(good_parts) as server:
-        judge = OpenAIJudge("paid", base_url=server.base_url, api_key="k")
-        options |= {"judge": judge, "metrics": [Faithfulness(form="full")]}
-        with attached(budget="1 requests/day", prices=prices, **options) as app:
-            app.turn()
-            assert app.handle.flush(60)
-        sent = len(server.requests)
-    assert sent == 1
-    assert app.counted() == {(status, "budget"): 1}
-    assert app.counted_by("rag.evaluation.judge.calls", "rag.evaluation.judge") == {
-        "lexical" if way != "drop" else "paid-2026-01-01": 1
-    }
-    assert {point.value > 0 for point in app.points("rag.evaluation.judge.cost")} == {True}
 
 
 def test_wrong_budgets_are_refused_at_the_start() -> None:

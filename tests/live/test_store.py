@@ -16,7 +16,8 @@ from opentelemetry import context as otel_context
 
 from parallel import at_once
 from rag_eval_otel.capture.trace import Held
-from rag_eval_otel.live.store import Clock, HoldLimits, Store
+from rag_eval_otel.config import Config
+from rag_eval_otel.live.store import Clock, Store
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import UNTOUCHED, Ending
 
@@ -29,8 +30,10 @@ def held(number: int = 1, *, size: int = 1, is_likely: bool = True) -> Held:
 
 
 def store(clock: Any = None, **limits: Any) -> Store:
-    hold = HoldLimits(**{"seconds": 60.0, "max_spans": 10, "max_bytes": 1000, **limits})
-    return Store(hold=hold, **({} if clock is None else {"clock": clock}))
+    config = Config(**{"hold_seconds": 60.0, "max_held": 10, **limits})
+    kept = Store(config, **({} if clock is None else {"clock": clock}))
+    kept._max_bytes = 1000  # noqa: SLF001
+    return kept
 
 
 @dataclass
@@ -93,10 +96,11 @@ def test_a_span_that_is_not_likely_leaves_as_it_is() -> None:
     assert kept.seconds_left(span) < 61
 
 
-@pytest.mark.parametrize("limit", [{"max_spans": 2}, {"max_bytes": 20}])
-def test_limits_refuse(limit: dict[str, int]) -> None:
+@pytest.mark.parametrize("size", [1, 500])
+def test_limits_refuse(size: int) -> None:
     """Over the limit in spans or bytes nothing is held; a span that has left makes room."""
-    kept, spans = store(**limit), [held(number, size=10) for number in range(4)]
+    kept = store(max_held=2 if size == 1 else 10)
+    spans = [held(number, size=size) for number in range(4)]
     assert [kept.hold(span) for span in spans[:3]] == [True, True, False]
     kept.decide(spans[0], SCORED)
     assert not kept.hold(spans[3])  # a slow exporter does not empty the memory
@@ -114,7 +118,7 @@ def test_spans_that_get_no_scores_are_bounded_in_number() -> None:
 def test_deadlines_in_order() -> None:
     """At its deadline a span leaves, oldest first; a span without a deadline waits."""
     time = ManualClock()
-    kept, spans = store(time, seconds=5.0), [held(number) for number in range(3)]
+    kept, spans = store(time, hold_seconds=5.0), [held(number) for number in range(3)]
     for span in spans:
         kept.hold(span)
         time.advance(1.0)
@@ -130,7 +134,7 @@ def test_deadlines_in_order() -> None:
 def test_time_in_which_the_process_was_stopped_is_no_waiting_time() -> None:
     """A span that waited while nothing ran does not leave when the process goes on."""
     time = ManualClock()
-    kept, span = store(time, seconds=5.0), held()
+    kept, span = store(time, hold_seconds=5.0), held()
     kept.hold(span)
     time.advance(100.0)
     kept.add_stopped(98.0)
@@ -179,11 +183,11 @@ EVENTS = ("hold", "scored", "timeout", "all", "export")
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(EVENTS)), max_size=60))
 def test_in_any_order_each_span_leaves_once(events: list[tuple[int, str]]) -> None:
     """In any order of holds, decisions and exports, each held span leaves exactly once."""
-    kept, exits, accepted = store(max_spans=4), Exits(), 0
+    kept, exits, accepted = store(max_held=4), Exits(), 0
     clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
     clock.run_inline()
     for number, event in events:
-        span = kept.find((1, number))
+        span = kept.held.get((1, number))
         if event == "hold":
             accepted += kept.hold(held(number))
         elif event == "all":
@@ -202,7 +206,7 @@ def test_in_any_order_each_span_leaves_once(events: list[tuple[int, str]]) -> No
 
 def test_threads_race_for_each_span() -> None:
     """Eight threads that all decide about the same spans: one wins for each."""
-    kept, exits = store(max_spans=500), Exits()
+    kept, exits = store(max_held=500), Exits()
     spans = [held(number) for number in range(500)]
     for span in spans:
         kept.hold(span)
@@ -245,7 +249,7 @@ def test_the_clock_outlives_an_exporter_that_exits(error: type[BaseException]) -
             broken.append(threading.current_thread())
             raise error
 
-    kept, exits = store(seconds=0.01), Exits(before=fail)
+    kept, exits = store(hold_seconds=0.01), Exits(before=fail)
     with ticking(kept, exits) as clock:
         with kept.lock:  # both are there before the clock looks
             kept.hold(held(1))
@@ -254,53 +258,6 @@ def test_the_clock_outlives_an_exporter_that_exits(error: type[BaseException]) -
         assert kept.wait_left(PATIENCE)
         broken[0].join(PATIENCE)  # its exception is this test's, and no later one's
     assert exits.left == [(2, "timeout")]
-
-
-def hanging() -> tuple[threading.Event, threading.Event, Callable[[int], None]]:
-    """Return what ends a hang, what tells that it has begun, and a function that hangs."""
-    gate, entered = threading.Event(), threading.Event()
-
-    def hang(_: int) -> None:
-        entered.set()
-        gate.wait(PATIENCE)
-
-    return gate, entered, hang
-
-
-def test_a_call_on_the_clock_waits_no_longer_than_it_may() -> None:
-    """An exporter that hangs delays what is asked of the clock, and not the one who asks."""
-    gate, entered, hang = hanging()
-    kept, calls = store(), list[int]()
-    with ticking(kept, Exits(before=hang)) as clock:
-        span = held()
-        kept.hold(span)
-        clock.release(span, SCORED)
-        assert entered.wait(PATIENCE)
-        assert not clock.call(lambda: calls.append(1), 0.0)
-        assert calls == []
-        gate.set()
-        assert clock.call(lambda: calls.append(2), PATIENCE)
-        assert calls == [1, 2]
-
-
-def test_a_clock_that_cannot_go_on_stores_one_wish_to_export() -> None:
-    """An exporter that hangs for hours makes no queue grow."""
-    gate, entered, hang = hanging()
-    kept, exits = store(), Exits(before=hang)
-    with ticking(kept, exits) as clock:
-        spans = [held(number) for number in range(3)]
-        for span in spans:
-            kept.hold(span)
-        clock.release(spans[0], SCORED)
-        assert entered.wait(PATIENCE)
-        for span in spans[1:]:
-            clock.release(span, SCORED)
-        for _ in range(100):
-            clock.export()
-        assert clock._wakes.qsize() <= 2  # noqa: SLF001
-        gate.set()
-        assert kept.wait_left(PATIENCE)
-    assert len(exits.left) == 3
 
 
 def test_without_a_thread_spans_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

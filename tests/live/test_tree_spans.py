@@ -13,9 +13,7 @@ from langchain_core.outputs import Generation, LLMResult
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
-from rag_eval_otel.capture.conventions import convention_of, read
-from rag_eval_otel.capture.span import SdkSpan
-from rag_eval_otel.config import Config, Spans
+from rag_eval_otel.config import Spans
 from recording import ANSWER, PAGE, QUESTION, Capture, begin, capture, fail, finish, run_turn
 
 KIND = "openinference.span.kind"
@@ -243,37 +241,6 @@ def test_many_documents_leave_room_on_the_span() -> None:
     assert "retrieval.documents.29.document.content" in search
     assert "retrieval.documents.30.document.content" not in search
     assert call["llm.input_messages.19.message.content"] == f"{QUESTION} 99"
-
-
-@pytest.mark.parametrize("spans", ["essential", "all"])
-def test_our_own_spans_are_read_as_before(spans: Spans) -> None:
-    """Exported spans are read by the GenAI conventions, and have the texts."""
-    captured = capture(config=Config(export_content="all", spans=spans))
-    run_turn(captured)
-    views = [SdkSpan(span) for span in captured.spans]
-    assert {convention_of(view) for view in views} == {"genai"}
-    assert {read(view).input for view in views} >= {QUESTION}
-
-
-def test_content_of_a_tool() -> None:
-    """Arguments and result."""
-    captured = capture(content="all")
-    finish(captured, begin(captured, "tool", 1, asked="{'a': 1}", told="2"))
-    found = attributes(captured.span("execute_tool tool1"))
-    assert (found[KIND], found["tool.name"]) == ("TOOL", "tool1")
-    assert (found["input.value"], found["output.value"]) == ("{'a': 1}", "2")
-    assert found["gen_ai.tool.call.arguments"] == "{'a': 1}"
-    assert found["gen_ai.tool.call.result"] == "2"
-
-
-def test_names_that_cannot_be_encoded() -> None:
-    """A lone surrogate in a name would cost the whole batch."""
-    captured = capture()
-    root = begin(captured, "chain", 1)
-    root.name = "half \ud800"
-    finish(captured, root)
-    (span,) = captured.spans
-    assert span.name == "invoke_workflow half ?"
 
 
 class Stubborn(SpanProcessor):

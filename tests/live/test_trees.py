@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 
-from parallel import at_once
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
@@ -89,40 +87,6 @@ def test_nothing_is_written_on_the_application_s_thread() -> None:
         assert len(captured.pipeline.store) == len(evaluator.jobs) == 1
         evaluator.do_all()
         assert len(captured.spans) == 3
-        assert len(captured.pipeline.store) == 0
-
-
-def test_only_the_span_of_the_turn_waits() -> None:
-    """The others leave as soon as the tree was read, whatever the judge does."""
-    with patient() as (captured, evaluator):
-        run_turn(captured)
-        evaluator.jobs.pop().begin()
-        assert [span.name for span in captured.spans] == ["retrieval", "chat"]
-        assert len(captured.pipeline.store) == 1
-        evaluator.do_all()
-        assert said_on(captured.spans[-1]) == "scored"
-
-
-def test_what_is_no_turn_waits_for_nobody() -> None:
-    """A tree without a turn leaves as a whole when it was read."""
-    with patient() as (captured, evaluator):
-        finish(captured, begin(captured, "llm", 1, asked="q", told="a"))
-        evaluator.jobs[0].begin()
-        assert len(captured.spans) == 1
-        assert len(captured.pipeline.store) == 0
-
-
-def test_two_turns_of_one_tree_are_two_jobs() -> None:
-    """Each ends its own span; the tree is held until the last has."""
-    with patient() as (captured, evaluator):
-        run_two(captured)
-        evaluator.jobs.pop().begin()
-        assert len(evaluator.jobs) == 2
-        evaluator.advance(evaluator.jobs.pop())
-        assert Counter(map(said_on, captured.spans)) == {None: 5, "scored": 1}
-        assert len(captured.pipeline.store) == 1
-        evaluator.do_all()
-        assert Counter(map(said_on, captured.spans)) == {None: 5, "scored": 2}
         assert len(captured.pipeline.store) == 0
 
 
@@ -240,29 +204,6 @@ def test_any_order_ends_each_span_once(steps: list[tuple[str, int]]) -> None:
         for job in evaluator.jobs[:]:
             job.give_up("shutdown")
         assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 6
-
-
-@pytest.mark.slow
-def test_threads_that_come_at_once() -> None:
-    """Job, deadline, flush and shutdown race for each tree: every span leaves once."""
-    for _ in range(100):
-        with patient() as (captured, evaluator):
-            run_two(captured)
-            start = threading.Barrier(4)
-
-            def do(evaluator: PatientEvaluator = evaluator, start: Any = start) -> None:
-                start.wait(10)
-                evaluator.do_all()
-
-            def release(status: Any, captured: Capture = captured, start: Any = start) -> None:
-                start.wait(10)
-                release_all(captured, status)
-
-            at_once(do, *(partial(release, one) for one in ("timeout", "flushed", "shutdown")))
-            evaluator.do_all()
-            assert len({span.context.span_id for span in captured.spans}) == 7
-            assert len(captured.spans) == 7
-            assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 2
 
 
 class Contexts(SpanProcessor):

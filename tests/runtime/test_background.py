@@ -18,12 +18,9 @@ from opentelemetry.instrumentation.utils import (
 )
 
 from parallel import forking, in_child
-from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.runtime.threads import (
     BackgroundEvaluator,
-    DaemonExecutor,
     GivenUp,
-    Sweeper,
     Workers,
 )
 
@@ -67,13 +64,6 @@ class Gate:
         await asyncio.wrap_future(self.opened)
 
 
-def test_idle_starts_no_thread() -> None:
-    """Nothing runs before the first job: pre-fork servers may construct it freely."""
-    before = set(threading.enumerate())
-    assert not BackgroundEvaluator().threads
-    assert set(threading.enumerate()) <= before
-
-
 def test_jobs_run_on_one_daemon_thread() -> None:
     """All jobs run on the same daemon thread, not on the caller's."""
     evaluator = BackgroundEvaluator()
@@ -86,10 +76,8 @@ def test_jobs_run_on_one_daemon_thread() -> None:
     assert evaluator.flush(10)
     assert len(set(seen)) == 1
     assert seen[0].daemon
-    assert seen[0].ident in evaluator.threads
     assert not evaluator.is_current()
     evaluator.shutdown(1)
-    assert seen[0].ident not in evaluator.threads, "its number may become another thread's"
 
 
 def test_concurrency_is_bounded() -> None:
@@ -114,11 +102,11 @@ def test_concurrency_is_bounded() -> None:
 
 def test_jobs_begin_though_others_wait() -> None:
     """The beginning of a job does not wait for the judge of another job."""
-    evaluator, gate, begun = BackgroundEvaluator(concurrency=1), Gate(), Future[int]()
+    evaluator, gate, begun = BackgroundEvaluator(concurrency=1), Gate(), Future[bool]()
     assert evaluator.submit(Call(gate))
     gate.begun.result(10)
-    assert evaluator.submit(Call(begin=lambda: begun.set_result(threading.get_ident())))
-    assert begun.result(10) in evaluator.threads
+    assert evaluator.submit(Call(begin=lambda: begun.set_result(evaluator.is_current())))
+    assert begun.result(10)
     gate.opened.set_result(None)
     assert evaluator.flush(10)
     evaluator.shutdown(10)
@@ -148,26 +136,6 @@ def test_shutdown_gives_up_what_is_left() -> None:
     assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
 
 
-@pytest.mark.slow
-def test_a_job_is_given_up_once_if_that_takes_longer_than_a_shutdown() -> None:
-    """The calling thread leaves out the job that the evaluator's thread is giving up."""
-    evaluator, gate = BackgroundEvaluator(), Gate()
-    given_up: list[GivenUp] = []
-    has_left = threading.Event()
-
-    def slow(why: GivenUp) -> None:
-        given_up.append(why)
-        has_left.wait(60)
-
-    evaluator.submit(Call(gate, slow))
-    gate.begun.result(60)
-    closing = threading.Thread(target=evaluator.shutdown, args=(0.0,), kwargs={"grace": 0.5})
-    closing.start()
-    closing.join(60)
-    has_left.set()
-    assert given_up == ["shutdown"]
-
-
 def test_judges_are_hidden_from_instrumentation_and_the_callers_span() -> None:
     """Jobs run under suppression, and not in the span that was current at submission."""
     evaluator = BackgroundEvaluator()
@@ -187,21 +155,6 @@ def test_judges_are_hidden_from_instrumentation_and_the_callers_span() -> None:
     evaluator.shutdown(1)
 
 
-def test_executor_skips_cancelled_work() -> None:
-    """A call that was cancelled before its turn is not made."""
-    executor = DaemonExecutor(max_workers=1)
-    gate = threading.Event()
-    blocker = executor.submit(gate.wait, 10)
-    called: list[int] = []
-    waiting = executor.submit(called.append, 1)
-    assert waiting.cancel()
-    gate.set()
-    assert blocker.result(10)
-    assert executor.submit(len, "ab").result(10) == 2
-    assert not called
-    executor.shutdown()
-
-
 def test_cancelled_work_is_freed_while_all_threads_are_stuck() -> None:
     """Calls that were cancelled hold nothing any more; those that were not keep their turn."""
 
@@ -209,7 +162,7 @@ def test_cancelled_work_is_freed_while_all_threads_are_stuck() -> None:
         def call(self) -> None:
             """Do nothing."""
 
-    executor, gate = DaemonExecutor(max_workers=1), threading.Event()
+    executor, gate = Workers(1), threading.Event()
     blocker = executor.submit(gate.wait, 10)
     held = [Held() for _ in range(100)]
     alive = weakref.WeakSet(held)
@@ -369,18 +322,16 @@ def test_a_burst_is_done_to_the_end_however_late() -> None:
 def test_workers_count_as_threads_of_the_evaluator() -> None:
     """A call runs hidden, on a thread that counts as the evaluator's while it runs."""
     evaluator, workers = BackgroundEvaluator(), Workers(1)
-    seen: Future[tuple[bool, bool, int]] = Future()
+    seen: Future[tuple[bool, bool]] = Future()
 
-    def blocking() -> tuple[bool, bool, int]:
-        return is_instrumentation_enabled(), evaluator.is_current(), threading.get_ident()
+    def blocking() -> tuple[bool, bool]:
+        return is_instrumentation_enabled(), evaluator.is_current()
 
     async def job() -> None:
         seen.set_result(await workers.run(blocking))
 
     evaluator.submit(Call(job))
-    enabled, is_current, ident = seen.result(10)
-    assert (enabled, is_current) == (False, True)
-    assert ident not in evaluator.threads
+    assert seen.result(10) == (False, True)
     evaluator.shutdown(1)
 
 
@@ -410,25 +361,6 @@ def test_workers_are_bounded_and_serve_every_loop() -> None:
         asyncio.run(workers.run(lambda: divmod(1, 0)))
 
 
-def test_a_call_that_was_given_up_is_not_begun() -> None:
-    """A caller that stops waiting takes back a call that waits for a thread."""
-    workers, gate = Workers(1), threading.Event()
-    called: list[int] = []
-
-    async def several() -> None:
-        first = asyncio.create_task(workers.run(lambda: gate.wait(10)))
-        second = asyncio.create_task(workers.run(lambda: called.append(1)))
-        await asyncio.sleep(0)
-        second.cancel()
-        await asyncio.sleep(0)
-        gate.set()
-        assert await first
-
-    asyncio.run(several())
-    asyncio.run(workers.run(lambda: None))
-    assert not called
-
-
 @pytest.mark.slow
 @forking
 def test_workers_start_anew_in_a_forked_child() -> None:
@@ -447,47 +379,3 @@ def test_without_threads_the_call_is_made_here(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert asyncio.run(Workers(1).run(threading.current_thread)) is threading.current_thread()
-
-
-class Swept:
-    """Counts sweeps, and tells when there were some."""
-
-    def __init__(self, enough: int = 3) -> None:
-        self.threads: list[threading.Thread] = []
-        self.silent: list[bool] = []
-        self.done = threading.Event()
-        self._enough = enough
-
-    def __call__(self) -> None:
-        self.threads.append(threading.current_thread())
-        self.silent.append(is_silent())
-        if len(self.threads) >= self._enough:
-            self.done.set()
-
-
-def test_a_sweeper_begins_when_woken_and_sweeps_again_and_again() -> None:
-    """Before `wake` there is no thread; then one, a daemon, without instrumentation."""
-    swept = Swept()
-    sweeper = Sweeper(swept, seconds=0.001)
-    assert swept.threads == []
-    assert sweeper.wake()
-    assert sweeper.wake()
-    assert swept.done.wait(30)
-    sweeper.stop()
-    assert len(set(swept.threads)) == 1
-    assert swept.threads[0].daemon
-    assert all(swept.silent)
-
-
-def test_a_sweeper_ends_when_told() -> None:
-    """Once stopped, the thread is gone, and it can't be woken any more."""
-    swept = Swept(1)
-    sweeper = Sweeper(swept, seconds=0.001)
-    sweeper.wake()
-    assert swept.done.wait(30)
-    sweeper.stop()
-    swept.threads[0].join(30)
-    assert not swept.threads[0].is_alive()
-    late = Sweeper(Swept(), seconds=0.001)
-    late.stop()
-    assert not late.wake()

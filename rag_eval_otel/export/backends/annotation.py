@@ -17,7 +17,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.export.attributes import MAX_EXPLANATION
-from rag_eval_otel.runtime.threads import DaemonExecutor
+from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
 
 Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
@@ -277,7 +277,8 @@ class Parallel:
     """
 
     def __init__(self, threads: int = 8) -> None:
-        self._executor = DaemonExecutor(threads)
+        self._executor = Workers(threads)
+        self._executor.prepare()  # none can be started at exit
 
     def send(
         self, function: Callable[[T], None], groups: Iterable[tuple[T, Sequence[Annotation]]]
