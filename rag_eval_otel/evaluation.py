@@ -247,7 +247,11 @@ class Measurement:
             embed.cancel()
         await asyncio.wait(runs)
         models = (ask.model or self.judge.model, self.judge.model)
-        cost = partial(self.prices.cost_of, judge=models, embedder=name_of(self.embedder))
+        prices = partial(self.prices.cost_of, judge=models, embedder=name_of(self.embedder))
+
+        def cost(usage: Usage) -> float | None:
+            return prices(usage) if usage.tokens else None
+
         asks = any(map(kinds_of, self.metrics))
         remarks = _remarks(sample, cut, is_shortened=ask.is_shortened) if asks else {}
         scores = self._scores(runs, ask, embed=embed, remarks=remarks, cost=cost)

@@ -1,7 +1,7 @@
 """The data classes of the library (`Sample`, `Score`, `Evaluation`) and its protocols.
 
-A turn, in this library, is one question of a user and its answer. This module imports no
-OpenTelemetry, LangChain or HTTP client, and reads neither environment nor clock.
+A *turn* is one question of a user and its answer. This module imports no OpenTelemetry, LangChain
+or HTTP client, and reads neither environment nor clock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ Vectors: TypeAlias = "NDArray[np.float64]"
 EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
 ScoreStatus = Literal["ok", "undefined", "error"]
-"""``ok``: the score has a number. ``undefined``: no number by definition. ``error``: it failed."""
-
 Label = Literal["pass", "fail"]
 Form = Literal["short", "full"]
 """Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
@@ -39,7 +37,6 @@ ErrorReason = Literal[
     "internal",
     "redaction_error",
 ]
-"""Why a score has the status ``error``: the judge could not be asked, or a part failed."""
 
 Reason = Literal[
     # undefined: the sample does not allow a number
@@ -65,9 +62,6 @@ Reason = Literal[
 ]
 """Why a score has no value, or (``status="ok"``) a remark on its value."""
 
-_GOOD_FEEDBACK = 0.5
-_JUDGES_FAULT = frozenset({"unparsable", "judge_incomplete", "no_questions"})
-
 SkipReason = Literal[
     "abandoned",
     "ambiguous",
@@ -86,7 +80,7 @@ SkipReason = Literal[
     "sample_rate",
     "truncated",
 ]
-"""Why a turn (a question of a user and its answer) was not evaluated at all."""
+"""Why a turn was not evaluated at all."""
 
 HoldStatus = Literal[
     "scored",
@@ -99,10 +93,9 @@ HoldStatus = Literal[
     "shutdown",
     "error",
 ]
-"""The values of ``rag.evaluation.status`` on the exported span of a question and its answer."""
+"""The values of ``rag.evaluation.status`` on the exported span of a turn."""
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]
-"""Where contexts were read in a trace: a retrieval, the result of a tool, or the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,19 +153,21 @@ class Sample:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        """Check the types of the fields and turn sequences into tuples."""
-        for name in ("question", "answer"):
-            _require_text(f"Sample.{name}", getattr(self, name))
-        if self.reference is not None:
-            _require_text("Sample.reference", self.reference)
-        object.__setattr__(self, "contexts", _contexts(self.contexts))
-        grades = (self.relevant_ids if isinstance(self.relevant_ids, Mapping) else {}).values()
-        for name in ("retrieved_ids", "relevant_ids"):
-            object.__setattr__(self, name, _ids(f"Sample.{name}", getattr(self, name)))
-        graded = _grades(grades or self.grades, ids=len(self.relevant_ids))
-        object.__setattr__(self, "grades", graded)
-        for name in ("rubric", "extra"):
-            object.__setattr__(self, name, _texts(f"Sample.{name}", getattr(self, name)))
+        texts = {"question": self.question, "answer": self.answer, "reference": self.reference}
+        for name, text in texts.items():
+            if name != "reference" or text is not None:
+                _require_text(f"Sample.{name}", text)
+        graded = self.relevant_ids.values() if isinstance(self.relevant_ids, Mapping) else ()
+        changed = {
+            "contexts": _contexts(self.contexts),
+            "retrieved_ids": _ids("Sample.retrieved_ids", self.retrieved_ids),
+            "relevant_ids": (relevant := _ids("Sample.relevant_ids", self.relevant_ids)),
+            "grades": _grades(tuple(graded or self.grades), ids=len(relevant)),
+            "rubric": _texts("Sample.rubric", self.rubric),
+            "extra": _texts("Sample.extra", self.extra),
+        }
+        for name, value in changed.items():
+            object.__setattr__(self, name, value)
 
     @property
     def context_texts(self) -> tuple[str, ...]:
@@ -202,9 +197,7 @@ def _ids(name: str, value: object) -> tuple[str, ...]:
     return tuple(str(item) for item in value)
 
 
-def _grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
-    """Return the grades of relevant documents as floats; there must be none, or ``ids``."""
-    grades = tuple(value)
+def _grades(grades: tuple[Any, ...], *, ids: int) -> tuple[float, ...]:
     for grade in grades:
         is_number = isinstance(grade, int | float) and not isinstance(grade, bool)
         if not (is_number and 0 <= grade < math.inf):
@@ -213,7 +206,7 @@ def _grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
     if grades and len(grades) != ids:
         msg = f"{len(grades)} grades for {ids} relevant_ids; pass one for each, or none"
         raise ValueError(msg)
-    return tuple(float(grade) for grade in grades)
+    return tuple(map(float, grades))
 
 
 def _texts(name: str, value: object) -> dict[Any, str]:
@@ -232,16 +225,11 @@ def _contexts(contexts: object) -> tuple[Passage, ...]:
             " pass [text] for a single context and [] for none."
         )
         raise TypeError(msg)
-    return tuple(map(_passage, contexts))
-
-
-def _passage(context: object) -> Passage:
-    if isinstance(context, Passage):
-        return context
-    if isinstance(context, str):
-        return Passage(text=context)
-    msg = f"A context must be a str or a Passage, not {type(context).__name__}."
-    raise TypeError(msg)
+    for context in (passages := tuple(contexts)):
+        if not isinstance(context, str | Passage):
+            msg = f"A context must be a str or a Passage, not {type(context).__name__}."
+            raise TypeError(msg)
+    return tuple(Passage(text=c) if isinstance(c, str) else c for c in passages)
 
 
 # --- scores ---------------------------------------------------------------------------------------
@@ -323,12 +311,10 @@ class Score:
 
         This is the one encoding of a score. Empty fields are left out, except ``value``.
         """
-        entries = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "name"}
+        entries: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
         counts = asdict(self.usage) if self.usage.tokens else {}
         entries["usage"] = {name: count for name, count in counts.items() if count}
-        return {
-            name: v for name, v in entries.items() if v not in (None, "", {}) or name == "value"
-        }
+        return {k: v for k, v in entries.items() if k == "value" or v not in (None, "", {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,9 +398,8 @@ class Evaluation:
     @property
     def is_useless(self) -> bool:
         """Whether the judge answered, but no metric could compute a number from its replies."""
-        return self.status == "unscored" and any(
-            score.reason in _JUDGES_FAULT for score in self.scores
-        )
+        faults = {"unparsable", "judge_incomplete", "no_questions"}
+        return self.status == "unscored" and any(s.reason in faults for s in self.scores)
 
     @property
     def label(self) -> Label | None:
@@ -451,8 +436,8 @@ class Feedback:
             msg = f"feedback has a score from 0 (bad) to 1 (good), not {self.score!r}"
             raise ValueError(msg)
         object.__setattr__(self, "score", float(self.score))
-        label = self.label or ("fail" if self.score < _GOOD_FEEDBACK else "pass")
-        object.__setattr__(self, "label", label)
+        label = "pass" if self.score >= 0.5 else "fail"  # noqa: PLR2004
+        object.__setattr__(self, "label", self.label or label)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,7 +451,7 @@ class Replies:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the evaluation of a turn (a question and its answer) ended, for the span of the turn.
+    """How the evaluation of a turn ended, for the span of the turn.
 
     ``status`` becomes ``rag.evaluation.status`` of the span; None if there was nothing to evaluate.
     ``reason`` says why the turn was skipped or has no scores. ``contexts`` says whether the

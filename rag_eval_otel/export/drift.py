@@ -25,7 +25,7 @@ from rag_eval_otel.drift.monitor import (
     Stream,
 )
 from rag_eval_otel.export.attributes import EventLog, exportable_attributes
-from rag_eval_otel.export.metrics import Agreement, Meters, add_gauge_source
+from rag_eval_otel.export.metrics import Agreement, Meters, add_gauges
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.sampling import Sampling
@@ -81,9 +81,8 @@ class DriftTelemetry:
     def observe(self, monitor: DriftMonitor) -> None:
         """Report the evidence of ``monitor`` in a gauge, at each collection until `stop`."""
         self._monitor = monitor
-        self._stop = add_gauge_source(
-            self._meter_provider, semconv.DRIFT_EVIDENCE, source=self._observe
-        )
+        sources = {semconv.DRIFT_EVIDENCE: DriftTelemetry._observe}
+        self._stop = add_gauges(self._meter_provider, self, sources)
 
     def stop(self) -> None:
         """Stop reporting the evidence of drift in the gauge."""

@@ -36,7 +36,7 @@ from rag_eval_otel.export.backends.annotation import (
     annotations_of,
 )
 from rag_eval_otel.export.backends.clients import LANGFUSE_KEYS
-from rag_eval_otel.export.metrics import Meters, add_gauge_source
+from rag_eval_otel.export.metrics import Meters, add_gauges
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
@@ -434,7 +434,8 @@ class BackendSink:
         self._asking = asking
         self._explanations = explanations
         self.deliveries = tuple(self._delivery(name, limits) for name in dict.fromkeys(names))
-        add_gauge_source(meter_provider, semconv.BACKEND_QUEUED, source=self._observe_queues)
+        sources = {semconv.BACKEND_QUEUED: BackendSink._observe_queues}
+        add_gauges(meter_provider, self, sources)
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Queue the scores of ``evaluation``; the backends get them later."""
