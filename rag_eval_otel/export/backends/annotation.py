@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from rag_eval_otel import semconv
@@ -21,7 +21,6 @@ from rag_eval_otel.runtime.threads import DaemonExecutor
 from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
 
 Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
-Metadata: TypeAlias = Mapping[str, "str | int | float | bool"]
 
 OVERALL = "rag.evaluation"
 """The name of the annotation with the overall label of a turn, which has no number."""
@@ -33,8 +32,7 @@ _NO_JUDGE = frozenset({None, "lexical"})
 _OVERHEAD = 700  # about how many bytes an annotation takes in memory beside its texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """The number or the label of an annotation, with an id and a name of its own."""
 
     id: UUID
@@ -60,7 +58,7 @@ class Annotation:
     kind: Annotator
     annotator: str = IDENTIFIER
     explanation: str | None = None
-    metadata: Metadata = field(default_factory=dict)
+    metadata: Mapping[str, str | float] = field(default_factory=dict)
     made: float = field(default_factory=time.time)
 
     @property
@@ -85,23 +83,21 @@ class Annotation:
         Beside a number, the name of the label is ``<name>.label``.
         """
         label = self.name if self.value is None else f"{self.name}.label"
-        return tuple(
-            Part(id=self._id_of(name), name=name, value=value)
-            for name, value in ((self.name, self.value), (label, self.label))
-            if value is not None
-        )
+        named: Iterable[tuple[str, float | str | None]]
+        named = ((self.name, self.value), (label, self.label))
+        return tuple(Part(self._id_of(name), name, v) for name, v in named if v is not None)
 
     def _id_of(self, name: str) -> UUID:
         kind = "HUMAN" if self.kind == "HUMAN" else "score"
-        of = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}"
-        return uuid5(NAMESPACE_URL, of)
+        path = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}"
+        return uuid5(NAMESPACE_URL, path)
 
     @cached_property
     def size(self) -> int:
         """About how many bytes the annotation takes in memory."""
-        texts = (self.name, self.annotator, self.explanation or "", *map(str, self.metadata))
         values = [value for value in self.metadata.values() if isinstance(value, str)]
-        return _OVERHEAD + 2 * sum(map(len, (*texts, *values)))
+        texts = (self.name, self.annotator, self.explanation or "", *self.metadata, *values)
+        return _OVERHEAD + 2 * sum(map(len, texts))
 
 
 def annotations_of(
@@ -117,13 +113,15 @@ def annotations_of(
         return
     is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
     offline = evaluation if is_offline else evaluation.offline
-    for prefix, by in ((f"{semconv.OFFLINE}.", offline), ("", None if is_offline else evaluation)):
-        for score in () if by is None else by.scores:
-            if by is not None and score.value is not None:
-                made = _of_score(score, by, span=span, asking=asking)
-                told = score.explanation if explanations and not prefix else None
-                told = exportable(told[:MAX_EXPLANATION]) if told else None
-                yield replace(made, name=f"{prefix}{made.name}", explanation=told)
+    for score in () if offline is None else offline.scores:
+        if offline is not None and score.value is not None:
+            annotation = _of_score(score, offline, span=span, asking=asking)
+            yield replace(annotation, name=f"{semconv.OFFLINE}.{annotation.name}")
+    for score in () if is_offline else evaluation.scores:
+        if score.value is not None:
+            annotation = _of_score(score, evaluation, span=span, asking=asking)
+            text = exportable((score.explanation or "")[:MAX_EXPLANATION]) if explanations else None
+            yield replace(annotation, explanation=text or None)
     if evaluation.label is not None:
         yield Annotation(
             name=OVERALL,
@@ -238,22 +236,30 @@ class Client(Protocol):
 
 
 @contextmanager
-def reported(*kinds: type[Exception]) -> Iterator[None]:
-    """Raise errors of these ``kinds``, which a client raises, as `BackendError`."""
+def reported(
+    *kinds: type[Exception], statuses: Mapping[type[Exception], int] | None = None
+) -> Iterator[None]:
+    """Raise errors of these ``kinds``, which a client raises, as `BackendError`.
+
+    ``statuses`` has the HTTP statuses of errors without a response.
+    """
     try:
         yield
     except kinds as error:
-        raise backend_error(error) from error
+        raise backend_error(error, (statuses or {}).get(type(error))) from error
 
 
-def backend_error(error: Exception) -> BackendError:
+def backend_error(error: Exception, status: int | None = None) -> BackendError:
     """Return a `BackendError` with the HTTP status that ``error`` or its response has.
 
     Its message is safe to log: a response may quote texts of users or the key, and the message of
     ``error`` an address with a password, so it has neither.
     """
-    response = getattr(error, "response", None)
-    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
+    source: Any = error
+    while source is not None and getattr(source, "response", None) is None:
+        source = source.__context__  # LangSmith's errors are raised while handling another one
+    response = getattr(source, "response", None)
+    status = getattr(error, "status_code", None) or getattr(response, "status_code", status)
     if status is None and hasattr(error, "get_http_status_code"):  # MLflow
         status = error.get_http_status_code()
     headers = getattr(response, "headers", None) or getattr(error, "headers", None) or {}

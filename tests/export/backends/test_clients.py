@@ -455,7 +455,7 @@ def opik(fake: Fake, *known: int) -> tuple[Opik, FakeOpik]:
 
 
 def test_opik_gets_feedback_scores(fake: Fake) -> None:
-    """Of the span with the right hash in its id, which is searched once."""
+    """Of the span with the right hash in its id."""
     backend, client = opik(fake, 1, 2, 3)
     assert not backend.send([SCORE, LABEL])
     assert not backend.send([SCORE])
@@ -464,7 +464,7 @@ def test_opik_gets_feedback_scores(fake: Fake) -> None:
     assert (one.value, one.category_name) == (0.75, "pass")
     assert one.reason == "because\nLLM gpt; threshold: 0.5"
     assert (two.value, two.category_name) == (0.0, "fail")
-    assert len(client.searches) == 2
+    assert len(client.searches) == 3
     assert end_of_opik_id(1) in "".join(client.searches)
 
 
