@@ -24,11 +24,7 @@ from typing import ClassVar, Final
 
 from rag_eval_otel.types import Reason
 
-REPOSITORY: Final = "git+https://github.com/rag-eval-otel/rag-eval-otel"
-"""From where pip installs this library, which is on no package index yet.
-
-`tests/test_docs.py` compares the documents with this address, so it is changed here first.
-"""
+REPOSITORY: Final = "git+https://github.com/rag-eval-otel/rag-eval-otel"  # on no index yet
 
 
 class RagEvalError(Exception):
