@@ -81,7 +81,8 @@ def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:
     if isinstance(rates, int | float):
         return _rate(rates, where)
     if not isinstance(rates, Sequence) or isinstance(rates, str):
-        msg = f"{where} must be a number between 0 and 1, or a list such as [{_EXAMPLE}], not {rates!r}"
+        form = f"a number between 0 and 1, or a list such as [{_EXAMPLE}]"
+        msg = f"{where} must be {form}, not {rates!r}"
         raise ConfigError(msg)
     rules = tuple(_rule(rule, f"{where}, rule {i}") for i, rule in enumerate(rates, start=1))
     if not all(rule.match for rule in rules[:-1]):
