@@ -18,9 +18,8 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.types import Usage
 
-_THOUSAND, _MILLION = 1_000, 1_000_000
-_RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
-"""The date or release at the end of a model's name. It is ignored when a price is looked up."""
+_MILLION = 1_000_000
+_RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +66,9 @@ class Prices:
         parts = model.split("/")
         for i in range(len(parts)):
             name = "/".join(parts[i:])
-            names = (known for known in self.models if _is_release(name, of=known))
-            nearest = max(names, key=len, default=None)
-            if nearest is not None:
-                return self.models[nearest]
+            price = self.models.get(name) or self.models.get(_RELEASE.sub("", name))
+            if price is not None:
+                return price
         return _list_price(parts[-1]) if self.currency == "USD" else None
 
     def cost_of(self, usage: Usage, *, judge: tuple[str, ...], embedder: str) -> float | None:
@@ -98,23 +96,18 @@ class Prices:
         return price.of(usage)
 
 
-def _is_release(name: str, *, of: str) -> bool:
-    end = name[len(of) :]
-    return name.startswith(of) and (not end or _RELEASE.fullmatch(end) is not None)
-
-
 @lru_cache(maxsize=100)  # a gateway may give each reply another name
 def _list_price(model: str) -> Price | None:
     """Return the list price of ``model``, for prompts of ordinary length; None if not known."""
     try:
         library = import_module("genai_prices")
-        kinds = ({"input_tokens": _THOUSAND}, {"output_tokens": _THOUSAND})
-        cached = {"input_tokens": _THOUSAND, "cache_read_tokens": _THOUSAND}
-        usages = (library.Usage(**tokens) for tokens in (*kinds, cached))
-        dollars = [float(library.calc_price(usage, model).total_price) for usage in usages]
+        usages = [{"input_tokens": 1000}, {"output_tokens": 1000}]
+        usages.append({**usages[0], "cache_read_tokens": 1000})
+        prices = [library.calc_price(library.Usage(**usage), model) for usage in usages]
     except (ImportError, LookupError, ValueError):
         return None
-    return Price(**dict(zip(_KEYS, (each * _MILLION / _THOUSAND for each in dollars), strict=True)))
+    numbers = (float(price.total_price) * _MILLION / 1000 for price in prices)
+    return Price(**dict(zip(_KEYS, numbers, strict=True)))
 
 
 @lru_cache(maxsize=64)
@@ -127,14 +120,11 @@ def _warn_of_unknown(model: str) -> None:
 
 
 def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> Prices:
-    """Return the prices in ``file``; None: no prices but list prices.
+    """Return the prices in ``file``, a JSON file or a mapping; None: no prices but list prices.
 
-    The file is JSON, ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``.
-    Prices are for one million tokens of the prompt (``input``) and of the reply (``output``). A
-    third number, ``cached_input``, may give the price of prompt tokens that the provider had in its
-    cache. An embedder has no ``output``. The currency is three capitals, ``USD`` if not given.
-    ``file`` may also be a mapping of this form. Raises `ConfigError` for a file that cannot be
-    read, and for another form.
+    The form is ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``, with
+    prices of one million tokens, as `Price` has them. The currency is ``USD`` if not given. Raises
+    `ConfigError` for a file that cannot be read, and for another form.
     """
     if file is None:
         return Prices()

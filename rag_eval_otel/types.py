@@ -190,11 +190,15 @@ def _require_text(name: str, value: object) -> None:
         raise TypeError(msg)
 
 
-def _ids(name: str, value: object) -> tuple[str, ...]:
+def _items(name: str, value: object, *, kind: str, example: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
+        msg = f"{name} must be a sequence of {kind}, not {type(value).__name__}; pass {example}."
         raise TypeError(msg)
-    return tuple(str(item) for item in value)
+    return tuple(value)
+
+
+def _ids(name: str, value: object) -> tuple[str, ...]:
+    return tuple(map(str, _items(name, value, kind="ids", example="[id]")))
 
 
 def _grades(grades: tuple[Any, ...], *, ids: int) -> tuple[float, ...]:
@@ -218,18 +222,14 @@ def _texts(name: str, value: object) -> dict[Any, str]:
     return dict(value)
 
 
-def _contexts(contexts: object) -> tuple[Passage, ...]:
-    if isinstance(contexts, str) or not isinstance(contexts, Iterable):
-        msg = (
-            f"Sample.contexts must be a sequence of str or Passage, not {type(contexts).__name__};"
-            " pass [text] for a single context and [] for none."
-        )
-        raise TypeError(msg)
-    for context in (passages := tuple(contexts)):
+def _contexts(value: object) -> tuple[Passage, ...]:
+    example = "[text] for a single context and [] for none"
+    contexts = _items("Sample.contexts", value, kind="str or Passage", example=example)
+    for context in contexts:
         if not isinstance(context, str | Passage):
             msg = f"A context must be a str or a Passage, not {type(context).__name__}."
             raise TypeError(msg)
-    return tuple(Passage(text=c) if isinstance(c, str) else c for c in passages)
+    return tuple(Passage(text=each) if isinstance(each, str) else each for each in contexts)
 
 
 # --- scores ---------------------------------------------------------------------------------------
@@ -374,17 +374,15 @@ class Evaluation:
     def status(self) -> Literal["scored", "partial", "unscored", "error"]:
         """Return whether the evaluation gave numbers.
 
-        - ``scored``: at least one metric has a number, and none failed; or there are no metrics.
-        - ``partial``: at least one metric has a number, and some metrics failed.
-        - ``unscored``: no metric has a number, although asking the judge did not fail.
-        - ``error``: no metric has a number, because asking the judge failed.
+        ``scored``: no metric failed, and at least one has a number, or there are none. ``partial``:
+        some have a number and some failed. ``unscored``: none has a number, although asking the
+        judge did not fail. ``error``: none has a number, because asking the judge failed.
         """
-        has_failed = any(score.status == "error" for score in self.scores)
-        if not self.scores or any(score.status == "ok" for score in self.scores):
-            return "partial" if has_failed else "scored"
-        has_answered = self.judge is not None
-        all_failed = all(score.status == "error" for score in self.scores)
-        return "error" if has_failed and (all_failed or not has_answered) else "unscored"
+        statuses = {score.status for score in self.scores}
+        if not statuses or "ok" in statuses:
+            return "partial" if "error" in statuses else "scored"
+        is_error = statuses == {"error"} or ("error" in statuses and self.judge is None)
+        return "error" if is_error else "unscored"
 
     @property
     def reason(self) -> Reason | None:
@@ -408,10 +406,8 @@ class Evaluation:
         If at least one of ``label_metrics`` was measured, only these metrics count.
         """
         named = [score for score in self.scores if score.name in (self.label_metrics or ())]
-        labels = {score.label for score in named or self.scores if score.label}
-        if not labels:
-            return None
-        return "fail" if "fail" in labels else "pass"
+        labels = {score.label for score in named or self.scores} - {None}
+        return None if not labels else "fail" if "fail" in labels else "pass"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,7 +486,7 @@ class Sink(Protocol):
 
 
 class MetricLike(Protocol):
-    """The type of a metric in annotations of options. `Metric` is the full protocol."""
+    """A metric, in annotations of options. `Metric` is the full protocol."""
 
     @property
     def name(self) -> str: ...
@@ -501,7 +497,7 @@ class MetricLike(Protocol):
 
 
 class JudgeLike(Protocol):
-    """The type of a judge in annotations of options. `Judge` is the full protocol."""
+    """A judge, in annotations of options. `Judge` is the full protocol."""
 
     @property
     def model(self) -> str: ...
@@ -510,21 +506,21 @@ class JudgeLike(Protocol):
 
 
 class ChatModel(Protocol):
-    """The type of a LangChain chat model in annotations of options."""
+    """A LangChain chat model, in annotations of options."""
 
     @property
     def invoke(self) -> Callable[..., Any]: ...
 
 
 class TextEmbeddings(Protocol):
-    """The type of LangChain ``Embeddings`` in annotations of options."""
+    """LangChain ``Embeddings``, in annotations of options."""
 
     @property
     def embed_documents(self) -> Callable[..., Any]: ...
 
 
 class DriftSettings(Protocol):
-    """The type of settings of drift detection in annotations; see `drift.DriftOptions`."""
+    """Settings of drift detection, in annotations of options; see `drift.DriftOptions`."""
 
     @property
     def make_detector(self) -> Callable[..., Any]: ...
