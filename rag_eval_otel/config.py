@@ -386,12 +386,7 @@ _LIMIT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The maximum ``amount`` in any window of ``seconds`` seconds.
-
-    ``unit`` is ``requests``, ``tokens``, ``turns``, ``judge requests`` (without those of the
-    embedder, not for users), or a currency such as ``USD``. If ``seconds`` is infinite, ``amount``
-    is the limit for the whole run of the program.
-    """
+    """The maximum ``amount`` in any window of ``seconds`` seconds; infinite: the whole run."""
 
     amount: float
     unit: str
@@ -413,10 +408,7 @@ class Limit:
 
 
 def limits_of(text: object, *, where: str) -> tuple[Limit, ...]:
-    """Return the limits in ``text``, such as ``5 USD/day, 600 requests/minute``; None has no limit.
-
-    Raises `ConfigError` for anything else; the message begins with ``where``, the option's name.
-    """
+    """Return the limits in ``text``; a `ConfigError` begins with ``where``, the option's name."""
     if text is None:
         return ()
     limits = [_limit(part, where, text) for part in str(text).split(",")]
@@ -500,11 +492,7 @@ def _float(text: str) -> float | str:
 
 
 def read_thresholds(path: Path) -> dict[str, float]:
-    """Return the thresholds in the table ``thresholds`` of the TOML file at ``path``.
-
-    Raises `ConfigError`, which names the file, if the file cannot be read, has another table, or
-    has a value that is not a number.
-    """
+    """Return the thresholds in the TOML file at ``path``; `ConfigError` names the file."""
     try:
         tables: Mapping[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -518,10 +506,7 @@ def read_thresholds(path: Path) -> dict[str, float]:
 
 
 def written_thresholds(thresholds: Iterable[tuple[str, float, str]]) -> str:
-    """Return the text of a thresholds file with a line for each metric in ``thresholds``.
-
-    Each entry has the name of a metric, its threshold, and a remark that becomes a comment.
-    """
+    """Return the text of a thresholds file, from names, thresholds and remarks."""
     lines = (
         f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {value:.6g}  # {remark}\n"
         for name, value, remark in thresholds

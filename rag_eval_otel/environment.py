@@ -29,10 +29,7 @@ def names_in(value: str) -> tuple[str, ...]:
 
 
 def switch(text: str) -> bool:
-    """Return True for ``on``, ``true``, ``yes`` and ``1``, and False for their opposites.
-
-    Raises `ValueError` for other texts. Capitals do not matter.
-    """
+    """Return True for on, true, yes and 1, False for their opposites; else raise `ValueError`."""
     word = text.strip().lower()
     if word not in _ON | _OFF:
         msg = f"must be on or off, not {text!r}"
@@ -78,11 +75,7 @@ def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def exporter_names(signal: Signal, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the exporters that the ``OTEL_*`` variables name for ``signal``, as entry point names.
-
-    ``otlp`` becomes the entry point for a protocol. The protocol is gRPC by default, but HTTP if
-    the endpoint has the port 4318, or if the variables name HTTP.
-    """
+    """Return the entry points of exporters that the ``OTEL_*`` variables name for ``signal``."""
     protocol = _otlp(signal, "PROTOCOL", environ)
     has_http_port = _has_port(4318, _otlp(signal, "ENDPOINT", environ))
     is_http = protocol.startswith("http") if protocol else has_http_port
@@ -92,10 +85,7 @@ def exporter_names(signal: Signal, environ: Mapping[str, str] = os.environ) -> t
 
 
 def guessed_grpc_endpoint(signal: Signal, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the endpoint of ``signal`` if gRPC is used there only because nothing says otherwise.
-
-    That is: no variable names a protocol, and the port is neither 4317 nor 4318. Otherwise None.
-    """
+    """Return the endpoint of ``signal`` if no variable and no usual port says the protocol."""
     url = _otlp(signal, "ENDPOINT", environ)
     is_known = _otlp(signal, "PROTOCOL", environ) or _has_port(4317, url) or _has_port(4318, url)
     return None if is_known or not url else url

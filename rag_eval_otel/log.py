@@ -42,10 +42,7 @@ log: Final = _Named(logging.getLogger("rag_eval_otel"), {})
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the class of ``error`` and the calls that raised it, the innermost first.
-
-    The message of ``error`` is left out, and nothing of ``error`` is called.
-    """
+    """Return the class of ``error``, and the calls that raised it, the innermost first."""
     calls = list(deque(_calls(_traceback_of(error)), maxlen=_CALLS))
     return " < ".join([f"{_short(class_name(type(error)))} at {calls.pop()}", *reversed(calls)])
 

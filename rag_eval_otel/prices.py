@@ -24,10 +24,7 @@ _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The prices of one million tokens of a model: prompt, cached part of the prompt, and reply.
-
-    The price of an embedder has only ``input``: ``output`` is None, so no reply can be paid for.
-    """
+    """The prices of one million tokens; an embedder has no ``output``."""
 
     input: float
     output: float | None = None

@@ -171,10 +171,7 @@ def parts_of(name: str) -> tuple[Provider, str] | None:
 
 
 def check_model(part: Part, value: object, *, shown: str) -> None:
-    """Raise `ConfigError` unless ``value`` can be a judge or an embedder, as ``part`` says.
-
-    ``shown`` names the option in the message.
-    """
+    """Raise `ConfigError`, which begins with ``shown``, unless ``value`` can be such a ``part``."""
     own, langchain, kind = _FORMS[part]
     names = REGISTRIES[part].names()
     if isinstance(value, str):

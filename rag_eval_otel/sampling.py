@@ -144,10 +144,7 @@ def _is_like(value: object, wanted: object) -> bool:
 
 
 def _fits(value: str, pattern: str) -> bool:
-    """Return True if ``value`` is ``pattern``, in which ``*`` stands for any characters.
-
-    The time is linear in the length of ``value``, which a request may choose.
-    """
+    """Compare in time that is linear in ``value``, whose length a request chooses."""
     first, *parts = pattern.split("*")
     if not parts or not value.startswith(first):
         return value == pattern

@@ -50,11 +50,7 @@ MAX_EXPLANATION = 1024  # characters
 
 
 def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str, AttributeValue]:
-    """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn.
-
-    Explanations are cut to 1,024 characters. The attributes of scores by the offline judge of a
-    cascade are called ``rag.evaluation.offline.<metric>.score`` etc.
-    """
+    """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn."""
     attributes: dict[str, AttributeValue | None] = {
         semconv.EVALUATION_STATUS: ending.status,
         semconv.EVALUATION_REASON: ending.reason,
@@ -297,10 +293,7 @@ class EventLog:
 
 
 class EventSink:
-    """Emit one ``gen_ai.evaluation.result`` event for each score of an evaluation, or feedback.
-
-    The event is emitted even if the evaluated span was exported before the score was known.
-    """
+    """Emit a ``gen_ai.evaluation.result`` event for each score, and for feedback of people."""
 
     def __init__(
         self,

@@ -44,11 +44,7 @@ _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # bounds of dura
 
 
 class Instrument(NamedTuple):
-    """The kind, unit and description of an instrument.
-
-    If several pipelines report values of a gauge with equal attributes, ``join`` computes one value
-    from them.
-    """
+    """A row of the table; ``join`` makes one value of those of several pipelines in a gauge."""
 
     kind: Literal["counter", "histogram", "gauge", "up_down_counter"]
     unit: str
@@ -241,10 +237,7 @@ Counted = Literal["captured", "turn", "source", "released", "failure", "feedback
 
 
 class Tally:
-    """Counts of turns, spans and failures, by kind and name, for `Handle.stats` and the doctor.
-
-    Thread-safe. In a forked child process all counts start at zero.
-    """
+    """Thread-safe counts by kind and name, for `Handle.stats`; zero in a forked child."""
 
     def __init__(self) -> None:
         self._reset()
@@ -372,11 +365,7 @@ class InstrumentSink:
             self._record(semconv.LAG, evaluation.lag, source, context=context)
 
     def _record_scores(self, evaluation: Evaluation) -> None:
-        """Record the scores of one judge.
-
-        The histogram has a uniform sample of the turns. Turns that were chosen because they look
-        bad would make all figures worse. The weighted sums have all turns, in proportion.
-        """
+        """Record the scores of one judge; the histogram has no targeted turns, which look worse."""
         context, sampling = span_context(evaluation.span), evaluation.sampling or Sampling()
         histogram = semconv.OFFLINE_SCORE if sampling.stage == "offline" else semconv.SCORE
         source = self._source(evaluation)
@@ -501,10 +490,7 @@ class InstrumentSink:
 
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | None]:
-    """Return the outcome of the evaluated turn and why scores of the judge are missing.
-
-    ``span_missed``: all are there, but not on a span, and nothing on a span says so.
-    """
+    """Return the outcome of the evaluated turn, and why scores of the judge are missing."""
     status = evaluation.status
     if status in {"unscored", "error"}:
         return ("unscored" if status == "unscored" else "error"), evaluation.reason
@@ -554,10 +540,7 @@ _ENDPOINT_GAUGES: Final[Mapping[str, Callable[[EndpointState], float]]] = {
 
 
 def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
-    """Report ``endpoint`` as long as it exists: attempts, requests not sent, and its limits.
-
-    Several pipelines may use one judge, and each request is counted once.
-    """
+    """Report attempts, requests not sent, and limits of ``endpoint``, once for all pipelines."""
     known = _Shared.of(provider or get_meter_provider()).endpoints
     if endpoint in known:
         return

@@ -70,11 +70,7 @@ class Asserted(NamedTuple):
 
 
 class SessionReport:
-    """Collects the scores in the reports of tests, and prints them at the end of the session.
-
-    The scores are properties of the reports, so that they come from the workers of pytest-xdist and
-    go to the JUnit file, too. Of a test that is repeated, the last run counts.
-    """
+    """Prints the scores at the end; they are properties of reports, also with pytest-xdist."""
 
     def __init__(self) -> None:
         self._properties: dict[str, list[tuple[str, object]]] = {}

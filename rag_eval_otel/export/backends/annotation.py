@@ -78,10 +78,7 @@ class Annotation:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The number and the label, for backends in which an object has one of them.
-
-        Beside a number, the name of the label is ``<name>.label``.
-        """
+        """The number and the label, for backends in which an object has one of them."""
         label = self.name if self.value is None else f"{self.name}.label"
         named: Iterable[tuple[str, float | str | None]]
         named = ((self.name, self.value), (label, self.label))
@@ -214,11 +211,7 @@ class BackendError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An annotation that a backend did not take, although it took others of the batch.
-
-    The status of ``error`` decides what happens next, as for a whole batch: at 404 the span may
-    arrive later.
-    """
+    """An annotation that a backend did not take, although it took others of the batch."""
 
     annotation: Annotation
     error: BackendError
@@ -239,10 +232,7 @@ class Client(Protocol):
 def reported(
     *kinds: type[Exception], statuses: Mapping[type[Exception], int] | None = None
 ) -> Iterator[None]:
-    """Raise errors of these ``kinds``, which a client raises, as `BackendError`.
-
-    ``statuses`` has the HTTP statuses of errors without a response.
-    """
+    """Raise ``kinds`` of errors as `BackendError`; ``statuses``: without a response."""
     try:
         yield
     except kinds as error:
@@ -250,11 +240,7 @@ def reported(
 
 
 def backend_error(error: Exception, status: int | None = None) -> BackendError:
-    """Return a `BackendError` with the HTTP status that ``error`` or its response has.
-
-    Its message is safe to log: a response may quote texts of users or the key, and the message of
-    ``error`` an address with a password, so it has neither.
-    """
+    """Return a `BackendError` with the status of ``error``; its message quotes nothing."""
     source: Any = error
     while source is not None and getattr(source, "response", None) is None:
         source = source.__context__  # LangSmith's errors are raised while handling another one
@@ -277,10 +263,7 @@ def backend_error(error: Exception, status: int | None = None) -> BackendError:
 
 
 class Parallel:
-    """Calls a function for many annotations, on several daemon threads.
-
-    It is for backends that take one annotation in each request.
-    """
+    """Calls a function on several daemon threads, for backends with one object in a request."""
 
     def __init__(self, threads: int = 8) -> None:
         self._executor = DaemonExecutor(threads)
@@ -288,10 +271,7 @@ class Parallel:
     def send(
         self, function: Callable[[T], None], groups: Iterable[tuple[T, Sequence[Annotation]]]
     ) -> list[Refusal]:
-        """Call ``function(key)`` for each key of ``groups``, and return the refusals.
-
-        If a call raises `BackendError`, all annotations of its group are refused.
-        """
+        """Call ``function(key)`` for each group; refuse the groups with a `BackendError`."""
         calls = [
             (self._executor.submit(copy_context().run, function, key), annotations)
             for key, annotations in groups

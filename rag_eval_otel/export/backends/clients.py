@@ -40,11 +40,7 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Phoenix:
-    """Phoenix: each score is an annotation of its span, with number, label and explanation.
-
-    Phoenix keeps one annotation for each span, name and identifier. It writes all annotations of a
-    request or none, and names the spans that are missing.
-    """
+    """Phoenix: an annotation of the span. A request is written as a whole or not at all."""
 
     def __init__(self) -> None:
         self._client = import_module("phoenix.client").Client()
@@ -171,11 +167,7 @@ class MLflow:
 
 
 class LangSmith:
-    """LangSmith: each score is a feedback on the run that LangSmith makes of the span.
-
-    The id of a run is the id of its span, with zeros before it. A feedback has an id of ours, so
-    that one sent twice replaces itself.
-    """
+    """LangSmith: a feedback, with our id, on the run whose id is that of the span."""
 
     def __init__(self) -> None:
         package = import_module("langsmith")
@@ -242,10 +234,7 @@ LANGFUSE_ADDRESSES: Final = ("LANGFUSE_BASE_URL", "LANGFUSE_HOST")
 
 
 def langfuse_client() -> Any:
-    """Return the API client of the package ``langfuse``, with the address and keys that are set.
-
-    The class `langfuse.Langfuse` is not used, because it adds an exporter to the tracer provider.
-    """
+    """Return the API client; the class `langfuse.Langfuse` would add an exporter of spans."""
     public, secret = (first_set([name]) for name in LANGFUSE_KEYS)
     return import_module("langfuse.api").LangfuseAPI(
         base_url=first_set(LANGFUSE_ADDRESSES) or "https://cloud.langfuse.com",
@@ -261,10 +250,7 @@ def langfuse_errors() -> tuple[type[Exception], ...]:
 
 
 class Langfuse:
-    """Langfuse: each score, and each label, is a score of its observation, which is the span.
-
-    A score has an id of ours, so that one sent twice replaces itself.
-    """
+    """Langfuse: a score, with our id, of the observation of the span, and one for the label."""
 
     def __init__(self) -> None:
         self._errors = langfuse_errors()

@@ -85,11 +85,7 @@ class _Entry:
 
 
 class Delivery:
-    """Send annotations to the backend ``name`` by the client that ``connect()`` returns.
-
-    ``report(outcome, number)`` is called for the annotations that have ended. ``connect`` imports
-    the client, on the thread of the delivery. In a forked child the queue is empty.
-    """
+    """Send annotations to the backend ``name``, on a thread that also calls ``connect()``."""
 
     def __init__(
         self,
@@ -343,11 +339,7 @@ _NEEDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def check_backends(names: Iterable[str]) -> None:
-    """Raise an error if a backend in ``names`` cannot be used.
-
-    `ConfigError` names an unknown backend or a missing variable, and `MissingDependencyError` the
-    package to install. Nothing is imported and no request is sent.
-    """
+    """Raise an error for an unknown backend, a missing package or variable; import nothing."""
     for name in names:
         BACKENDS.find(name)
         if name not in _NEEDS:
