@@ -67,7 +67,7 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.EMBEDDING_CALLS: _counter("{request}", "Requests to the embedder."),
     semconv.JUDGE_TOKENS: _counter("{token}", "Tokens the judge read and wrote."),
     semconv.JUDGE_COST: _counter(
-        "{currency}", "Money for the tokens of judge and embedder, by metric."
+        "{currency}", "Money for tokens of judge and embedder, by metric."
     ),
     semconv.EMBEDDING_TOKENS: _counter("{token}", "Tokens of embedded texts."),
     semconv.TURNS: _counter("{turn}", "RAG turns by what became of them."),
@@ -75,54 +75,33 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.ERRORS: _counter("{error}", "Failures of this library, by place."),
     semconv.FEEDBACK_SCORE: _scores("Feedback of people, from 0 (bad) to 1 (good)."),
     semconv.FEEDBACK_RECEIVED: _counter("{feedback}", "Feedback by outcome."),
-    semconv.FEEDBACK_AGREEMENT: _counter(
-        "{turn}", "Turns with feedback, by the labels of the judge and of people."
-    ),
+    semconv.FEEDBACK_AGREEMENT: _counter("{turn}", "Turns by the labels of judge and people."),
     semconv.RELEASED: _counter("{span}", "Exported spans that waited for scores, by status."),
-    semconv.CACHE_LOOKUPS: _counter(
-        "{turn}", "Turns whose scores were looked up among kept scores, by outcome."
-    ),
+    semconv.CACHE_LOOKUPS: _counter("{turn}", "Turns looked up among kept scores, by outcome."),
     semconv.OFFLINE_SCORE: _scores("Scores of all RAG turns by the offline judge of a cascade."),
     semconv.WEIGHTED_SCORE: _counter(
-        "{score}", "Scores, each divided by the probability with which its turn was chosen."
+        "{score}", "Scores, divided by the probability of their turn."
     ),
     semconv.WEIGHTED_COUNT: _counter(
-        "{turn}", "Turns for which the scores stand: the sum of 1 / probability."
+        "{turn}", "Turns that were scored: the sum of 1 / probability."
     ),
-    semconv.ENDPOINT_ATTEMPTS: _counter(
-        "{request}", "Requests to judge and embedder, with each retry, by outcome."
-    ),
-    semconv.ENDPOINT_DURATION: _durations(
-        "Time from sending a request to its reply or its failure."
-    ),
-    semconv.ENDPOINT_NOT_SENT: _counter(
-        "{request}", "Requests to judge and embedder that were not sent, by reason."
-    ),
+    semconv.ENDPOINT_ATTEMPTS: _counter("{request}", "Requests with each retry, by outcome."),
+    semconv.ENDPOINT_DURATION: _durations("Time from sending a request to its reply or failure."),
+    semconv.ENDPOINT_NOT_SENT: _counter("{request}", "Requests that were not sent, by reason."),
     semconv.BUDGET_LEFT: _gauge("1", "Share of the limits of the budget that is left.", join=min),
     semconv.HELD: _gauge("{span}", "Spans that wait for their scores."),
-    semconv.HELD_BYTES: _gauge(
-        "By", "About how much memory the spans that wait for their scores take."
-    ),
+    semconv.HELD_BYTES: _gauge("By", "About how much memory the waiting spans take."),
     semconv.PENDING: _gauge("{turn}", "RAG turns that were found and have no outcome yet."),
-    semconv.ENDPOINT_BREAKER: _gauge(
-        "{state}", "State of the circuit breaker: 0 closed, 1 open.", join=max
-    ),
+    semconv.ENDPOINT_BREAKER: _gauge("{state}", "Circuit breaker: 0 closed, 1 open.", join=max),
     semconv.ENDPOINT_LIMIT: _gauge("{request}", "Requests that may be under way at the same time."),
     semconv.ENDPOINT_IN_FLIGHT: _gauge("{request}", "Requests that are under way."),
     semconv.ENDPOINT_PAUSE: _gauge(
-        "s", "Time until the next request may be sent after a refusal (429).", join=max
+        "s", "Time to the next request after a refusal (429).", join=max
     ),
-    semconv.SDK_QUEUE_SIZE: _queue(
-        "The number of spans in the queue of a given instance of an SDK span processor."
-    ),
-    semconv.SDK_QUEUE_CAPACITY: _queue(
-        "The maximum number of spans the queue of a given instance of an SDK span processor can"
-        " hold."
-    ),
+    semconv.SDK_QUEUE_SIZE: _queue("The number of spans in the queue of a span processor."),
+    semconv.SDK_QUEUE_CAPACITY: _queue("The most spans that the queue can hold."),
     semconv.DRIFT_ALARMS: _counter("{alarm}", "Alarms: the scores have drifted."),
-    semconv.DRIFT_EVIDENCE: _gauge(
-        "1", "Evidence of drift, log10; an alarm is at log10 of the scores for one.", join=max
-    ),
+    semconv.DRIFT_EVIDENCE: _gauge("1", "Evidence of drift, log10; see docs/drift.md.", join=max),
     semconv.BACKEND_SCORES: _counter("{score}", "Scores for backends, by what became of them."),
     semconv.BACKEND_QUEUED: _gauge("{score}", "Scores that wait to be sent to a backend."),
 }
