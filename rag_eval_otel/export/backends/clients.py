@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
@@ -32,7 +32,7 @@ _BAD_REQUEST: Final = 400
 _INVALID: Final = 422
 
 
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -43,7 +43,9 @@ class Phoenix:
     """Phoenix: an annotation of the span. A request is written as a whole or not at all."""
 
     def __init__(self) -> None:
-        self._client = import_module("phoenix.client").Client()
+        client: Any = import_module("phoenix.client").Client()
+        self._spans = partial(client.spans.log_span_annotations, sync=True)
+        self._traces = partial(client.traces.log_trace_annotations, sync=True)
         self._errors = (import_module("httpx").HTTPError,)
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
@@ -55,48 +57,39 @@ class Phoenix:
     def _write(self, annotations: Sequence[Annotation], *, kind: str) -> list[Refusal]:
         if not annotations:
             return []
-        data = [{f"{kind}_id": _target(each), **_of_phoenix(each)} for each in annotations]
+        targets = [each.span_hex or each.trace_hex for each in annotations]
+        data = [
+            {
+                f"{kind}_id": target,
+                "name": each.name,
+                "annotator_kind": each.kind,
+                "result": _without_none(
+                    score=each.value, label=each.label, explanation=each.explanation
+                ),
+                "metadata": dict(each.metadata),
+                "identifier": IDENTIFIER,
+            }
+            for target, each in zip(targets, annotations, strict=True)
+        ]
+        write = self._spans if kind == "span" else self._traces
         try:
             with reported(*self._errors):
-                if kind == "span":
-                    self._client.spans.log_span_annotations(span_annotations=data, sync=True)
-                else:
-                    self._client.traces.log_trace_annotations(trace_annotations=data, sync=True)
+                write(**{f"{kind}_annotations": data})
         except BackendError as error:
             body = error.body if error.status == NOT_FOUND else ""
-            lost = [each for each in annotations if _target(each) in body]
+            lost = {target for target in targets if target in body}
             if not lost:
                 raise
-            left = [each for each in annotations if _target(each) not in body]
-            return [*map(_unknown_to_phoenix, lost), *self._write(left, kind=kind)]
+            msg = (
+                f"Phoenix has no span {min(lost)}; export the spans to the same Phoenix, and all"
+                " traces if a collector samples them"
+            )
+            missing = BackendError(msg, status=NOT_FOUND)
+            pairs = list(zip(targets, annotations, strict=True))
+            left = [each for target, each in pairs if target not in lost]
+            refusals = [Refusal(annotation=a, error=missing) for t, a in pairs if t in lost]
+            return [*refusals, *self._write(left, kind=kind)]
         return []
-
-
-def _target(annotation: Annotation) -> str:
-    return annotation.span_hex or annotation.trace_hex
-
-
-def _of_phoenix(annotation: Annotation) -> dict[str, Any]:
-    result = {
-        "score": annotation.value,
-        "label": annotation.label,
-        "explanation": annotation.explanation,
-    }
-    return {
-        "name": annotation.name,
-        "annotator_kind": annotation.kind,
-        "result": _without_none(result),
-        "metadata": dict(annotation.metadata),
-        "identifier": IDENTIFIER,
-    }
-
-
-def _unknown_to_phoenix(annotation: Annotation) -> Refusal:
-    msg = (
-        f"Phoenix has no span {_target(annotation)}; export the spans to the same Phoenix, and all"
-        " traces if a collector samples them"
-    )
-    return Refusal(annotation=annotation, error=BackendError(msg, status=NOT_FOUND))
 
 
 # --- MLflow ---------------------------------------------------------------------------------------
@@ -176,15 +169,12 @@ class LangSmith:
         self._client = package.Client(auto_batch_tracing=False, tracing_sampling_rate=1.0)
         self._name = utils.get_tracer_project()
         self._missing, self._conflict = utils.LangSmithNotFoundError, utils.LangSmithConflictError
-        statuses = {
-            utils.LangSmithAuthError: 401,
-            utils.LangSmithNotFoundError: NOT_FOUND,
-            utils.LangSmithRateLimitError: 429,
-            utils.LangSmithAPIError: 500,
-            utils.LangSmithUserError: _BAD_REQUEST,
-        }
-        errors = (import_module("requests").RequestException, utils.LangSmithError)
-        self._reported = partial(reported, *errors, statuses=statuses)
+        self._reported = partial(
+            reported,
+            import_module("requests").RequestException,
+            utils.LangSmithError,
+            statuses={self._missing: NOT_FOUND, utils.LangSmithUserError: _BAD_REQUEST},
+        )
         self._parallel = Parallel()
         self._project: UUID | None = None
 
@@ -269,19 +259,18 @@ class Langfuse:
 
     def _scores(self, annotation: Annotation) -> Iterator[dict[str, Any]]:
         for part in annotation.parts:
-            score = {
-                "id": str(part.id),
-                "traceId": annotation.trace_hex,
-                "observationId": annotation.span_hex,
-                "name": part.name,
-                "value": part.value,
-                "dataType": "CATEGORICAL" if isinstance(part.value, str) else "NUMERIC",
-                "comment": annotation.explanation,
-                "metadata": {"annotator_kind": annotation.kind, **annotation.metadata},
-                "environment": self._environment,
-                "timestamp": datetime.fromtimestamp(annotation.made, timezone.utc).isoformat(),
-            }
-            yield _without_none(score)
+            yield _without_none(
+                id=str(part.id),
+                traceId=annotation.trace_hex,
+                observationId=annotation.span_hex,
+                name=part.name,
+                value=part.value,
+                dataType="CATEGORICAL" if isinstance(part.value, str) else "NUMERIC",
+                comment=annotation.explanation,
+                metadata={"annotator_kind": annotation.kind, **annotation.metadata},
+                environment=self._environment,
+                timestamp=datetime.fromtimestamp(annotation.made, timezone.utc).isoformat(),
+            )
 
 
 # --- Opik -----------------------------------------------------------------------------------------
