@@ -371,6 +371,14 @@ class Evaluation:
         raise KeyError(msg)
 
     @property
+    def judged(self) -> tuple[tuple[str, Evaluation], ...]:
+        """The scores of a cascade's offline judge under the prefix ``offline.``, and the others."""
+        is_offline = self.sampling is not None and self.sampling.stage == "offline"
+        offline, own = (self, None) if is_offline else (self.offline, self)
+        pairs = (("offline.", offline), ("", own))
+        return tuple((prefix, each) for prefix, each in pairs if each is not None)
+
+    @property
     def status(self) -> Literal["scored", "partial", "unscored", "error"]:
         """Return whether the evaluation gave numbers.
 

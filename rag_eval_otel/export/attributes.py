@@ -75,15 +75,12 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
                 semconv.EVALUATION_SAMPLING_PROBABILITY: float(sampling.probability),
                 semconv.EVALUATION_SAMPLING_TARGETED: sampling.is_targeted or None,
             }
-        is_offline = sampling is not None and sampling.stage == "offline"
-        offline = evaluation if is_offline else evaluation.offline
-        for score in offline.scores if offline is not None else ():
-            attributes |= _leaves(score, f"{semconv.OFFLINE}.{score.name}")
-        for score in () if is_offline else evaluation.scores:
-            attributes |= _leaves(score, score.name)
-            if explanations and score.explanation:
-                key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
-                attributes[key] = score.explanation[:MAX_EXPLANATION]
+        for prefix, judged in evaluation.judged:
+            for score in judged.scores:
+                attributes |= _leaves(score, prefix + score.name)
+                if explanations and score.explanation and not prefix:
+                    key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
+                    attributes[key] = score.explanation[:MAX_EXPLANATION]
     return exportable_attributes((k, v) for k, v in attributes.items() if v is not None)
 
 
@@ -171,11 +168,9 @@ def _bounded(
 
 
 def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:
-    if not dropped:
-        return items
     bounded: BoundedList[T] = BoundedList.from_seq(None, items)
     bounded.dropped = dropped
-    return bounded
+    return bounded if dropped else items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

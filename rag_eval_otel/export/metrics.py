@@ -256,37 +256,23 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Counts of one pipeline since it was built; in a forked child, since the fork.
+    """Counts of one pipeline since it was built; in a forked child, since the fork."""
 
-    - ``captured``: number of turns (questions with their answers) that were found.
-    - ``turns``: number of turns by outcome and reason, for example ``scored`` or
-      ``skipped no_answer``.
-    - ``pending``: number of turns without an outcome, ``captured`` less the sum of ``turns``.
-    - ``released``: number of spans that waited for scores, by the status with which they were
-      exported.
-    - ``sources``: number of spans by instrumentation, and of LangChain turns as ``callback``.
-    - ``failures``: number of errors of this library, by the part of the library that failed.
-    - ``held``: number of spans and run trees that wait now.
-    - ``scoring``: number of waiting spans and run trees that have been read and are being scored.
-    - ``feedback``: number of feedback of people by outcome, for example ``joined``.
-    """
-
-    captured: int
-    turns: Mapping[str, int]
-    pending: int
-    released: Mapping[str, int]
-    sources: Mapping[str, int]
-    failures: Mapping[str, int]
-    held: int
-    scoring: int
-    feedback: Mapping[str, int]
+    captured: int  # turns (questions with their answers) that were found
+    turns: Mapping[str, int]  # by outcome and reason, such as ``scored`` or ``skipped no_answer``
+    pending: int  # turns without an outcome: ``captured`` less the sum of ``turns``
+    released: Mapping[str, int]  # spans that waited for scores, by the status on them
+    sources: Mapping[str, int]  # spans by instrumentation; LangChain turns are ``callback``
+    failures: Mapping[str, int]  # errors of this library, by the part that failed
+    held: int  # spans and run trees that wait now
+    scoring: int  # those of them that have been read and are being scored
+    feedback: Mapping[str, int]  # feedback of people by outcome, such as ``joined``
 
 
 Outcome = Literal["scored", "unscored", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]
 FeedbackOutcome = Literal["joined", "unmatched", "dropped", "refused"]
-"""What became of feedback. ``joined``: its turn, or a trace under way, is known. ``unmatched``: it
-was passed on with its ids alone. ``dropped``: no room. ``refused``: a wrong argument."""
+"""``unmatched``: the turn is not known. ``dropped``: no room. ``refused``: a wrong argument."""
 
 OVERALL: Final = "overall"  # the name under which the label of a whole turn is compared with people
 
@@ -314,9 +300,8 @@ _NAME_LENGTH = 128  # characters of such a name: more than services and models h
 class InstrumentSink:
     """Record scores and durations in histograms, and turns, requests and failures in counters.
 
-    Values in the histograms can have exemplars, which refer to the evaluated spans. The counter
-    ``rag.evaluation.turns`` counts every turn exactly once. ``services`` are always told apart in
-    metrics, however many other services there are.
+    The counter ``rag.evaluation.turns`` counts every turn exactly once. ``services`` always have
+    series of their own, however many other services there are.
     """
 
     def __init__(

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.export.attributes import MAX_EXPLANATION
 from rag_eval_otel.runtime.threads import DaemonExecutor
@@ -102,23 +101,20 @@ def annotations_of(
 ) -> Iterator[Annotation]:
     """Yield an annotation for each score in ``evaluation`` that is a number, and the overall label.
 
-    ``asking`` has the names of the metrics that ask the judge. The names of scores by the offline
-    judge of a cascade begin with ``offline.``, as on the span.
+    ``asking`` has the names of the metrics that ask the judge.
     """
     span = evaluation.span
     if span is None:
         return
-    is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
-    offline = evaluation if is_offline else evaluation.offline
-    for score in () if offline is None else offline.scores:
-        if offline is not None and score.value is not None:
-            annotation = _of_score(score, offline, span=span, asking=asking)
-            yield replace(annotation, name=f"{semconv.OFFLINE}.{annotation.name}")
-    for score in () if is_offline else evaluation.scores:
-        if score.value is not None:
-            annotation = _of_score(score, evaluation, span=span, asking=asking)
-            text = exportable((score.explanation or "")[:MAX_EXPLANATION]) if explanations else None
-            yield replace(annotation, explanation=text or None)
+    for prefix, judged in evaluation.judged:
+        for score in judged.scores:
+            if score.value is not None:
+                text = None if prefix or not explanations else score.explanation
+                yield replace(
+                    _of_score(score, judged, span=span, asking=asking),
+                    name=exportable(prefix + score.name),
+                    explanation=exportable(text[:MAX_EXPLANATION]) if text else None,
+                )
     if evaluation.label is not None:
         yield Annotation(
             name=OVERALL,

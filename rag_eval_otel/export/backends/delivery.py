@@ -391,10 +391,14 @@ class BackendSink:
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Queue the scores of ``evaluation``; the backends get them later."""
-        self._put(annotations_of(evaluation, asking=self._asking, explanations=self._explanations))
+        own = annotations_of(evaluation, asking=self._asking, explanations=self._explanations)
+        annotations = tuple(own)
+        for delivery in self.deliveries:
+            delivery.put(annotations)
 
     def emit_feedback(self, feedback: Feedback) -> None:
-        self._put([annotation_of(feedback)])
+        for delivery in self.deliveries:
+            delivery.put([annotation_of(feedback)])
 
     def flush(self, timeout: float) -> bool:
         """Send what waits; return False if not all backends took all of it in ``timeout`` s."""
@@ -407,12 +411,6 @@ class BackendSink:
     def close(self) -> None:
         for delivery in self.deliveries:
             delivery.close()
-
-    def _put(self, annotations: Iterable[Annotation]) -> None:
-        found = list(annotations)
-        if found:
-            for delivery in self.deliveries:
-                delivery.put(found)
 
     def _count_error(self, place: str) -> None:
         self._meters.record(semconv.ERRORS, 1, {semconv.PLACE: place})
