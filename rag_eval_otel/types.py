@@ -25,61 +25,24 @@ Label = Literal["pass", "fail"]
 Form = Literal["short", "full"]
 """Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
 
-ErrorReason = Literal[
-    "transport",
-    "timeout",
-    "unauthorized",
-    "rate_limited",
-    "bad_request",
-    "circuit_open",
-    "budget",
-    "shutdown",
-    "internal",
-    "redaction_error",
-]
+_Refused = Literal["transport", "timeout", "unauthorized", "rate_limited", "bad_request"]
+_NotSent = Literal["circuit_open", "budget", "shutdown", "internal", "redaction_error"]
+ErrorReason = Literal[_Refused, _NotSent]
 
-Reason = Literal[
-    # undefined: the sample does not allow a number
-    "no_claims",
-    "no_context",
-    "no_questions",
-    "empty_answer",
-    "missing_question",
-    "missing_reference",
-    "missing_rubric",
-    "missing_input",
-    "zero_vector",
-    "too_long",
-    # undefined: the judge answered, but not enough of it was usable
-    "judge_incomplete",
-    "unparsable",
-    ErrorReason,
-    "span_missed",  # of a scored turn: its span was exported before the turn was found
-    # ok, with a remark
-    "noncommittal",
-    "no_logprobs",
-    "partial",
-]
-"""Why a score has no value, or (``status="ok"``) a remark on its value."""
+_Missing = Literal["missing_question", "missing_reference", "missing_rubric", "missing_input"]
+_Empty = Literal["no_claims", "no_context", "no_questions", "empty_answer", "zero_vector"]
+_Unusable = Literal["too_long", "judge_incomplete", "unparsable"]  # texts or replies
+_Remark = Literal["noncommittal", "no_logprobs", "partial"]  # on a score with a value
+Reason = Literal[_Missing, _Empty, _Unusable, ErrorReason, _Remark, "span_missed"]
+"""Why a score has no value, or (``status="ok"``) a remark on its value.
 
-SkipReason = Literal[
-    "abandoned",
-    "ambiguous",
-    "budget",
-    "duplicate",
-    "error",
-    "evicted",
-    "no_answer",
-    "no_contexts",
-    "no_question",
-    "no_retrieval",
-    "not_sampled",
-    "partial",
-    "redacted",
-    "redaction_error",
-    "sample_rate",
-    "truncated",
-]
+``span_missed`` is the reason of a scored turn whose span was exported before the turn was found.
+"""
+
+_NotChosen = Literal["budget", "duplicate", "not_sampled", "sample_rate"]
+_NoPart = Literal["no_answer", "no_contexts", "no_question", "no_retrieval"]
+_NotRead = Literal["abandoned", "ambiguous", "error", "evicted", "partial", "truncated"]
+SkipReason = Literal[_NotChosen, _NoPart, _NotRead, "redacted", "redaction_error"]
 """Why a turn was not evaluated at all."""
 
 HoldStatus = Literal[

@@ -291,10 +291,7 @@ class EventSink:
     """Emit a ``gen_ai.evaluation.result`` event for each score, and for feedback of people."""
 
     def __init__(
-        self,
-        logger_provider: _logs.LoggerProvider | None = None,
-        *,
-        explanations: bool = False,
+        self, logger_provider: _logs.LoggerProvider | None = None, *, explanations: bool = False
     ) -> None:
         self._log = EventLog(logger_provider)
         self._explanations = explanations

@@ -27,15 +27,7 @@ from rag_eval_otel.export.attributes import span_context
 from rag_eval_otel.judge.limits import AttemptResult, Endpoint, EndpointState
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import (
-    Evaluation,
-    Feedback,
-    HoldStatus,
-    Label,
-    Reason,
-    SkipReason,
-    SpanRef,
-)
+from rag_eval_otel.types import Evaluation, Feedback, HoldStatus, Label, Reason, SkipReason, SpanRef
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
