@@ -191,44 +191,30 @@ def test_a_metric_fails_anyhow(
     assert line.startswith("rag_eval_otel: failed in metric metric; the application is unaffected")
     assert line.isprintable()
     assert len(line) < 2_000
-    assert SECRET not in caplog.text
-    assert SECRET not in str(found)
+    assert SECRET not in caplog.text + str(found)
 
 
 @EACH_FAULT
-def test_a_judge_fails_anyhow(
+def test_a_judge_and_a_sink_fail_anyhow(
     fault: Callable[[], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Live, each turn has an outcome and its span; no line quotes the exception."""
-    with (
-        caplog.at_level(logging.DEBUG, "rag_eval_otel"),
-        attached(judge=OwnJudge(fault), metrics=["faithfulness"], raise_errors=False) as app,
-    ):
-        app.turn()
-        assert app.handle.flush()
-        assert {outcome for outcome, _ in app.counted()} == {"error"}
-        assert len(app.exported()) == 3
-    assert caplog.messages
-    assert all(line.startswith("rag_eval_otel: ") for line in caplog.messages)
-    assert SECRET not in caplog.text
-
-
-@EACH_FAULT
-def test_a_sink_fails_anyhow(fault: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
-    """The turn is scored, and a line names the sink."""
+    """Live, each turn has an outcome and its span; lines name the sink, and quote nothing."""
 
     class Broken:
         def __call__(self, _: Evaluation) -> None:
             fault()
 
+    options: Any = {"judge": OwnJudge(fault), "sinks": [Broken()], "raise_errors": False}
     with (
         caplog.at_level(logging.DEBUG, "rag_eval_otel"),
-        attached(sinks=[Broken()], raise_errors=False) as app,
+        attached(metrics=["faithfulness"], **options) as app,
     ):
         app.turn()
         assert app.handle.flush()
-        assert app.counted() == {("scored", None): 1}
+        assert {outcome for outcome, _ in app.counted()} == {"error"}
+        assert len(app.exported()) == 3
     assert [line for line in caplog.messages if "failed in sink Broken;" in line]
+    assert all(line.startswith("rag_eval_otel: ") for line in caplog.messages)
     assert SECRET not in caplog.text
 
 
