@@ -406,6 +406,11 @@ class Feedback:
         label = "pass" if self.score >= 0.5 else "fail"  # noqa: PLR2004
         object.__setattr__(self, "label", self.label or label)
 
+    @property
+    def span(self) -> SpanRef:
+        """The rated span; its id is 0 if only the trace is known."""
+        return SpanRef(trace_id=self.trace_id, span_id=self.span_id or 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replies:

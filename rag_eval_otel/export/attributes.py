@@ -313,8 +313,7 @@ class EventSink:
         }
         if feedback.comment:
             attributes[semconv.GEN_AI_EVALUATION_EXPLANATION] = feedback.comment[:MAX_EXPLANATION]
-        span = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
-        self._log.emit(semconv.EVALUATION_EVENT, attributes.items(), span=span)
+        self._log.emit(semconv.EVALUATION_EVENT, attributes.items(), span=feedback.span)
 
 
 def _of_score(

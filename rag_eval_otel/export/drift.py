@@ -29,7 +29,7 @@ from rag_eval_otel.export.metrics import Agreement, Meters, add_gauges
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, SpanRef
+from rag_eval_otel.types import Evaluation
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -197,10 +197,8 @@ class DriftSink:
         """Add to a stream of its own whether judge and person agree on a turn."""
         name = f"{agreement.metric}.agreement"
         stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
-        feedback = agreement.feedback
-        span = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
         self._unsaved += 1
-        self.monitor.update(stream, agreement.value, span=span)
+        self.monitor.update(stream, agreement.value, span=agreement.feedback.span)
 
     def save(self) -> None:
         """Write the state of all drift detectors to the file, if there is one and a new score."""

@@ -27,7 +27,7 @@ from rag_eval_otel.export.attributes import span_context
 from rag_eval_otel.judge.limits import AttemptResult, Endpoint, EndpointState
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Feedback, HoldStatus, Label, Reason, SkipReason, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, HoldStatus, Label, Reason, SkipReason
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -358,8 +358,7 @@ class InstrumentSink:
 
     def emit_feedback(self, feedback: Feedback) -> None:
         """Record the score of ``feedback``."""
-        span = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
-        context, about = span_context(span), self._about(feedback)
+        context, about = span_context(feedback.span), self._about(feedback)
         self._record(semconv.FEEDBACK_SCORE, feedback.score, about, context=context)
 
     def emit_agreement(self, agreement: Agreement) -> None:
