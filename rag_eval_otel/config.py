@@ -1,9 +1,4 @@
-"""`Config`: read every option from keyword arguments or from environment variables.
-
-Each option is a field of `Config`: its type says how a text is read, and `Between` what a number
-may be. The variable of an option is ``RAG_EVAL_`` and the field's name in capitals. A *turn* is one
-question of a user and its answer.
-"""
+"""`Config`: every option, from keyword arguments or from the environment (``RAG_EVAL_<NAME>``)."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -56,28 +50,14 @@ Spans = Literal["essential", "all", "none"]
 ExportContent = Literal["foreign", "all", "none"]
 ScoreEvents = Literal["log", "span", "both"]
 
-_CONTENT_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-_CONTENT_ON_SPANS: Final = frozenset({"true", "span_only", "span_and_event"})
+_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _OPENAI: Final = "https://api.openai.com/v1"
 
 MAX_TEXT_CHARS: Final = 100_000
-"""The most characters of a text, without the option ``max_text_chars``: about fifty pages."""
+"""The default of the option ``max_text_chars``: about fifty pages."""
 
-HELD_BYTES: Final = 64 * 1024
-"""The bytes of text for which ``max_held`` has room, for each span."""
+_HELD_BYTES: Final = 64 * 1024  # of text, for each span of ``max_held``
 _LONG_TURN: Final = 64  # times that, for one long turn where ``max_held`` is low
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """The range of a numeric option, both ends included."""
-
-    low: float
-    high: float = math.inf
-
-    def __str__(self) -> str:
-        least = f"at least {self.low:,}"
-        return least if math.isinf(self.high) else f"between {self.low:,} and {self.high:,}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,20 +115,20 @@ class Config:
     """
 
     # Limits
-    hold_seconds: Annotated[float, Between(0, 3600)] = 10.0
+    hold_seconds: Annotated[float, (0, 3600)] = 10.0
     """Seconds that a span waits for its scores. Later scores go to events and metrics only."""
-    max_held: Annotated[int, Between(1, 1_000_000)] = 1024
+    max_held: Annotated[int, (1, 1_000_000)] = 1024
     """The most spans that wait for scores, and 64 KiB of text for each of them on average.
 
     Further spans are exported with status ``overload``.
     """
-    max_text_chars: Annotated[int, Between(100)] = MAX_TEXT_CHARS
+    max_text_chars: Annotated[int, (100, math.inf)] = MAX_TEXT_CHARS
     """The most characters of a text; a turn has four times as many. A longer text is cut."""
-    evaluation_timeout: Annotated[float, Between(0.001)] = 30.0
+    evaluation_timeout: Annotated[float, (0.001, math.inf)] = 30.0
     """Seconds after which an evaluation is cancelled."""
-    concurrency: Annotated[int, Between(1, 10_000)] = 16
+    concurrency: Annotated[int, (1, 10_000)] = 16
     """The most turns that are evaluated at the same time."""
-    shutdown_seconds: Annotated[float, Between(0, 3600)] = 5.0
+    shutdown_seconds: Annotated[float, (0, 3600)] = 5.0
     """About how many seconds a shutdown takes at most, for running evaluations and the export."""
     host_hooks: bool = True
     """Whether a SIGTERM handler is set, and the searches of vector stores are wrapped.
@@ -180,22 +160,33 @@ class Config:
     """Whether errors of this library are raised instead of logged, for tests."""
 
     def __post_init__(self) -> None:
-        """Check every option."""
+        """Check every option, and read thresholds and sampling rules."""
         for name in _HINTS:
             _check(name, getattr(self, name))
         for name, read in (("thresholds", thresholds_of), ("sample_rate", rates_of)):
             value: object = read(getattr(self, name), where=_shown(name))
             object.__setattr__(self, name, value)
         redactor(self.redact)
-        for part in ("judge", "embedder"):
-            check_model(part, getattr(self, part), shown=_shown(part))
-        _check_cascade(self)
+        check_model("judge", self.judge, shown=_shown("judge"))
+        check_model("embedder", self.embedder, shown=_shown("embedder"))
+        if self.cascade is not None:
+            self._check_cascade()
         limits = self.limits
         if self.redis is not None and not limits:
             msg = f"{_shown('redis')} has no effect without a budget, such as budget='5 USD/day'"
             raise ConfigError(msg)
         if self.prices is not None:
             load_prices(self.prices)
+
+    def _check_cascade(self) -> None:
+        """Check that every turn has a chance to be chosen, so that the sample represents all."""
+        check_model("judge", self.cascade, shown=_shown("cascade"))
+        if self.cascade == self.judge:
+            msg = f"{_shown('cascade')} and judge must differ, not both {self.judge!r}"
+            raise ConfigError(msg)
+        if min(self.base_rate, *(rule.rate for rule in self.sampling_rules), 1) <= 0:
+            msg = "with a cascade, sample_rate and the rates of its rules must be above 0"
+            raise ConfigError(msg)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -204,27 +195,29 @@ class Config:
 
     @property
     def passing_scores(self) -> Mapping[str, float]:
-        """The lowest score that passes, for each metric, after ``thresholds`` has been read."""
+        """The lowest score that passes, by metric."""
         return cast("Mapping[str, float]", self.thresholds)
 
     @property
     def sampling_rules(self) -> tuple[SamplingRule, ...]:
         """The rules in ``sample_rate`` that have a ``match``, in order."""
-        rules = () if isinstance(self.sample_rate, float) else self.sample_rate
-        return tuple(rule for rule in cast("Sequence[SamplingRule]", rules) if rule.match)
+        return tuple(rule for rule in self._rules if rule.match)
 
     @property
     def base_rate(self) -> float:
         """The fraction of turns that are evaluated, of those to which no rule applies."""
+        return next((rule.rate for rule in self._rules if not rule.match), 1.0)
+
+    @property
+    def _rules(self) -> Sequence[SamplingRule]:
         if isinstance(self.sample_rate, float):
-            return self.sample_rate
-        rules = cast("Sequence[SamplingRule]", self.sample_rate)
-        return next((rule.rate for rule in rules if not rule.match), 1.0)
+            return [SamplingRule(match={}, rate=self.sample_rate)]
+        return cast("Sequence[SamplingRule]", self.sample_rate)
 
     @property
     def max_held_bytes(self) -> int:
         """The most bytes of text in spans that wait for scores; one long turn always has room."""
-        return max(self.max_held, _LONG_TURN) * HELD_BYTES
+        return max(self.max_held, _LONG_TURN) * _HELD_BYTES
 
     @classmethod
     def from_env(
@@ -233,15 +226,19 @@ class Config:
         """Return a `Config` with the options of the environment; ``options`` take precedence."""
         environ = os.environ if environ is None else environ
         texts = {name: environ.get(variable(name)) for name in _HINTS}
-        settings = {name: _parse(name, text) for name, text in texts.items() if text}
-        if environ.get(_CONTENT_VARIABLE, "").lower() in _CONTENT_ON_SPANS:
-            settings.setdefault("export_content", "all")
-        settings.setdefault("raise_errors", raises_errors(environ))
-        chosen: dict[str, Any] = {**settings, **options}
+        chosen: dict[str, Any] = {name: _parse(name, text) for name, text in texts.items() if text}
+        if environ.get(_CONTENT, "").lower() in {"true", "span_only", "span_and_event"}:
+            chosen.setdefault("export_content", "all")
+        chosen |= {"raise_errors": raises_errors(environ), **options}
         if "embedder" not in chosen:
-            chosen["embedder"] = _embedder_for(chosen, environ)
-        _refuse_unknown(chosen)
-        _warn_of_unknown(environ)
+            chosen["embedder"] = _embedder_for(chosen.get("judge"), environ)
+        for name in chosen.keys() - _HINTS.keys():
+            msg = f"there is no option {name!r}{_meant(name, list(_HINTS))}"
+            raise ConfigError(msg)
+        known = [DOCTOR, *map(variable, _HINTS)]
+        for name in environ:
+            if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
+                log.warning("%s is no variable of this library%s", name, meant)
         return cls(**chosen)
 
 
@@ -289,31 +286,33 @@ def allowed_values(name: str) -> str:
     """
     hint = _HINTS[name]
     if get_origin(hint) is Annotated:
-        kind, limits = get_args(hint)
+        kind, (low, high) = get_args(hint)
+        limits = f"between {low:,} and {high:,}" if math.isfinite(high) else f"at least {low:,}"
         return f"{'a whole number' if kind is int else 'a number'} {limits}"
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
-    return "True or False" if bool in (hint, *get_args(hint)) else ""
+    return "True or False" if _is_switch(hint) else ""
+
+
+def _is_switch(hint: Any) -> bool:
+    return bool in (hint, *get_args(hint))
 
 
 def _check(name: str, value: object) -> None:
     """Raise `ConfigError` if ``value`` is not of the type of the option ``name``."""
-    hint = _HINTS[name]
+    hint, is_allowed = _HINTS[name], True
     if get_origin(hint) is Annotated:
-        kind, limits = get_args(hint)
-        kinds = (int,) if kind is int else (int, float)
-        is_number = isinstance(value, kinds) and not isinstance(value, bool)
-        is_allowed = is_number and limits.low <= value <= limits.high
+        kind, (low, high) = get_args(hint)
+        is_number = isinstance(value, kind | int) and not isinstance(value, bool)
+        is_allowed = is_number and low <= cast("float", value) <= high
     elif get_origin(hint) is Literal:
         is_allowed = value in get_args(hint)
-    elif bool in (hint, *get_args(hint)):
+    elif _is_switch(hint):
         is_drift = name == "drift" and hasattr(value, "make_detector")
         is_allowed = isinstance(value, bool) or is_drift
     elif get_origin(hint) is Sequence and isinstance(value, str):
         msg = f"{name} must be a sequence of names, not {value!r}"
         raise ConfigError(msg)
-    else:
-        return
     if not is_allowed:
         msg = f"{_shown(name)} must be {allowed_values(name)}, not {value!r}"
         raise ConfigError(msg)
@@ -325,7 +324,7 @@ def _parse(name: str, text: str) -> Any:
     try:
         if get_origin(hint) is Annotated:
             return get_args(hint)[0](text)
-        if bool in (hint, *get_args(hint)):
+        if _is_switch(hint):
             return switch(text)
     except ValueError as error:
         allowed = allowed_values(name).replace("True or False", "on or off")
@@ -344,50 +343,20 @@ def raises_errors(environ: Mapping[str, str] = os.environ) -> bool:
     return _parse("raise_errors", text) is True if text else "PYTEST_CURRENT_TEST" in environ
 
 
-def _check_cascade(config: Config) -> None:
-    """Check that every turn has a chance to be chosen, so that the sample represents all turns."""
-    if config.cascade is None:
-        return
-    check_model("judge", config.cascade, shown=_shown("cascade"))
-    if config.cascade == config.judge:
-        msg = f"{_shown('cascade')} and judge must differ, not both {config.judge!r}"
-        raise ConfigError(msg)
-    if min(config.base_rate, *(rule.rate for rule in config.sampling_rules), 1) <= 0:
-        msg = "with a cascade, sample_rate and the rates of its rules must be above 0"
-        raise ConfigError(msg)
-
-
-def _refuse_unknown(options: Mapping[str, object]) -> None:
-    for name in options:
-        if name not in _HINTS:
-            msg = f"there is no option {name!r}{_meant(name, list(_HINTS))}"
-            raise ConfigError(msg)
-
-
-def _warn_of_unknown(environ: Mapping[str, str]) -> None:
-    """Log a warning for each ``RAG_EVAL_`` variable whose name looks like a typo."""
-    known = [DOCTOR, *map(variable, _HINTS)]
-    for name in environ:
-        if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
-            log.warning("%s is no variable of this library%s", name, meant)
-
-
 def _meant(name: str, known: Sequence[str]) -> str:
     close = get_close_matches(name, known, n=1, cutoff=0.8)
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _embedder_for(options: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+def _embedder_for(judge: object, environ: Mapping[str, str]) -> str:
     """Return the default embedder: OpenAI's small model if the judge is OpenAI's, or hashing."""
-    judge = options.get("judge", "lexical")
-    parts = parts_of(judge) if isinstance(judge, str) else None
-    if parts is None or parts[0].name == "local":
+    provider, _ = (isinstance(judge, str) and parts_of(judge)) or (None, "")
+    if provider is None or provider.name == "local":
         return "hashing"
-    address = first_set(parts[0].addresses, environ) or _OPENAI
-    is_openai = urlsplit(address).hostname == urlsplit(_OPENAI).hostname
-    if parts[0].name == "openai" and is_openai:
+    address = first_set(provider.addresses, environ) or _OPENAI
+    if provider.name == "openai" and urlsplit(address).hostname == urlsplit(_OPENAI).hostname:
         return "openai/text-embedding-3-small"
-    _warn_of_hashing(judge)
+    _warn_of_hashing(str(judge))
     return "hashing"
 
 
@@ -408,23 +377,16 @@ PERIODS: Final[Mapping[str, float]] = {"minute": 60.0, "hour": 3600.0, "day": 86
 _SHORT: Final = {"min": "minute", "m": "minute", "h": "hour", "d": "day"}
 _SCALE: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
 TURNS: Final = "turns"
-"""The unit of limits of evaluated turns."""
-_COUNTED: Final = {"request": "requests", "token": "tokens", "turn": TURNS}
+_COUNTED: Final = ("requests", "tokens", TURNS)
 _LIMIT: Final = re.compile(
-    r"(?P<amount>\d[\d_]*(?:\.\d+)?|\.\d+)(?:\s*(?P<scale>[kKM]))?\s+(?P<unit>[A-Za-z]+)"
-    r"\s*(?:/|\bper\b)\s*(?P<period>[a-z]+)"
+    r"\s*(?P<amount>\d[\d_]*(?:\.\d+)?|\.\d+)(?:\s*(?P<scale>[kKM]))?\s+(?P<unit>[A-Za-z]+)"
+    r"\s*(?:/|\bper\b)\s*(?P<period>[a-z]+)\s*"
 )
-_CURRENCY: Final = re.compile(r"[A-Z]{3}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The maximum ``amount`` in any window of ``seconds`` seconds.
-
-    ``unit`` is ``requests``, ``tokens``, ``turns``, ``judge requests`` (without those of the
-    embedder, not for users), or a currency such as ``USD``. If ``seconds`` is infinite, ``amount``
-    is the limit for the whole run of the program.
-    """
+    """The maximum ``amount`` in any window of ``seconds`` seconds; infinite: the whole run."""
 
     amount: float
     unit: str
@@ -432,14 +394,12 @@ class Limit:
 
     @property
     def is_money(self) -> bool:
-        return self.unit not in {*_COUNTED.values(), "judge requests"}
+        return self.unit not in {*_COUNTED, "judge requests"}
 
     @property
     def period(self) -> str:
         """The length of the window in words, such as ``day`` or ``90 s``; ``run`` if infinite."""
-        if math.isinf(self.seconds):
-            return "run"
-        names = {seconds: name for name, seconds in PERIODS.items()}
+        names = {math.inf: "run", **{seconds: name for name, seconds in PERIODS.items()}}
         return names.get(self.seconds, f"{self.seconds:g} s")
 
     def __str__(self) -> str:
@@ -447,63 +407,46 @@ class Limit:
         return f"{amount} {self.unit}/{self.period}"
 
 
-def limits_of(given: object, *, where: str) -> tuple[Limit, ...]:
-    """Return the limits in ``given``, a text such as ``5 USD/day, 600 requests/minute``.
-
-    None stands for no limits. Raises `ConfigError` for anything else; the message begins with
-    ``where``, the option or variable that was read.
-    """
-    if given is None:
+def limits_of(text: object, *, where: str) -> tuple[Limit, ...]:
+    """Return the limits in ``text``; a `ConfigError` begins with ``where``, the option's name."""
+    if text is None:
         return ()
-    if not isinstance(given, str):
-        raise _wrong(where, given)
-    # A comma in a number ends no limit, so that the error shows the whole number.
-    parts = re.split(r"(?<!\d),|,(?!\d)", given)
-    limits = tuple(_limit(part.strip(), where=where) for part in parts)
-    seen: set[tuple[str, float]] = set()
-    for limit in limits:
-        if (limit.unit, limit.seconds) in seen:
-            msg = f"{where} has two limits of {limit.unit}/{limit.period}; keep one of them"
-            raise ConfigError(msg)
-        seen.add((limit.unit, limit.seconds))
+    limits = [_limit(part, where, text) for part in str(text).split(",")]
+    windows = [f"{limit.unit}/{limit.period}" for limit in limits]
+    twice = next((window for window in windows if windows.count(window) > 1), None)
+    if twice is not None:
+        msg = f"{where} has two limits of {twice}; keep one of them"
+        raise ConfigError(msg)
     currencies = sorted({limit.unit for limit in limits if limit.is_money})
     if len(currencies) > 1:
         msg = f"{where} names {' and '.join(currencies)}: prices are in one currency, so use it"
         raise ConfigError(msg)
-    return limits
+    return tuple(limits)
 
 
-def _limit(part: str, *, where: str) -> Limit:
+def _limit(part: str, where: str, text: object) -> Limit:
     match = _LIMIT.fullmatch(part)
-    if match is None:
-        raise _wrong(where, part)
+    period = match and PERIODS.get(_SHORT.get(match["period"], match["period"]))
+    unit = match["unit"] if match else ""
+    counted = next((name for name in _COUNTED if unit.lower() in {name, name[:-1]}), None)
+    if match is None or period is None or not (counted or re.fullmatch("[A-Z]{3}", unit)):
+        msg = (
+            f"{where} must be limits such as '5 USD/day, 600 requests/minute, 60 turns/minute'"
+            " (units: turns, requests, tokens, a currency of three capitals; periods: minute, hour,"
+            f" day; numbers without a comma, such as 1000 or 1_000), not {text!r}"
+        )
+        raise ConfigError(msg)
     amount = float(match["amount"].replace("_", "")) * _SCALE[match["scale"] or ""]
-    period = _SHORT.get(match["period"], match["period"])
-    counted = _COUNTED.get(match["unit"].lower().removesuffix("s"))
-    unit = counted or match["unit"]
-    if period not in PERIODS or not (counted or _CURRENCY.fullmatch(unit)):
-        raise _wrong(where, part)
     if amount <= 0 or (counted and amount != int(amount)):
         kind = "a whole number" if counted else "a number"
-        msg = f"{where}: the limit of {unit} must be {kind} above 0, not {part!r}"
+        msg = f"{where}: the limit of {counted or unit} must be {kind} above 0, not {part!r}"
         raise ConfigError(msg)
-    return Limit(amount=amount, unit=unit, seconds=PERIODS[period])
-
-
-def _wrong(where: str, given: object) -> ConfigError:
-    comma = re.search(r"\d,\d", str(given))
-    numbers = "; write a number without a comma, such as 1000 or 1_000" if comma else ""
-    return ConfigError(
-        f"{where} must be limits such as '5 USD/day, 600 requests/minute, 60 turns/minute' (units:"
-        " turns, requests, tokens, a currency of three capitals; periods: minute, hour, day),"
-        f" not {given!r}{numbers}"
-    )
+    return Limit(amount=amount, unit=counted or unit, seconds=period)
 
 
 # --- the option `thresholds` ----------------------------------------------------------------------
 
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-_SUFFIX = ".toml"
 _BARE = re.compile("[A-Za-z0-9_-]+")  # the keys that TOML has without quotes
 _HEAD = """\
 # From which score on each metric passes. Read by `rag-eval-otel evaluate --thresholds FILE`, by
@@ -512,46 +455,44 @@ _HEAD = """\
 """
 
 
-def thresholds_of(given: object, *, where: str) -> dict[str, float]:
-    """Return the thresholds in ``given``, by name of the metric.
+def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
+    """Return ``thresholds`` by name of the metric: a mapping, a TOML file, or ``name=0.8,other=1``.
 
-    ``given`` is a mapping, the path of a TOML file, or a text such as ``name=0.8,other=0.5``.
     Raises `ConfigError` for anything else, for a value that is not a number, and for a file that
     cannot be read. The message begins with ``where``, the option or variable that was read. The
     names of metrics are not checked.
     """
-    if isinstance(given, Mapping):
-        return {str(name): _number(value, name, where=where) for name, value in given.items()}
-    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(_SUFFIX)):
-        return read_thresholds(Path(given))
-    if not isinstance(given, str):
-        msg = f"{where} must map names of metrics to numbers, or be a {_SUFFIX} file, not {given!r}"
+    if isinstance(thresholds, os.PathLike) or str(thresholds).endswith(".toml"):
+        return read_thresholds(Path(cast("str", thresholds)))
+    table = thresholds
+    if isinstance(thresholds, str):
+        pairs = [pair.partition("=") for pair in thresholds.split(",") if pair.strip()]
+        table = {name.strip(): _float(text.strip()) for name, _, text in pairs}
+        if "" in table or len(table) < len(pairs):
+            msg = f"{where}: name each metric once, as in faithfulness=0.8, not {thresholds!r}"
+            raise ConfigError(msg)
+    if not isinstance(table, Mapping):
+        msg = (
+            f"{where} must map names of metrics to numbers, or be a .toml file, not {thresholds!r}"
+        )
         raise ConfigError(msg)
-    pairs = [pair.partition("=") for pair in given.split(",") if pair.strip()]
-    texts = {name.strip(): value.strip() for name, _, value in pairs}
-    if "" in texts or len(texts) < len(pairs):
-        msg = f"{where}: name each metric once, as in faithfulness=0.8, not {given!r}"
-        raise ConfigError(msg)
-    return {name: _number(text, name, where=where, kinds=str) for name, text in texts.items()}
+    for name, value in table.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            msg = f"{where}: a threshold must be a number, as in {name}=0.8, not {value!r}"
+            raise ConfigError(msg)
+    return {str(name): float(value) for name, value in table.items()}
 
 
-def _number(value: object, name: object, *, where: str, kinds: Any = (int, float)) -> float:
-    number = math.nan
-    with suppress(ValueError):
-        if isinstance(value, kinds) and not isinstance(value, bool):
-            number = float(value)
-    if not math.isfinite(number):
-        msg = f"{where}: a threshold must be a number, as in {name}=0.8, not {value!r}"
-        raise ConfigError(msg)
-    return number
+def _float(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def read_thresholds(path: Path) -> dict[str, float]:
-    """Return the thresholds in the table ``thresholds`` of the TOML file at ``path``.
-
-    Raises `ConfigError`, which names the file, if the file cannot be read, has another table, or
-    has a value that is not a number.
-    """
+    """Return the thresholds in the TOML file at ``path``; `ConfigError` names the file."""
     try:
         tables: Mapping[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -565,10 +506,7 @@ def read_thresholds(path: Path) -> dict[str, float]:
 
 
 def written_thresholds(thresholds: Iterable[tuple[str, float, str]]) -> str:
-    """Return the text of a thresholds file with a line for each metric in ``thresholds``.
-
-    Each entry has the name of a metric, its threshold, and a remark that becomes a comment.
-    """
+    """Return the text of a thresholds file, from names, thresholds and remarks."""
     lines = (
         f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {value:.6g}  # {remark}\n"
         for name, value, remark in thresholds

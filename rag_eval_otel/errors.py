@@ -1,22 +1,4 @@
-"""The exceptions that this library raises on purpose.
-
-RagEvalError
-├── ConfigError            an option or a RAG_EVAL_* variable has a value that cannot be used
-├── MissingDependencyError an optional dependency is needed and not installed
-├── RedactionError         a function of the option redact failed, so the text was not used
-├── FailedRowError         a row of a dataset could not be scored, with raise_on_failure
-└── JudgeError             a judge or embedder gave no usable answer; has the reason of the score
-    ├── JudgeTimeoutError      no answer in time
-    ├── JudgeTransportError    connection refused, reset, or a server error
-    ├── JudgeAuthError         401 or 403: the key or its rights are wrong
-    ├── JudgeRateLimitError    429 after all retries, or a pause that is too long to wait
-    ├── JudgeRequestError      400 or 404: the request or the model's name is wrong
-    │   └── JudgeTooLongError      the texts are too long for the model
-    ├── JudgeUnavailableError  the circuit breaker is open: the judge was not asked
-    │   └── BudgetSpentError       a limit of the budget is reached: the judge was not asked
-    └── UnparsableReplyError   the judge answered, but the answer does not fit the question
-        └── UnsuitableJudgeError   the judge cannot answer such a question
-"""
+"""The exceptions that this library raises on purpose."""
 
 from __future__ import annotations
 
@@ -24,11 +6,7 @@ from typing import ClassVar, Final
 
 from rag_eval_otel.types import Reason
 
-REPOSITORY: Final = "git+https://github.com/rag-eval-otel/rag-eval-otel"
-"""From where pip installs this library, which is on no package index yet.
-
-`tests/test_docs.py` compares the documents with this address, so it is changed here first.
-"""
+REPOSITORY: Final = "git+https://github.com/rag-eval-otel/rag-eval-otel"  # on no index yet
 
 
 class RagEvalError(Exception):
@@ -95,13 +73,10 @@ class JudgeRateLimitError(JudgeError):
 
 
 class JudgeRequestError(JudgeError):
-    """The judge refused the request itself (400, 404, 422): often the model's name is wrong.
-
-    ``named`` are the options of the request that the message of the server names.
-    """
+    """The judge refused the request itself (400, 404, 422): often the model's name is wrong."""
 
     reason: ClassVar[Reason] = "bad_request"
-    named: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()  # options of the request that the server's message names
 
 
 class JudgeTooLongError(JudgeRequestError):

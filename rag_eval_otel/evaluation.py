@@ -44,7 +44,15 @@ from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.types import Embedder, Evaluation, Reason, Sample, Score, ScoreStatus
+from rag_eval_otel.types import (
+    Embedder,
+    Evaluation,
+    Reason,
+    Sample,
+    Score,
+    ScoreStatus,
+    Usage,
+)
 from rag_eval_otel.untrusted import Redactor, suspicions
 
 if TYPE_CHECKING:
@@ -236,7 +244,11 @@ class Measurement:
     ) -> Evaluation:
         model = _revised(ask.model or self.judge.model, self.judge)
         models = (ask.model or self.judge.model, self.judge.model)
-        cost = partial(self.prices.cost_of, judge=models, embedder=name_of(self.embedder))
+        prices = partial(self.prices.cost_of, judge=models, embedder=name_of(self.embedder))
+
+        def cost(usage: Usage) -> float | None:
+            return prices(usage) if usage.tokens else None
+
         names = [metric.name for metric in self.metrics]
         asked, embedded = ask.ledger.shares(names), embed.ledger.shares(names)
         scores: list[Score] = []

@@ -1,7 +1,7 @@
 """The logger of this library, and the form of exceptions and addresses in log lines.
 
 Log lines have no texts of users, no keys and no words of servers. The message of an exception may
-have all of these, so `cause_of` names only its class and where it was raised.
+have all of these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _MAX_NAME: Final = 200  # characters of a file name or a class name: an `exec` m
 # As the interpreter itself reads them: a class may define attributes of these names that fail.
 _traceback_of: Final[Any] = vars(BaseException)["__traceback__"].__get__
 class_name: Final[Callable[[type], str]] = vars(type)["__name__"].__get__
-"""Return the name of a class, such as that of an exception, whatever the class defines."""
 
 
 class _Named(_Adapter):
@@ -43,10 +42,7 @@ log: Final = _Named(logging.getLogger("rag_eval_otel"), {})
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the class of ``error`` and the calls that raised it, the innermost first.
-
-    The message of ``error`` is left out, and nothing of ``error`` is called.
-    """
+    """Return the class of ``error``, and the calls that raised it, the innermost first."""
     calls = list(deque(_calls(_traceback_of(error)), maxlen=_CALLS))
     return " < ".join([f"{_short(class_name(type(error)))} at {calls.pop()}", *reversed(calls)])
 

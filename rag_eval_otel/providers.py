@@ -2,8 +2,7 @@
 
 To add a provider with an OpenAI-compatible endpoint, add its `Provider` to the table below. Another
 package adds a provider by an entry point in the group ``rag_eval_otel.judges`` or
-``rag_eval_otel.embedders``, which names a function of the model's name that makes the judge or the
-embedder.
+``rag_eval_otel.embedders``: a function that makes the judge or embedder of a model's name.
 """
 
 from __future__ import annotations
@@ -17,48 +16,31 @@ from urllib.parse import urlsplit
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
 
+Part = Literal["judge", "embedder"]
 SchemaMode = Literal["json_schema", "json_object", "text"]
 """How a request asks for JSON: by a strict schema, as a JSON object, or in the prompt only."""
-
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
-"""The name of the field in a request that limits the tokens of the reply."""
-
 
 _OPENAI_JUDGE = "rag_eval_otel.judge.openai:OpenAIJudge"
-_OPENAI_EMBEDDER = "rag_eval_otel.embed:OpenAIEmbedder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A provider of models: its endpoint, its environment variables, and its classes.
-
-    - ``judge``, ``embedder``: what makes a judge of a model's name, and what makes an embedder, as
-      ``module:attribute``; empty if the provider has no judges or no embedders.
-    - ``base_url``: the OpenAI-compatible endpoint; None means the default of the client library.
-    - ``keys``, ``addresses``: environment variables with the key, and with the address. The first
-      variable that is set counts.
-    - ``settings``: further environment variables that the client library reads.
-    - ``key``: the key that is sent if no variable is set, for servers that need no key.
-    - ``schema_mode``: how a request asks for JSON. ``seed``, ``limit``: what a request calls the
-      seed and the most tokens of a reply.
-    - ``families``: prefixes of the provider's model names. If a user writes such a model name
-      without the provider, the error message proposes the provider.
-    - ``model``: what error messages call a model's name, such as "deployment".
-    """
+    """A provider of models: its endpoint, its environment variables, and its classes."""
 
     name: str
-    judge: str = _OPENAI_JUDGE
-    embedder: str = _OPENAI_EMBEDDER
-    base_url: str | None = None
-    keys: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-    key: str | None = None
+    judge: str = _OPENAI_JUDGE  # module:attribute, called with the name of a model
+    embedder: str = "rag_eval_otel.embed:OpenAIEmbedder"  # or "": it has no embedders
+    base_url: str | None = None  # None: the default of the client library
+    keys: tuple[str, ...] = ()  # variables with the key; the first that is set counts
+    addresses: tuple[str, ...] = ()  # variables with the address
+    settings: tuple[str, ...] = ()  # further variables that the client library reads
+    key: str | None = None  # what is sent to a server that needs no key
     schema_mode: SchemaMode = "json_schema"
-    seed: str = "seed"
-    limit: TokenLimit = "max_tokens"
-    families: tuple[str, ...] = ()
-    model: str = "model"
+    seed: str = "seed"  # what a request calls the seed
+    limit: TokenLimit = "max_tokens"  # what it calls the most tokens of a reply
+    families: tuple[str, ...] = ()  # beginnings of model names, and of wrong names of the provider
+    model: str = "model"  # what error messages call a model's name
 
     @property
     def is_compatible(self) -> bool:
@@ -66,10 +48,7 @@ class Provider:
         return self.judge == _OPENAI_JUDGE
 
     def address(self, base_url: str | None) -> str | None:
-        """Return the URL of the endpoint; add scheme and path if ``base_url`` lacks them.
-
-        If ``base_url`` is None, return the default endpoint of the provider.
-        """
+        """Return the URL of the endpoint; add scheme and path if ``base_url`` lacks them."""
         if not base_url or self.base_url is None:
             return base_url or self.base_url
         url = base_url if "://" in base_url else f"http://{base_url}"
@@ -92,6 +71,7 @@ _ALL = (
         settings=("OPENAI_API_VERSION",),
         model="deployment",
         limit="max_completion_tokens",
+        families=("azure",),
     ),
     Provider(
         name="ollama",
@@ -128,7 +108,7 @@ _ALL = (
         keys=("AWS_BEARER_TOKEN_BEDROCK",),
         judge="rag_eval_otel.judge.langchain:bedrock_judge",
         embedder="",
-        families=("anthropic.", "amazon.", "meta."),
+        families=("anthropic.", "amazon.", "meta.", "aws"),
     ),
     Provider(
         name="langchain",
@@ -148,42 +128,27 @@ _ALL = (
         judge="rag_eval_otel.judge.local:LocalJudge",
         embedder="",
         model="name or path",
+        families=("hf", "huggingface"),
     ),
 )
 PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _ALL}
 
-_SYNONYMS = {
-    "aws": "bedrock",
-    "azure_openai": "azure",
-    "bedrock_converse": "bedrock",
-    "claude": "anthropic",
-    "gemini": "google",
-    "google_genai": "google",
-    "huggingface": "local",
-    "hf": "local",
-    "mistralai": "mistral",
-}
-"""Wrong names of built-in providers, with the right names, which error messages propose."""
-
-Part = Literal["judge", "embedder"]
 OFFLINE: Mapping[Part, str] = {"judge": "lexical", "embedder": "hashing"}
+_JUDGES = {"lexical": "rag_eval_otel.judge.lexical:LexicalJudge"}
+_EMBEDDERS = {"hashing": "rag_eval_otel.embed:HashingEmbedder"}
+_JUDGES |= {each.name: each.judge for each in _ALL}
+_EMBEDDERS |= {each.name: each.embedder for each in _ALL if each.embedder}
 REGISTRIES: Mapping[Part, Registry] = {
-    "judge": Registry(
-        kind="judge",
-        built_in={
-            "lexical": "rag_eval_otel.judge.lexical:LexicalJudge",
-            **{each.name: each.judge for each in _ALL},
-        },
-    ),
-    "embedder": Registry(
-        kind="embedder",
-        built_in={
-            "hashing": "rag_eval_otel.embed:HashingEmbedder",
-            **{each.name: each.embedder for each in _ALL if each.embedder},
-        },
-    ),
+    "judge": Registry(kind="judge", built_in=_JUDGES),
+    "embedder": Registry(kind="embedder", built_in=_EMBEDDERS),
 }
 """What makes judges and embedders, by name of the provider."""
+
+_FORMS: Mapping[Part, tuple[str, str, str]] = {
+    "judge": ("reply", "invoke", "LangChain chat model"),
+    "embedder": ("embed", "embed_documents", "LangChain Embeddings"),
+}
+"""The method of ours and the method of LangChain that an object may have, and what it is then."""
 
 
 def provider_of(name: str) -> Provider:
@@ -197,82 +162,41 @@ def provider_of(name: str) -> Provider:
 
 
 def parts_of(name: str) -> tuple[Provider, str] | None:
-    """Split ``name``, as in ``openai/gpt-4o``, into provider and model; None if it has no model.
-
-    The result is also None if the provider is not known.
-    """
+    """Split ``name``, as in ``openai/gpt-4o``; None without a model or with an unknown provider."""
     provider, _, model = name.partition("/")
-    if not model:
-        return None
-    if provider in PROVIDERS:
+    if model and provider in PROVIDERS:
         return PROVIDERS[provider], model
     is_known = any(provider in registry for registry in REGISTRIES.values())
-    return (Provider(name=provider, judge="", embedder=""), model) if is_known else None
-
-
-def is_known(part: Part, name: str) -> bool:
-    """Return True if ``name`` is a valid name of a judge or an embedder, as ``part`` says."""
-    provider, _, model = name.partition("/")
-    return name == OFFLINE[part] or (bool(model) and provider in REGISTRIES[part])
-
-
-def forms(part: Part) -> list[str]:
-    """Return the forms of names of judges (or embedders), such as ``openai/<model>``."""
-    offline, *providers = REGISTRIES[part].names()
-    models = {name: PROVIDERS[name].model for name in providers if name in PROVIDERS}
-    return [offline, *(f"{name}/<{models.get(name, 'model')}>" for name in providers)]
-
-
-def nearest(part: Part, name: str) -> str | None:
-    """Return the valid name that is most like the wrong ``name``, or None if none is similar."""
-    head, _, model = name.partition("/" if "/" in name else ":")
-    if not model:
-        family = _family(part, head)
-        if family is not None:
-            return f"{family}/{head}"
-    names = REGISTRIES[part].names()
-    lowered = head.lower()
-    close = get_close_matches(lowered, names, n=1)
-    if _SYNONYMS.get(lowered) in names:
-        close = [_SYNONYMS[lowered]]
-    if not close:
-        return None
-    return close[0] if close[0] == OFFLINE[part] else f"{close[0]}/{model or '<model>'}"
-
-
-def _family(part: Part, model: str) -> str | None:
-    """Return the name of the provider that has models with the prefix of ``model``, or None."""
-    for provider in _ALL:
-        if model.startswith(provider.families) and provider.name in REGISTRIES[part].built_in:
-            return provider.name
-    return None
-
-
-_METHODS: Mapping[Part, tuple[str, str]] = {
-    "judge": ("reply", "invoke"),
-    "embedder": ("embed", "embed_documents"),
-}
-_LANGCHAIN: Mapping[Part, str] = {
-    "judge": "LangChain chat model",
-    "embedder": "LangChain Embeddings",
-}
+    return (Provider(name=provider, judge="", embedder=""), model) if model and is_known else None
 
 
 def check_model(part: Part, value: object, *, shown: str) -> None:
-    """Raise `ConfigError` unless ``value`` can be a judge or an embedder, as ``part`` says.
-
-    ``shown`` names the option in the message.
-    """
+    """Raise `ConfigError`, which begins with ``shown``, unless ``value`` can be such a ``part``."""
+    own, langchain, kind = _FORMS[part]
+    names = REGISTRIES[part].names()
     if isinstance(value, str):
-        if is_known(part, value):
+        provider, _, model = value.partition("/")
+        if value == OFFLINE[part] or (model and provider in names):
             return
     elif not isinstance(value, type) and any(
-        callable(getattr(value, method, None)) for method in _METHODS[part]
+        callable(getattr(value, method, None)) for method in (own, langchain)
     ):
         return
-    close = nearest(part, value) if isinstance(value, str) else None
-    msg = (
-        f"{shown} must be {', '.join(map(repr, forms(part)))}, an object with"
-        f" an async {_METHODS[part][0]}() method or a {_LANGCHAIN[part]}, not {value!r}"
+    models = {each.name: each.model for each in _ALL}
+    forms = [OFFLINE[part], *(f"{name}/<{models.get(name, 'model')}>" for name in names[1:])]
+    close = _nearest(part, value) if isinstance(value, str) else None
+    raise ConfigError(
+        f"{shown} must be {', '.join(map(repr, forms))}, an object with an async {own}() method"
+        f" or a {kind}, not {value!r}" + (f"; did you mean {close!r}?" if close else "")
     )
-    raise ConfigError(f"{msg}; did you mean {close!r}?" if close else msg)
+
+
+def _nearest(part: Part, name: str) -> str | None:
+    """Return the valid name that is most like the wrong ``name``, or None if none is similar."""
+    head, _, model = name.partition("/" if "/" in name else ":")
+    names, lowered = REGISTRIES[part].names(), head.lower()
+    for provider in _ALL:
+        if lowered.startswith(provider.families) and provider.name in names:
+            return f"{provider.name}/{model or head}"
+    close = next(iter(get_close_matches(lowered, names, n=1)), None)
+    return close if close in {None, OFFLINE[part]} else f"{close}/{model or '<model>'}"

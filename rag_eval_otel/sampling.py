@@ -16,9 +16,8 @@ Facts: TypeAlias = Mapping[str, Sequence[object]]
 Stage: TypeAlias = Literal["judge", "offline"]
 """Which judge made the scores: the judge, or the offline judge of a cascade."""
 
-_ALWAYS: Final = ("error", "feedback")
+_SPECIAL: Final = frozenset({"error", "feedback"})
 _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
-_SUFFIX: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,46 +64,39 @@ def probability_of(facts: Facts, rules: Iterable[SamplingRule], *, otherwise: fl
     """
     special = facts.get("error") == (True,) or facts.get("feedback") == ("bad",)
     for rule in rules:
-        if special and not any(name in rule.match for name in _ALWAYS):
-            continue
-        if rule.applies(facts):
+        if rule.applies(facts) and not (special and rule.match.keys().isdisjoint(_SPECIAL)):
             return rule.rate
     return 1.0 if special else otherwise
 
 
-def rates_of(given: object, *, where: str) -> float | tuple[SamplingRule, ...]:
-    """Return the rate in ``given``, or the sampling rules in it.
+def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:
+    """Return the rate in ``rates``, or the sampling rules in it.
 
-    ``given`` is a number from 0 to 1, a sequence of `SamplingRule` and mappings, one of these as
+    ``rates`` is a number from 0 to 1, a sequence of `SamplingRule` and mappings, one of these as
     JSON, or the path of a ``.json`` file. Only the last rule may be without ``match``. Raises
     `ConfigError`, which begins with ``where`` and names the rule, for anything else.
     """
-    if isinstance(given, str | PurePath):
-        given = _loaded(given, where=where)
-    if isinstance(given, int | float):
-        return _rate(given, where)
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        msg = (
-            f"{where} must be a number between 0 and 1, or a list of rules such as {_EXAMPLE},"
-            f" not {given!r}"
-        )
+    if isinstance(rates, str | PurePath):
+        rates = _loaded(str(rates).strip(), where=where)
+    if isinstance(rates, int | float):
+        return _rate(rates, where)
+    if not isinstance(rates, Sequence) or isinstance(rates, str):
+        form = f"a number between 0 and 1, or a list such as [{_EXAMPLE}]"
+        msg = f"{where} must be {form}, not {rates!r}"
         raise ConfigError(msg)
-    rules = tuple(_rule(rule, f"{where}, rule {i}") for i, rule in enumerate(given, start=1))
+    rules = tuple(_rule(rule, f"{where}, rule {i}") for i, rule in enumerate(rates, start=1))
     if not all(rule.match for rule in rules[:-1]):
         msg = f"{where}: only the last rule may have no match, as in {_EXAMPLE}"
         raise ConfigError(msg)
     return rules
 
 
-def _loaded(given: str | PurePath, *, where: str) -> object:
-    text = str(given)
+def _loaded(text: str, *, where: str) -> object:
     try:
-        if isinstance(given, PurePath) or text.strip().endswith(_SUFFIX):
-            text = Path(text.strip()).read_text(encoding="utf-8")
-        return json.loads(text)
+        return json.loads(Path(text).read_text("utf-8") if text.endswith(".json") else text)
     except (OSError, RecursionError, ValueError) as error:
         msg = (
-            f"{where} must be a number between 0 and 1, or rules as a {_SUFFIX} file or a JSON list"
+            f"{where} must be a number between 0 and 1, or rules as a .json file or a JSON list"
             f" such as [{_EXAMPLE}], not {text[:100]!r}: {error}"
         )
         raise ConfigError(msg) from error
@@ -117,23 +109,24 @@ def _rate(rate: object, where: str) -> float:
     return float(rate)
 
 
-def _rule(given: object, where: str) -> SamplingRule:
-    if isinstance(given, SamplingRule):
-        given = {"match": given.match, "rate": given.rate}
-    if not isinstance(given, Mapping) or {*given} - {"match"} != {"rate"}:
-        msg = f"{where}: must have the keys match and rate, as in {_EXAMPLE}, not {given!r}"
+def _rule(rule: object, where: str) -> SamplingRule:
+    if isinstance(rule, SamplingRule):
+        rule = {"match": rule.match, "rate": rule.rate}
+    if not isinstance(rule, Mapping) or {*rule} - {"match"} != {"rate"}:
+        msg = f"{where}: must have the keys match and rate, as in {_EXAMPLE}, not {rule!r}"
         raise ConfigError(msg)
-    match, rate = given.get("match", {}), _rate(given["rate"], f"{where}: rate")
+    match, rate = rule.get("match", {}), _rate(rule["rate"], f"{where}: rate")
     if not isinstance(match, Mapping):
         msg = f"{where}: match must map names to values, as in {_EXAMPLE}, not {match!r}"
         raise ConfigError(msg)
     for name, wanted in match.items():
-        if not isinstance(name, str) or not name:
-            msg = f"{where}: match has {name!r} as a name; use a text such as route"
-            raise ConfigError(msg)
         values = _listed(wanted)
-        if not values or not all(isinstance(value, str | bool | int | float) for value in values):
-            msg = f"{where}: {name} must be a text, a number, true, false or a list, not {wanted!r}"
+        is_name = isinstance(name, str) and name
+        if not (is_name and values and all(isinstance(v, str | int | float) for v in values)):
+            msg = (
+                f"{where}: match must map a name such as route to a text, a number, true, false or"
+                f" a list, not {name!r} to {wanted!r}"
+            )
             raise ConfigError(msg)
     return SamplingRule(match=dict(match), rate=rate)
 
@@ -144,24 +137,17 @@ def _listed(wanted: object) -> Sequence[object]:
 
 def _is_like(value: object, wanted: object) -> bool:
     if isinstance(value, list | tuple):
-        return any(_is_like(one, wanted) for one in value)
+        return any(_is_like(each, wanted) for each in value)
     if isinstance(wanted, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and value is wanted
-    if isinstance(wanted, str):
-        return _fits(str(value), wanted)
-    return value == wanted
+        return value is wanted
+    return _fits(str(value), wanted) if isinstance(wanted, str) else value == wanted
 
 
 def _fits(value: str, pattern: str) -> bool:
-    """Return True if ``value`` is ``pattern``, in which ``*`` stands for any characters.
-
-    The time is linear in the length of ``value``, which a request may choose.
-    """
+    """Compare in time that is linear in ``value``, whose length a request chooses."""
     first, *parts = pattern.split("*")
-    if not parts:
+    if not parts or not value.startswith(first):
         return value == pattern
-    if not value.startswith(first):
-        return False
     place = len(first)
     for part in parts[:-1]:
         place = value.find(part, place)

@@ -1,8 +1,6 @@
-"""Define the names of attributes, events and instruments that this library reads and writes.
+"""The names of attributes, events and instruments that this library reads and writes.
 
-The OpenTelemetry conventions for GenAI have moved out of the package
-``opentelemetry-semantic-conventions`` and have no Python package of their own. Their names are
-therefore constants here.
+The GenAI conventions of OpenTelemetry have no Python package, so their names are constants here.
 """
 
 from __future__ import annotations
@@ -155,20 +153,13 @@ SPAN_SCORE: Final = "rag.evaluation.span.score"
 SPAN_TURNS: Final = "rag.evaluation.span.turns"
 
 SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
-"""The bucket bounds of the score histogram: 0.05, 0.1, ... 0.95.
-
-Alerts cannot distinguish scores that lie between two neighbouring bounds.
-"""
+"""The bucket bounds of the score histogram: alerts cannot tell scores between two of them apart."""
 
 SCOPE: Final = "rag_eval_otel"
 VERSION: Final = "0.1.0"
 """The version of this package, and of the instrumentation scope of its spans and metrics."""
 
 metric_attribute: Final = (METRIC_PREFIX + ".{}.{}").format
-"""Returns the name of a span attribute about a metric, ``rag.evaluation.<metric>.<leaf>``.
-
-The arguments are the name of the metric and a leaf, such as ``score`` or ``label``.
-"""
-
+"""Returns ``rag.evaluation.<metric>.<leaf>``, the name of a span attribute about a metric."""
 feedback_attribute: Final = (FEEDBACK_PREFIX + "{}.{}").format
 """Returns the name of a span attribute about feedback, ``rag.feedback.<name>.<leaf>``."""

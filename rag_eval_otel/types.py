@@ -25,61 +25,24 @@ Label = Literal["pass", "fail"]
 Form = Literal["short", "full"]
 """Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
 
-ErrorReason = Literal[
-    "transport",
-    "timeout",
-    "unauthorized",
-    "rate_limited",
-    "bad_request",
-    "circuit_open",
-    "budget",
-    "shutdown",
-    "internal",
-    "redaction_error",
-]
+_Refused = Literal["transport", "timeout", "unauthorized", "rate_limited", "bad_request"]
+_NotSent = Literal["circuit_open", "budget", "shutdown", "internal", "redaction_error"]
+ErrorReason = Literal[_Refused, _NotSent]
 
-Reason = Literal[
-    # undefined: the sample does not allow a number
-    "no_claims",
-    "no_context",
-    "no_questions",
-    "empty_answer",
-    "missing_question",
-    "missing_reference",
-    "missing_rubric",
-    "missing_input",
-    "zero_vector",
-    "too_long",
-    # undefined: the judge answered, but not enough of it was usable
-    "judge_incomplete",
-    "unparsable",
-    ErrorReason,
-    "span_missed",  # of a scored turn: its span was exported before the turn was found
-    # ok, with a remark
-    "noncommittal",
-    "no_logprobs",
-    "partial",
-]
-"""Why a score has no value, or (``status="ok"``) a remark on its value."""
+_Missing = Literal["missing_question", "missing_reference", "missing_rubric", "missing_input"]
+_Empty = Literal["no_claims", "no_context", "no_questions", "empty_answer", "zero_vector"]
+_Unusable = Literal["too_long", "judge_incomplete", "unparsable"]  # texts or replies
+_Remark = Literal["noncommittal", "no_logprobs", "partial"]  # on a score with a value
+Reason = Literal[_Missing, _Empty, _Unusable, ErrorReason, _Remark, "span_missed"]
+"""Why a score has no value, or (``status="ok"``) a remark on its value.
 
-SkipReason = Literal[
-    "abandoned",
-    "ambiguous",
-    "budget",
-    "duplicate",
-    "error",
-    "evicted",
-    "no_answer",
-    "no_contexts",
-    "no_question",
-    "no_retrieval",
-    "not_sampled",
-    "partial",
-    "redacted",
-    "redaction_error",
-    "sample_rate",
-    "truncated",
-]
+``span_missed`` is the reason of a scored turn whose span was exported before the turn was found.
+"""
+
+_NotChosen = Literal["budget", "duplicate", "not_sampled", "sample_rate"]
+_NoPart = Literal["no_answer", "no_contexts", "no_question", "no_retrieval"]
+_NotRead = Literal["abandoned", "ambiguous", "error", "evicted", "partial", "truncated"]
+SkipReason = Literal[_NotChosen, _NoPart, _NotRead, "redacted", "redaction_error"]
 """Why a turn was not evaluated at all."""
 
 HoldStatus = Literal[
@@ -190,11 +153,15 @@ def _require_text(name: str, value: object) -> None:
         raise TypeError(msg)
 
 
-def _ids(name: str, value: object) -> tuple[str, ...]:
+def _items(name: str, value: object, *, kind: str, example: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
+        msg = f"{name} must be a sequence of {kind}, not {type(value).__name__}; pass {example}."
         raise TypeError(msg)
-    return tuple(str(item) for item in value)
+    return tuple(value)
+
+
+def _ids(name: str, value: object) -> tuple[str, ...]:
+    return tuple(map(str, _items(name, value, kind="ids", example="[id]")))
 
 
 def _grades(grades: tuple[Any, ...], *, ids: int) -> tuple[float, ...]:
@@ -218,18 +185,14 @@ def _texts(name: str, value: object) -> dict[Any, str]:
     return dict(value)
 
 
-def _contexts(contexts: object) -> tuple[Passage, ...]:
-    if isinstance(contexts, str) or not isinstance(contexts, Iterable):
-        msg = (
-            f"Sample.contexts must be a sequence of str or Passage, not {type(contexts).__name__};"
-            " pass [text] for a single context and [] for none."
-        )
-        raise TypeError(msg)
-    for context in (passages := tuple(contexts)):
+def _contexts(value: object) -> tuple[Passage, ...]:
+    example = "[text] for a single context and [] for none"
+    contexts = _items("Sample.contexts", value, kind="str or Passage", example=example)
+    for context in contexts:
         if not isinstance(context, str | Passage):
             msg = f"A context must be a str or a Passage, not {type(context).__name__}."
             raise TypeError(msg)
-    return tuple(Passage(text=c) if isinstance(c, str) else c for c in passages)
+    return tuple(Passage(text=each) if isinstance(each, str) else each for each in contexts)
 
 
 # --- scores ---------------------------------------------------------------------------------------
@@ -371,20 +334,26 @@ class Evaluation:
         raise KeyError(msg)
 
     @property
+    def judged(self) -> tuple[tuple[str, Evaluation], ...]:
+        """The scores of a cascade's offline judge under the prefix ``offline.``, and the others."""
+        is_offline = self.sampling is not None and self.sampling.stage == "offline"
+        offline, own = (self, None) if is_offline else (self.offline, self)
+        pairs = (("offline.", offline), ("", own))
+        return tuple((prefix, each) for prefix, each in pairs if each is not None)
+
+    @property
     def status(self) -> Literal["scored", "partial", "unscored", "error"]:
         """Return whether the evaluation gave numbers.
 
-        - ``scored``: at least one metric has a number, and none failed; or there are no metrics.
-        - ``partial``: at least one metric has a number, and some metrics failed.
-        - ``unscored``: no metric has a number, although asking the judge did not fail.
-        - ``error``: no metric has a number, because asking the judge failed.
+        ``scored``: no metric failed, and at least one has a number, or there are none. ``partial``:
+        some have a number and some failed. ``unscored``: none has a number, although asking the
+        judge did not fail. ``error``: none has a number, because asking the judge failed.
         """
-        has_failed = any(score.status == "error" for score in self.scores)
-        if not self.scores or any(score.status == "ok" for score in self.scores):
-            return "partial" if has_failed else "scored"
-        has_answered = self.judge is not None
-        all_failed = all(score.status == "error" for score in self.scores)
-        return "error" if has_failed and (all_failed or not has_answered) else "unscored"
+        statuses = {score.status for score in self.scores}
+        if not statuses or "ok" in statuses:
+            return "partial" if "error" in statuses else "scored"
+        is_error = statuses == {"error"} or ("error" in statuses and self.judge is None)
+        return "error" if is_error else "unscored"
 
     @property
     def reason(self) -> Reason | None:
@@ -408,10 +377,8 @@ class Evaluation:
         If at least one of ``label_metrics`` was measured, only these metrics count.
         """
         named = [score for score in self.scores if score.name in (self.label_metrics or ())]
-        labels = {score.label for score in named or self.scores if score.label}
-        if not labels:
-            return None
-        return "fail" if "fail" in labels else "pass"
+        labels = {score.label for score in named or self.scores} - {None}
+        return None if not labels else "fail" if "fail" in labels else "pass"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,6 +405,11 @@ class Feedback:
         object.__setattr__(self, "score", float(self.score))
         label = "pass" if self.score >= 0.5 else "fail"  # noqa: PLR2004
         object.__setattr__(self, "label", self.label or label)
+
+    @property
+    def span(self) -> SpanRef:
+        """The rated span; its id is 0 if only the trace is known."""
+        return SpanRef(trace_id=self.trace_id, span_id=self.span_id or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,7 +462,7 @@ class Sink(Protocol):
 
 
 class MetricLike(Protocol):
-    """The type of a metric in annotations of options. `Metric` is the full protocol."""
+    """A metric, in annotations of options. `Metric` is the full protocol."""
 
     @property
     def name(self) -> str: ...
@@ -501,7 +473,7 @@ class MetricLike(Protocol):
 
 
 class JudgeLike(Protocol):
-    """The type of a judge in annotations of options. `Judge` is the full protocol."""
+    """A judge, in annotations of options. `Judge` is the full protocol."""
 
     @property
     def model(self) -> str: ...
@@ -510,21 +482,21 @@ class JudgeLike(Protocol):
 
 
 class ChatModel(Protocol):
-    """The type of a LangChain chat model in annotations of options."""
+    """A LangChain chat model, in annotations of options."""
 
     @property
     def invoke(self) -> Callable[..., Any]: ...
 
 
 class TextEmbeddings(Protocol):
-    """The type of LangChain ``Embeddings`` in annotations of options."""
+    """LangChain ``Embeddings``, in annotations of options."""
 
     @property
     def embed_documents(self) -> Callable[..., Any]: ...
 
 
 class DriftSettings(Protocol):
-    """The type of settings of drift detection in annotations; see `drift.DriftOptions`."""
+    """Settings of drift detection, in annotations of options; see `drift.DriftOptions`."""
 
     @property
     def make_detector(self) -> Callable[..., Any]: ...

@@ -20,7 +20,7 @@ from rag_eval_otel.config import (
     written_thresholds,
 )
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.environment import Signal, exporter_names, otlp_endpoint, sdk_disabled
+from rag_eval_otel.environment import Signal, exporter_names, sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.export.attributes import score_attributes
@@ -30,7 +30,7 @@ from rag_eval_otel.judge.replies import Useful, Verdict
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.metrics import Correctness, with_thresholds
 from rag_eval_otel.sampling import SamplingRule
-from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
+from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.tools.rules import Target, render
@@ -115,12 +115,6 @@ def test_an_option_is_read_from_its_variable_or_from_code(option: str) -> None:
     default = getattr(Config(), option)
     assert getattr(Config.from_env(environ, **{option: default}), option) == default
     assert Config.from_env({variable(option): ""}) == Config.from_env({}) == Config()
-
-
-def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a mapping of its own, from_env reads the environment of the process."""
-    monkeypatch.setenv("RAG_EVAL_CONCURRENCY", "3")
-    assert Config.from_env().concurrency == 3
 
 
 def test_tests_see_our_errors() -> None:
@@ -216,12 +210,6 @@ def test_an_unknown_model_is_answered_by_the_known_ways(option: str, value: obje
         Config(**{option: value})
 
 
-def test_models_may_be_objects() -> None:
-    """Anything with the protocol's method will do as a judge or an embedder."""
-    config = Config(judge=FakeJudge(lambda _: None), embedder=FakeEmbedder({}))
-    assert isinstance(config.judge, FakeJudge)
-
-
 @pytest.mark.parametrize(
     ("environ", "options", "embedder"),
     [
@@ -309,23 +297,6 @@ def test_exporters_are_chosen_by_the_standard_variables(
     assert exporter_names(signal) == names
 
 
-@pytest.mark.parametrize(
-    ("environ", "endpoint"),
-    [
-        ({}, None),
-        ({f"{OTLP}_TRACES_ENDPOINT": "", f"{OTLP}_ENDPOINT": ""}, None),
-        ({f"{OTLP}_ENDPOINT": "http://all"}, "http://all"),
-        ({f"{OTLP}_TRACES_ENDPOINT": "", f"{OTLP}_ENDPOINT": "http://all"}, "http://all"),
-        ({f"{OTLP}_TRACES_ENDPOINT": "http://t", f"{OTLP}_ENDPOINT": "http://all"}, "http://t"),
-    ],
-)
-def test_the_endpoint_of_spans_is_the_most_special(
-    environ: dict[str, str], endpoint: str | None
-) -> None:
-    """An empty variable counts as none, so that the general one holds."""
-    assert otlp_endpoint(environ) == endpoint
-
-
 def test_unknown_option_is_refused_with_what_was_meant() -> None:
     """A misspelt keyword is an error that names the right one."""
     with pytest.raises(ConfigError, match=r"no option 'jugde'; did you mean judge\?"):
@@ -373,11 +344,8 @@ def test_limits_are_read_from_a_text() -> None:
         (5, "must be limits such as"),
         ("0 USD/day", "the limit of USD must be a number above 0"),
         ("1.5 requests/minute", "the limit of requests must be a whole number above 0"),
-        (
-            "1,000 tokens/day",
-            "not '1,000 tokens/day'; write a number without a comma, such as 1000",
-        ),
-        ("9 requests/day,1,000 tokens/day", "not '1,000 tokens/day'"),
+        ("1,000 tokens/day", "numbers without a comma, such as 1000 .*not '1,000 tokens/day'"),
+        ("9 requests/day,1,000 tokens/day", "not '9 requests/day,1,000 tokens/day'"),
         ("1,5 USD/day", "not '1,5 USD/day'"),
         ("1 USD/day, 2 USD/day", "two limits of USD/day"),
         ("1 USD/day, 2 EUR/hour", "EUR and USD"),

@@ -11,7 +11,6 @@ from langchain_core.runnables import RunnableLambda
 
 import rag_eval_otel
 from live import attached
-from rag_eval_otel import testing
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,12 +34,6 @@ def test_unknown_name_is_an_attribute_error() -> None:
     """A name that does not exist fails like in any module."""
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = rag_eval_otel.Nothing  # type: ignore[attr-defined]
-
-
-def test_test_kit_names_are_real() -> None:
-    """So can every name of the test kit."""
-    for name in testing.__all__:
-        assert getattr(testing, name).__name__ == name
 
 
 def modules_after(code: str) -> set[str]:

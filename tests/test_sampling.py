@@ -80,7 +80,7 @@ def test_rules_come_from_a_file_or_json(tmp_path: Path) -> None:
         ("nowhere.json", r"sample_rate must be a number between 0 and 1, or rules as a .json"),
         ("{", "or rules as a .json file or a JSON list"),
         ("[" * 100_000, "or rules as a .json file or a JSON list"),
-        ({"rate": 1}, "or a list of rules"),
+        ({"rate": 1}, "or a list such as"),
         ("3", "must be a number between 0 and 1, not 3"),
         ([3], "rule 1: must have the keys match and rate"),
         ([{"rate": 1}, {"match": {"a": 1}, "rate": 1}], "only the last rule may have no match"),
@@ -88,9 +88,9 @@ def test_rules_come_from_a_file_or_json(tmp_path: Path) -> None:
         ([{"match": {"a": 1}, "rate": True}], "rate must be a number"),
         ([{"match": {"a": 1}, "rate": float("nan")}], "rate must be a number"),
         ([{"match": [], "rate": 1}], "match must map names to values"),
-        ([{"match": {3: 1}, "rate": 1}], "match has 3 as a name"),
-        ([{"match": {"a": None}, "rate": 1}], "a must be a text, a number"),
-        ([{"match": {"a": []}, "rate": 1}], "a must be a text, a number"),
+        ([{"match": {3: 1}, "rate": 1}], "match must map a name such as route to .* not 3 to 1"),
+        ([{"match": {"a": None}, "rate": 1}], "a number, true, false or a list, not 'a' to None"),
+        ([{"match": {"a": []}, "rate": 1}], "or a list, not 'a' to \\[\\]"),
     ],
 )
 def test_a_rule_that_cannot_be_used_is_named(given: Any, told: str) -> None:

@@ -1,9 +1,8 @@
 """Write scores on spans and in events, and remove texts of users from spans before export.
 
-A *turn* is one question of a user and its answer. An ended span cannot be changed, so functions
-here return a changed copy of the span. The event of a score is called ``gen_ai.evaluation.result``.
-It is a log record with the context of the evaluated span, or an event on this span. The logs API of
-OpenTelemetry is private (``opentelemetry._logs``): only this module and `runtime.providers` use it.
+An ended span cannot be changed, so functions here return a changed copy of the span. The logs API
+of OpenTelemetry is private (``opentelemetry._logs``): only this module and `runtime.providers` use
+it.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry import _logs
 from opentelemetry.attributes import BoundedAttributes
@@ -22,7 +21,7 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.conventions import Owner, convention_of, native, openinference, owner_of
+from rag_eval_otel.capture.conventions import convention_of, native, openinference, owner_of
 from rag_eval_otel.capture.span import SdkSpan, attributes_of
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ExportContent, ScoreEvents
@@ -51,40 +50,38 @@ MAX_EXPLANATION = 1024  # characters
 
 
 def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str, AttributeValue]:
-    """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn.
-
-    Explanations are cut to 1,024 characters. The attributes of scores by the offline judge of a
-    cascade are called ``rag.evaluation.offline.<metric>.score`` etc.
-    """
-    found: dict[str, AttributeValue | None] = {
+    """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn."""
+    attributes: dict[str, AttributeValue | None] = {
         semconv.EVALUATION_STATUS: ending.status,
         semconv.EVALUATION_REASON: ending.reason,
         semconv.EVALUATION_CONTEXTS_SOURCE: ending.contexts,
     }
     for feedback in ending.feedback:
-        found |= feedback_attributes(feedback)
+        attributes |= feedback_attributes(feedback)
     evaluation = ending.evaluation
     if evaluation is not None:
-        found[semconv.EVALUATION_LABEL] = evaluation.label
-        found[semconv.EVALUATION_JUDGE] = evaluation.judge
-        found[semconv.EVALUATION_DURATION] = float(evaluation.duration)
-        for key, remark in _REMARKS.items():
-            found[key] = any(remark in score.detail for score in evaluation.scores) or None
-        found |= spent(evaluation.usage, evaluation.cost, currency=evaluation.currency)
-        if evaluation.sampling is not None:
-            probability = float(evaluation.sampling.probability)
-            found[semconv.EVALUATION_SAMPLING_PROBABILITY] = probability
-            found[semconv.EVALUATION_SAMPLING_TARGETED] = evaluation.sampling.is_targeted or None
-        is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
-        offline = evaluation if is_offline else evaluation.offline
-        for score in offline.scores if offline is not None else ():
-            found.update(_leaves(replace(score, name=f"{semconv.OFFLINE}.{score.name}")))
-        for score in () if is_offline else evaluation.scores:
-            found.update(_leaves(score))
-            if explanations and score.explanation:
-                key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
-                found[key] = score.explanation[:MAX_EXPLANATION]
-    return exportable_attributes((k, value) for k, value in found.items() if value is not None)
+        sampling = evaluation.sampling
+        details = {key for score in evaluation.scores for key in score.detail}
+        attributes |= {
+            semconv.EVALUATION_LABEL: evaluation.label,
+            semconv.EVALUATION_JUDGE: evaluation.judge,
+            semconv.EVALUATION_DURATION: float(evaluation.duration),
+            semconv.EVALUATION_SUSPECTED: "injection" in details or None,
+            semconv.EVALUATION_TRUNCATED: "truncated" in details or None,
+            **_spent(evaluation.usage, evaluation.cost, evaluation.currency),
+        }
+        if sampling is not None:
+            attributes |= {
+                semconv.EVALUATION_SAMPLING_PROBABILITY: float(sampling.probability),
+                semconv.EVALUATION_SAMPLING_TARGETED: sampling.is_targeted or None,
+            }
+        for prefix, judged in evaluation.judged:
+            for score in judged.scores:
+                attributes |= _leaves(score, prefix + score.name)
+                if explanations and score.explanation and not prefix:
+                    key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
+                    attributes[key] = score.explanation[:MAX_EXPLANATION]
+    return exportable_attributes((k, v) for k, v in attributes.items() if v is not None)
 
 
 def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
@@ -96,37 +93,32 @@ def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
     }
 
 
-_REMARKS: Mapping[str, str] = {
-    semconv.EVALUATION_SUSPECTED: "injection",
-    semconv.EVALUATION_TRUNCATED: "truncated",
-}
-"""Attributes that are true if a score has an entry in its details, and the name of the entry."""
-
-
-def spent(usage: Usage, cost: float | None, *, currency: str) -> dict[str, AttributeValue]:
+def _spent(usage: Usage, cost: float | None, currency: str) -> dict[str, AttributeValue]:
     """Return attributes with the tokens in ``usage``, and with their ``cost`` if it is known."""
-    found: dict[str, AttributeValue] = {}
-    if usage.tokens:
-        found[semconv.EVALUATION_TOKENS] = usage.tokens
-    if cost is not None:
-        found |= {semconv.EVALUATION_COST: float(cost), semconv.EVALUATION_CURRENCY: currency}
-    return found
+    tokens: dict[str, AttributeValue] = (
+        {semconv.EVALUATION_TOKENS: usage.tokens} if usage.tokens else {}
+    )
+    if cost is None:
+        return tokens
+    return {**tokens, semconv.EVALUATION_COST: float(cost), semconv.EVALUATION_CURRENCY: currency}
 
 
-def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
-    normalized = None if score.normalized is None else float(score.normalized)
-    threshold = None if score.threshold is None else float(score.threshold)
-    for leaf, value in (
-        (semconv.LEAF_SCORE, score.value),
-        (semconv.LEAF_NORMALIZED_SCORE, normalized),
-        (semconv.LEAF_LABEL, score.label),
-        (semconv.LEAF_THRESHOLD, threshold),
-        (semconv.LEAF_REASON, score.reason),
-        (semconv.LEAF_VERSION, score.version or None),
-        (semconv.LEAF_TOKENS, score.usage.tokens or None),
-        (semconv.LEAF_COST, score.cost),
-    ):
-        yield semconv.metric_attribute(score.name, leaf), value
+def _leaves(score: Score, name: str) -> dict[str, AttributeValue | None]:
+    leaves: dict[str, AttributeValue | None] = {
+        semconv.LEAF_SCORE: score.value,
+        semconv.LEAF_NORMALIZED_SCORE: _float(score.normalized),
+        semconv.LEAF_LABEL: score.label,
+        semconv.LEAF_THRESHOLD: _float(score.threshold),
+        semconv.LEAF_REASON: score.reason,
+        semconv.LEAF_VERSION: score.version or None,
+        semconv.LEAF_TOKENS: score.usage.tokens or None,
+        semconv.LEAF_COST: score.cost,
+    }
+    return {semconv.metric_attribute(name, leaf): value for leaf, value in leaves.items()}
+
+
+def _float(number: float | None) -> float | None:
+    return None if number is None else float(number)
 
 
 def exportable_attributes(
@@ -145,16 +137,15 @@ def copied(
     oldest, and keeps the counts of dropped attributes, events and links. A span that is not the
     SDK's makes its copy itself, by a method ``with_content(attributes, events)``.
     """
-    make = getattr(span, "with_content", None)
-    if make is not None:
-        made: ReadableSpan = make(attributes, events)
+    if hasattr(span, "with_content"):
+        made: ReadableSpan = span.with_content(attributes, events)
         return made
     return ReadableSpan(
         name=span.name,
         context=span.context,
         parent=span.parent,
         resource=span.resource,
-        attributes=bounded(attributes, span.dropped_attributes),
+        attributes=_bounded(attributes, span.dropped_attributes),
         events=_counted(events, span.dropped_events),
         links=_counted(span.links, span.dropped_links),
         kind=span.kind,
@@ -165,24 +156,21 @@ def copied(
     )
 
 
-def bounded(attributes: Mapping[str, AttributeValue], dropped: int) -> Mapping[str, AttributeValue]:
+def _bounded(
+    attributes: Mapping[str, AttributeValue], dropped: int
+) -> Mapping[str, AttributeValue]:
     """Return ``attributes`` with the number ``dropped`` at a limit, which exporters read."""
     if not dropped:  # for a plain dict, the SDK counts none as dropped and checks no value again
         return attributes
-    found = BoundedAttributes(None, dict(attributes), immutable=False)
-    found.dropped = dropped
-    return found
-
-
-def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:
-    if not dropped:
-        return items
-    bounded: BoundedList[T] = BoundedList.from_seq(None, items)
+    bounded = BoundedAttributes(None, dict(attributes), immutable=False)
     bounded.dropped = dropped
     return bounded
 
 
-Handling: TypeAlias = Literal["keep", "drop", "redact"]
+def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:
+    bounded: BoundedList[T] = BoundedList.from_seq(None, items)
+    bounded.dropped = dropped
+    return bounded if dropped else items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +179,7 @@ class ContentFilter:
 
     The name of an attribute decides whether it contains a text, and who wrote it: other
     instrumentations (``foreign``) or the ``record_...()`` functions (``own``), whose texts pass
-    ``redactor``. Spans that this library created were written by the same options. A span that only
-    the ``record_...()`` functions describe gets OpenInference's attributes, if ``conventions`` asks
-    for them.
+    ``redactor``. Spans that this library created were written by the same options.
     """
 
     exported: ExportContent = "foreign"
@@ -242,34 +228,31 @@ class ContentFilter:
         if left is None:
             return None
         dropped = getattr(event.attributes, "dropped", 0)
-        return Event(event.name, bounded(left, dropped), event.timestamp)
+        return Event(event.name, _bounded(left, dropped), event.timestamp)
 
     def _filtered(
         self, attributes: Mapping[str, Any], event: str | None = None
     ) -> dict[str, Any] | None:
         """Return the ``attributes`` of a span or ``event`` without texts; None if all stay."""
-        handling = {name: self._handling(owner_of(name, event)) for name in attributes}
-        if all(each == "keep" for each in handling.values()):
-            return None
         kept: dict[str, Any] = {}
+        is_changed = False
         for name, value in attributes.items():
+            owner = owner_of(name, event)
+            is_own = owner == "own"
+            is_dropped = self.exported != "all" if is_own else owner and self.exported == "none"
+            is_changed |= bool(is_dropped or (is_own and self.redactor))
             with suppress(RedactionError):  # a text that cannot be redacted is not exported
-                if handling[name] != "drop":
-                    is_kept = handling[name] == "keep"
-                    kept[name] = value if is_kept else self._redacted(name, value)
-        return kept
+                if not is_dropped:
+                    kept[name] = self._redacted(name, value) if is_own else value
+        return kept if is_changed else None
 
     def _redacted(self, name: str, value: Any) -> Any:
         """Redact the value of the attribute ``name``, as JSON if it is a list, else as text."""
+        if not self.redactor:
+            return value
         if isinstance(value, str) and name not in native.LISTS:
             return self.redactor.text(value)
         return self.redactor.value(value)
-
-    def _handling(self, owner: Owner | None) -> Handling:
-        if owner == "own":
-            kept: Handling = "redact" if self.redactor else "keep"
-            return kept if self.exported == "all" else "drop"
-        return "drop" if owner == "foreign" and self.exported == "none" else "keep"
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -305,16 +288,10 @@ class EventLog:
 
 
 class EventSink:
-    """Emit one ``gen_ai.evaluation.result`` event for each score of an evaluation, or feedback.
-
-    The event is emitted even if the evaluated span was exported before the score was known.
-    """
+    """Emit a ``gen_ai.evaluation.result`` event for each score, and for feedback of people."""
 
     def __init__(
-        self,
-        logger_provider: _logs.LoggerProvider | None = None,
-        *,
-        explanations: bool = False,
+        self, logger_provider: _logs.LoggerProvider | None = None, *, explanations: bool = False
     ) -> None:
         self._log = EventLog(logger_provider)
         self._explanations = explanations
@@ -328,44 +305,38 @@ class EventSink:
 
     def emit_feedback(self, feedback: Feedback) -> None:
         """Emit the feedback of a person, in the context of the rated span or of its trace."""
-        rated = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
-        self._log.emit(semconv.EVALUATION_EVENT, _of_feedback(feedback), span=rated)
-
-
-def _of_feedback(feedback: Feedback) -> Iterator[tuple[str, AttributeValue]]:
-    yield semconv.GEN_AI_EVALUATION_NAME, feedback.name
-    yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, feedback.score
-    yield semconv.GEN_AI_EVALUATION_SCORE_LABEL, feedback.label or ""
-    yield semconv.EVALUATION_ANNOTATOR, semconv.HUMAN
-    if feedback.comment:
-        yield semconv.GEN_AI_EVALUATION_EXPLANATION, feedback.comment[:MAX_EXPLANATION]
+        attributes: dict[str, AttributeValue] = {
+            semconv.GEN_AI_EVALUATION_NAME: feedback.name,
+            semconv.GEN_AI_EVALUATION_SCORE_VALUE: feedback.score,
+            semconv.GEN_AI_EVALUATION_SCORE_LABEL: feedback.label or "",
+            semconv.EVALUATION_ANNOTATOR: semconv.HUMAN,
+        }
+        if feedback.comment:
+            attributes[semconv.GEN_AI_EVALUATION_EXPLANATION] = feedback.comment[:MAX_EXPLANATION]
+        self._log.emit(semconv.EVALUATION_EVENT, attributes.items(), span=feedback.span)
 
 
 def _of_score(
     score: Score, evaluation: Evaluation, *, explanations: bool
 ) -> Iterator[tuple[str, AttributeValue]]:
+    """Yield the attributes of the event of ``score``."""
     yield from evaluation.about.items()
-    yield semconv.GEN_AI_EVALUATION_NAME, score.name
-    if score.value is not None:
-        yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, score.value
-    if score.label is not None:
-        yield semconv.GEN_AI_EVALUATION_SCORE_LABEL, score.label
-    if score.threshold is not None:
-        yield semconv.EVALUATION_THRESHOLD, float(score.threshold)
-    if score.status == "error" and score.reason is not None:
-        yield semconv.ERROR_TYPE, score.reason
-    if score.reason is not None:
-        yield semconv.EVALUATION_REASON, score.reason
-    if score.version:
-        yield semconv.EVALUATION_VERSION, score.version
-    if evaluation.judge is not None:
-        yield semconv.EVALUATION_JUDGE, evaluation.judge
-    if evaluation.sampling is not None:
-        probability = float(evaluation.sampling.probability)
-        yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
-    yield from spent(score.usage, score.cost, currency=evaluation.currency).items()
-    if explanations and score.explanation:
-        yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
+    probability = None if evaluation.sampling is None else evaluation.sampling.probability
+    text = (score.explanation or "")[:MAX_EXPLANATION] if explanations else ""
+    attributes = {
+        semconv.GEN_AI_EVALUATION_NAME: score.name,
+        semconv.GEN_AI_EVALUATION_SCORE_VALUE: score.value,
+        semconv.GEN_AI_EVALUATION_SCORE_LABEL: score.label,
+        semconv.EVALUATION_THRESHOLD: _float(score.threshold),
+        semconv.ERROR_TYPE: score.reason if score.status == "error" else None,
+        semconv.EVALUATION_REASON: score.reason,
+        semconv.EVALUATION_VERSION: score.version or None,
+        semconv.EVALUATION_JUDGE: evaluation.judge,
+        semconv.EVALUATION_SAMPLING_PROBABILITY: _float(probability),
+        **_spent(score.usage, score.cost, evaluation.currency),
+        semconv.GEN_AI_EVALUATION_EXPLANATION: text or None,
+    }
+    yield from ((name, value) for name, value in attributes.items() if value is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

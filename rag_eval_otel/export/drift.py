@@ -25,11 +25,11 @@ from rag_eval_otel.drift.monitor import (
     Stream,
 )
 from rag_eval_otel.export.attributes import EventLog, exportable_attributes
-from rag_eval_otel.export.metrics import Agreement, Meters, add_gauge_source
+from rag_eval_otel.export.metrics import Agreement, Meters, add_gauges
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, SpanRef
+from rag_eval_otel.types import Evaluation
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -81,9 +81,8 @@ class DriftTelemetry:
     def observe(self, monitor: DriftMonitor) -> None:
         """Report the evidence of ``monitor`` in a gauge, at each collection until `stop`."""
         self._monitor = monitor
-        self.stop = add_gauge_source(
-            self._meter_provider, semconv.DRIFT_EVIDENCE, source=self._observations
-        )
+        sources = {semconv.DRIFT_EVIDENCE: DriftTelemetry._observations}
+        self.stop = add_gauges(self._meter_provider, self, sources)
 
     def _observations(self) -> Iterator[Observation]:
         for stream, value in self._monitor.evidence():
@@ -156,10 +155,8 @@ class DriftSink:
         """Add to a stream of its own whether judge and person agree on a turn."""
         name = f"{agreement.metric}.agreement"
         stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
-        feedback = agreement.feedback
-        span = SpanRef(trace_id=feedback.trace_id, span_id=feedback.span_id or 0)
         self._unsaved += 1
-        self.monitor.update(stream, agreement.value, span=span)
+        self.monitor.update(stream, agreement.value, span=agreement.feedback.span)
 
     def _load(self, path: Path) -> None:
         try:

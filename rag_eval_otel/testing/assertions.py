@@ -1,13 +1,10 @@
-"""Assert the scores of answers in tests: what the pytest fixture ``rag_eval`` gives.
-
-A test passes samples, or the application itself. Of an application, one call is recorded, as live
-scoring records it, and the turn in it is scored.
-"""
+"""Assert the scores of answers in tests: what the pytest fixture ``rag_eval`` gives."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -21,7 +18,7 @@ from rag_eval_otel.config import Config, thresholds_of
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import aevaluate, run_now
 from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge
-from rag_eval_otel.live.instrument import Handle, RagEvalSpanProcessor, instrument
+from rag_eval_otel.live.instrument import RagEvalSpanProcessor, instrument
 from rag_eval_otel.live.recorded import passages_of
 from rag_eval_otel.metrics import FunctionMetric, MetricFunction
 from rag_eval_otel.metrics.base import Metric
@@ -94,17 +91,25 @@ class RagEval:
         own = {metric if isinstance(metric, str) else _name_of(metric) for metric in metrics}
         wanted = [*metrics, *(name for name in bounds if name not in own)]
         evaluations = run_now(lambda: self._evaluate(samples, wanted))
-        self._report(evaluations, bounds)
+        judges = sorted({evaluation.judge or "-" for evaluation in evaluations})
+        for name, bound in bounds.items():
+            mean = _mean([evaluation[name] for evaluation in evaluations])
+            self.record(name, "no score" if mean is None else mean)
+            self.record(f"{name}.at_least", bound)
+        self.record("judge", ", ".join(judges))
+        self.record("tokens", sum(evaluation.usage.tokens for evaluation in evaluations))
         failed = [s for evaluation in evaluations for s in evaluation.scores if s.status == "error"]
         if failed:
             first = failed[0]
-            msg = (
-                f"{first.name} could not be measured ({first.reason}):"
-                f" {first.detail.get('error', first.reason)}; {len(failed)} such scores"
-            )
+            cause = first.detail.get("error", first.reason)
+            what = f"{first.name} could not be measured ({first.reason}): {cause}"
+            msg = f"{what}; {len(failed)} such scores"
             raise FailedRowError(msg)
-        pairs = list(zip(samples, evaluations, strict=True))
-        low = [text for name, bound in bounds.items() for text in _too_low(pairs, name, bound)]
+        low = [
+            line
+            for name, bound in bounds.items()
+            for line in _too_low(samples, [each[name] for each in evaluations], bound)
+        ]
         if low:
             raise AssertionError("\n".join(low))
         return evaluations
@@ -118,23 +123,9 @@ class RagEval:
         ]
         return tuple(await asyncio.gather(*runs))
 
-    def _report(self, evaluations: Sequence[Evaluation], bounds: Mapping[str, float]) -> None:
-        """Record each mean score and its bound, the judge, and the tokens."""
-        for name, bound in bounds.items():
-            mean = _mean([_score(evaluation, name) for evaluation in evaluations])
-            self.record(name, "no score" if mean is None else mean)
-            self.record(f"{name}.at_least", bound)
-        judges = sorted({evaluation.judge or "-" for evaluation in evaluations})
-        self.record("judge", ", ".join(judges))
-        self.record("tokens", sum(evaluation.usage.tokens for evaluation in evaluations))
-
 
 def _name_of(metric: object) -> str:
     return str(getattr(metric, "name", None) or getattr(metric, "__name__", ""))
-
-
-def _score(evaluation: Evaluation, name: str) -> Score:
-    return next(score for score in evaluation.scores if score.name == name)
 
 
 def _mean(scores: Sequence[Score]) -> float | None:
@@ -142,29 +133,24 @@ def _mean(scores: Sequence[Score]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _too_low(pairs: Sequence[tuple[Sample, Evaluation]], name: str, bound: float) -> Iterator[str]:
-    """Yield a message if the mean score of the metric ``name`` is below ``bound`` or undefined."""
-    scores = [_score(evaluation, name) for _, evaluation in pairs]
+def _too_low(samples: Sequence[Sample], scores: Sequence[Score], bound: float) -> Iterator[str]:
+    """Yield lines about the worst sample if the mean of ``scores`` is below ``bound``, or None."""
     mean = _mean(scores)
     if mean is not None and mean >= bound - _ROUNDING:
         return
-    what = "mean of " if len(pairs) > 1 else ""
+    name = f"mean of {scores[0].name}" if len(samples) > 1 else scores[0].name
     if mean is None:
-        reasons = ", ".join(sorted({str(score.reason) for score in scores})) or "no samples"
-        yield f"{what}{name} has no score ({reasons}), at least {bound:g} is needed"
+        reasons = ", ".join(sorted({str(score.reason) for score in scores}))
+        yield f"{name} has no score ({reasons}), at least {bound:g} is needed"
     else:
-        yield f"{what}{name} is {mean:.3f}, below {bound:g}"
-    for index in sorted(range(len(scores)), key=lambda i: _value(scores[i]))[:1]:
-        sample, score = pairs[index][0], scores[index]
-        where = f"sample {index}: " if len(pairs) > 1 else ""
-        yield f"  {where}question: {_short(sample.question)}"
-        yield f"  answer: {_short(sample.answer)}"
-        if score.explanation:
-            yield f"  why: {_short(str(score.explanation))}"
-
-
-def _value(score: Score) -> float:
-    return float("-inf") if score.value is None else score.value
+        yield f"{name} is {mean:.3f}, below {bound:g}"
+    values = [-math.inf if score.value is None else score.value for score in scores]
+    worst = values.index(min(values))
+    sample, score = samples[worst], scores[worst]
+    yield f"  {f'sample {worst}: ' if len(samples) > 1 else ''}question: {_short(sample.question)}"
+    yield f"  answer: {_short(sample.answer)}"
+    if score.explanation:
+        yield f"  why: {_short(score.explanation)}"
 
 
 def _short(text: str) -> str:
@@ -179,15 +165,11 @@ def _samples(source: object, question: object) -> list[Sample]:
     if callable(source) or hasattr(source, "invoke"):
         return [_sample_of_call(source, question)]
     items = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
-    return [_sample(item) for item in items]
-
-
-def _sample(item: object) -> Sample:
-    sample = _as_sample(item)
-    if sample is None:
-        msg = f"assert_scores() takes samples, mappings or an application, not {type(item)}"
+    samples = [_as_sample(item) for item in items]
+    if not samples or None in samples:
+        msg = f"assert_scores() takes samples, mappings or an application, not {type(source)}"
         raise ConfigError(msg)
-    return sample
+    return [sample for sample in samples if sample is not None]
 
 
 def _as_sample(value: object, question: str = "") -> Sample | None:
@@ -209,7 +191,7 @@ def _as_sample(value: object, question: str = "") -> Sample | None:
         return None
     if not isinstance(answer, str) or contexts is None:
         return None
-    passages = tuple(passages_of(contexts, caller="assert_scores()"))
+    passages = passages_of(contexts, caller="assert_scores()")
     return Sample(question=question, contexts=passages, answer=answer, **others)
 
 
@@ -257,8 +239,18 @@ def _tracing(samples: list[Sample]) -> Iterator[None]:
     and the span of the turn has the score ``seen``. If the global provider is instrumented already,
     its spans are not read.
     """
+
+    def seen(sample: Sample) -> float:
+        samples.append(sample)
+        return 1.0
+
     provider = _provider()
-    handle = _attached(provider, samples)
+    metrics = (FunctionMetric(function=seen),)
+    handle = instrument(
+        Config(metrics=metrics, drift=False, host_hooks=False, score_events="span"),
+        tracer_provider=provider,
+        meter_provider=NoOpMeterProvider(),
+    )
     try:
         with provider.get_tracer(_SCOPE).start_as_current_span("call"):
             handle.install_langchain_hook()
@@ -280,20 +272,3 @@ def _provider() -> TracerProvider:
         if attachment.owner is None and not ours:
             return provider
     return TracerProvider(shutdown_on_exit=False)
-
-
-def _attached(provider: TracerProvider, samples: list[Sample]) -> Handle:
-    def seen(sample: Sample) -> float:
-        samples.append(sample)
-        return 1.0
-
-    return instrument(
-        Config(
-            metrics=(FunctionMetric(function=seen),),
-            drift=False,
-            host_hooks=False,
-            score_events="span",
-        ),
-        tracer_provider=provider,
-        meter_provider=NoOpMeterProvider(),
-    )

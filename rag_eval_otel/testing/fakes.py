@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,8 @@ class FakeJudge:
 
 
 def _part(task: Task[Any], value: object) -> object:
-    if isinstance(value, BaseException):
-        return value
     try:
-        return task.reply.model_validate(value)
+        return value if isinstance(value, BaseException) else task.reply.model_validate(value)
     except ValidationError as error:
         return UnparsableReplyError(str(error))
 
@@ -67,19 +66,13 @@ class SequentialIdGenerator(IdGenerator):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._trace_id = 0
-        self._span_id = 0
+        self._trace_ids, self._span_ids = count(1), count(1)
 
     def generate_trace_id(self) -> int:
-        with self._lock:
-            self._trace_id += 1
-            return self._trace_id
+        return next(self._trace_ids)
 
     def generate_span_id(self) -> int:
-        with self._lock:
-            self._span_id += 1
-            return self._span_id
+        return next(self._span_ids)
 
 
 class ManualClock:

@@ -1,8 +1,6 @@
-"""The pytest plugin: the fixture ``rag_eval``, its options, and the report at the end of a session.
+"""The pytest plugin: the fixture ``rag_eval``, its options, and the report of a session.
 
-Pytest imports this module at each start, also for test suites that do not use it. So it imports
-nothing but pytest and the standard library: what scores is imported by the first test that asks for
-the fixture, and a test without scores leaves no trace.
+Pytest imports this module at each start, so it imports nothing but pytest and the standard library.
 """
 
 from __future__ import annotations
@@ -15,11 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from rag_eval_otel.testing.assertions import RagEval
 
-PREFIX = "rag_eval."
-AT_LEAST = ".at_least"
-"""The names of the JUnit properties: ``rag_eval.<metric>`` and ``rag_eval.<metric>.at_least``."""
-
-JUDGE, TOKENS = f"{PREFIX}judge", f"{PREFIX}tokens"
+# The names of JUnit properties: ``rag_eval.<metric>`` and ``rag_eval.<metric>.at_least``.
+PREFIX, AT_LEAST = "rag_eval.", ".at_least"
 
 
 def number(value: float | None) -> str:
@@ -73,27 +68,17 @@ class Asserted(NamedTuple):
         """Whether the score reaches the bound, but for rounding."""
         return self.value is not None and self.value >= self.least - 1e-9
 
-    def failure(self) -> str:
-        """Return a line about a score below its bound."""
-        return f"{self.test}: {self.metric} {number(self.value)}, at least {self.least:g}"
-
 
 class SessionReport:
-    """Collects the scores in the reports of tests, and prints them at the end of the session.
-
-    The scores are properties of the reports, so that they come from the workers of pytest-xdist and
-    go to the JUnit file, too. Of a test that is repeated, the last run counts.
-    """
+    """Prints the scores at the end; they are properties of reports, also with pytest-xdist."""
 
     def __init__(self) -> None:
         self._properties: dict[str, list[tuple[str, object]]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the properties of a test that has asserted scores."""
-        if report.when != "call" or not report.user_properties:
-            return
         own = [(n, v) for n, v in report.user_properties if n.startswith(PREFIX)]
-        if own:
+        if own and report.when == "call":
             self._properties[report.nodeid] = own
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -102,13 +87,21 @@ class SessionReport:
             return
         from rag_eval_otel.untrusted import visible  # noqa: PLC0415
 
-        tests = self._properties.items()
-        scores = [score for test, own in tests for score in _asserted(test, own)]
-        judges = sorted({str(v) for _, own in tests for n, v in own if n == JUDGE})
-        tokens = sum(v for _, own in tests for n, v in own if n == TOKENS and isinstance(v, int))
+        scores = [s for test, own in self._properties.items() for s in _asserted(test, own)]
+        properties = [each for own in self._properties.values() for each in own]
+        judges = sorted({str(value) for name, value in properties if name == f"{PREFIX}judge"})
+        tokens = sum(
+            value
+            for name, value in properties
+            if name == f"{PREFIX}tokens" and isinstance(value, int)
+        )
         terminalreporter.section(f"scores: judge {', '.join(judges) or '-'}, {tokens} tokens")
-        lines = [*_table(scores), *(score.failure() for score in scores if not score.passed)]
-        for line in lines:
+        failures = [
+            f"{each.test}: {each.metric} {number(each.value)}, at least {each.least:g}"
+            for each in scores
+            if not each.passed
+        ]
+        for line in (*_table(scores), *failures):
             terminalreporter.write_line(visible(line))
 
 

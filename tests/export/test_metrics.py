@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import os
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from rag_eval_otel import semconv
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.export.metrics import InstrumentSink, Tally, outcome_of
 from rag_eval_otel.judge.limits import Endpoint, Limits
-from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
@@ -82,22 +80,6 @@ def test_histograms_have_one_scale() -> None:
         "correctness": 0.75,
         "rubric": 0.0,
     }
-
-
-def test_points_of_names_with_a_lone_surrogate_are_exported() -> None:
-    """A server's name of a model is made encodable."""
-    odd = Evaluation(scores=(replace(OK, version="v/\ud800"),), judge="\ud800m")
-    assert recorded(odd)["rag.evaluation.score"][0].attributes["rag.evaluation.judge"] == "?m"
-
-
-def test_the_tally_has_the_counts_of_the_instruments() -> None:
-    """The names include the reason."""
-    sink = InstrumentSink()
-    sink.turn("skipped", "redacted")
-    sink.turn("scored")
-    sink.internal_error("on_end")
-    assert sink.tally.of("turn") == {"skipped redacted": 1, "scored": 1}
-    assert sink.tally.of("failure") == {"on_end": 1}
 
 
 @pytest.mark.slow
@@ -258,28 +240,6 @@ def test_a_request_is_counted_once_for_all_pipelines_that_share_a_judge(pipeline
     assert found["rag.evaluation.endpoint.duration"] == {("judge m", "ok"): 1}
     assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
     assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
-
-
-def test_each_meter_provider_counts_the_requests_of_a_shared_judge() -> None:
-    """Two pipelines with a provider each have the request in both."""
-    readers = [InMemoryMetricReader(), InMemoryMetricReader()]
-    endpoint = Endpoint("judge m")
-    sinks = [InstrumentSink(MeterProvider([reader])) for reader in readers]
-    for sink in sinks:
-        sink.watch(Queue(0), [measurement(endpoint)])
-    report(endpoint, "ok")
-    for reader in readers:
-        found = points(reader)
-        assert found["rag.evaluation.endpoint.attempts"] == {("judge m", "ok"): 1}
-
-
-def test_offline_judges_have_no_endpoint() -> None:
-    """Nothing is reported for a judge that sends no requests."""
-    reader = InMemoryMetricReader()
-    sink = InstrumentSink(MeterProvider([reader]))
-    offline = replace(measurement(Endpoint("judge m")), judge=FakeJudge(lambda _: {}))
-    sink.watch(Queue(0), [offline])
-    assert not any("endpoint" in name for name in points(reader))
 
 
 @pytest.mark.parametrize(("value", "reported"), [("true", True), ("false", False), ("", False)])

@@ -151,7 +151,7 @@ def test_a_job_that_is_given_up(*, begun: bool) -> None:
 @pytest.mark.parametrize("spans", ["essential", "none"])
 def test_bytes_are_bounded(spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held trees count with their texts; those over the limit leave at once."""
-    monkeypatch.setattr("rag_eval_otel.config.HELD_BYTES", 200)
+    monkeypatch.setattr("rag_eval_otel.config._HELD_BYTES", 200)
     config = Config(judge="lexical", max_held=100, spans=spans)
     with patient(config=config) as (captured, evaluator):
         for number in range(10, 100, 10):

@@ -24,15 +24,6 @@ def test_ids_count_from_one() -> None:
     assert [(c.trace_id, c.span_id) for c in contexts] == [(1, 1), (1, 2), (2, 3)]
 
 
-def test_ids_are_given_once_across_threads() -> None:
-    """No id is given twice, and none is left out, when many threads ask."""
-    ids = SequentialIdGenerator()
-    with ThreadPoolExecutor(16) as pool:
-        spans = list(pool.map(lambda _: ids.generate_span_id(), range(2000)))
-        traces = list(pool.map(lambda _: ids.generate_trace_id(), range(2000)))
-    assert sorted(spans) == sorted(traces) == list(range(1, 2001))
-
-
 def test_clock_moves_only_when_told() -> None:
     """Reading the clock does not move it; advancing does, by exactly that much."""
     clock = ManualClock(5.0)

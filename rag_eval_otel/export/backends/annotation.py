@@ -11,17 +11,15 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.export.attributes import MAX_EXPLANATION
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
 
 Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
-Metadata: TypeAlias = Mapping[str, "str | int | float | bool"]
 
 OVERALL = "rag.evaluation"
 """The name of the annotation with the overall label of a turn, which has no number."""
@@ -33,8 +31,7 @@ _NO_JUDGE = frozenset({None, "lexical"})
 _OVERHEAD = 700  # about how many bytes an annotation takes in memory beside its texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """The number or the label of an annotation, with an id and a name of its own."""
 
     id: UUID
@@ -60,7 +57,7 @@ class Annotation:
     kind: Annotator
     annotator: str = IDENTIFIER
     explanation: str | None = None
-    metadata: Metadata = field(default_factory=dict)
+    metadata: Mapping[str, str | float] = field(default_factory=dict)
     made: float = field(default_factory=time.time)
 
     @property
@@ -80,28 +77,23 @@ class Annotation:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The number and the label, for backends in which an object has one of them.
-
-        Beside a number, the name of the label is ``<name>.label``.
-        """
+        """The number and the label, for backends in which an object has one of them."""
         label = self.name if self.value is None else f"{self.name}.label"
-        return tuple(
-            Part(id=self._id_of(name), name=name, value=value)
-            for name, value in ((self.name, self.value), (label, self.label))
-            if value is not None
-        )
+        named: Iterable[tuple[str, float | str | None]]
+        named = ((self.name, self.value), (label, self.label))
+        return tuple(Part(self._id_of(name), name, v) for name, v in named if v is not None)
 
     def _id_of(self, name: str) -> UUID:
         kind = "HUMAN" if self.kind == "HUMAN" else "score"
-        of = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}"
-        return uuid5(NAMESPACE_URL, of)
+        path = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}"
+        return uuid5(NAMESPACE_URL, path)
 
     @cached_property
     def size(self) -> int:
         """About how many bytes the annotation takes in memory."""
-        texts = (self.name, self.annotator, self.explanation or "", *map(str, self.metadata))
         values = [value for value in self.metadata.values() if isinstance(value, str)]
-        return _OVERHEAD + 2 * sum(map(len, (*texts, *values)))
+        texts = (self.name, self.annotator, self.explanation or "", *self.metadata, *values)
+        return _OVERHEAD + 2 * sum(map(len, texts))
 
 
 def annotations_of(
@@ -109,21 +101,20 @@ def annotations_of(
 ) -> Iterator[Annotation]:
     """Yield an annotation for each score in ``evaluation`` that is a number, and the overall label.
 
-    ``asking`` has the names of the metrics that ask the judge. The names of scores by the offline
-    judge of a cascade begin with ``offline.``, as on the span.
+    ``asking`` has the names of the metrics that ask the judge.
     """
     span = evaluation.span
     if span is None:
         return
-    is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
-    offline = evaluation if is_offline else evaluation.offline
-    for prefix, by in ((f"{semconv.OFFLINE}.", offline), ("", None if is_offline else evaluation)):
-        for score in () if by is None else by.scores:
-            if by is not None and score.value is not None:
-                made = _of_score(score, by, span=span, asking=asking)
-                told = score.explanation if explanations and not prefix else None
-                told = exportable(told[:MAX_EXPLANATION]) if told else None
-                yield replace(made, name=f"{prefix}{made.name}", explanation=told)
+    for prefix, judged in evaluation.judged:
+        for score in judged.scores:
+            if score.value is not None:
+                text = None if prefix or not explanations else score.explanation
+                yield replace(
+                    _of_score(score, judged, span=span, asking=asking),
+                    name=exportable(prefix + score.name),
+                    explanation=exportable(text[:MAX_EXPLANATION]) if text else None,
+                )
     if evaluation.label is not None:
         yield Annotation(
             name=OVERALL,
@@ -216,11 +207,7 @@ class BackendError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An annotation that a backend did not take, although it took others of the batch.
-
-    The status of ``error`` decides what happens next, as for a whole batch: at 404 the span may
-    arrive later.
-    """
+    """An annotation that a backend did not take, although it took others of the batch."""
 
     annotation: Annotation
     error: BackendError
@@ -238,22 +225,23 @@ class Client(Protocol):
 
 
 @contextmanager
-def reported(*kinds: type[Exception]) -> Iterator[None]:
-    """Raise errors of these ``kinds``, which a client raises, as `BackendError`."""
+def reported(
+    *kinds: type[Exception], statuses: Mapping[type[Exception], int] | None = None
+) -> Iterator[None]:
+    """Raise ``kinds`` of errors as `BackendError`; ``statuses``: without a response."""
     try:
         yield
     except kinds as error:
-        raise backend_error(error) from error
+        raise backend_error(error, (statuses or {}).get(type(error))) from error
 
 
-def backend_error(error: Exception) -> BackendError:
-    """Return a `BackendError` with the HTTP status that ``error`` or its response has.
-
-    Its message is safe to log: a response may quote texts of users or the key, and the message of
-    ``error`` an address with a password, so it has neither.
-    """
-    response = getattr(error, "response", None)
-    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
+def backend_error(error: Exception, status: int | None = None) -> BackendError:
+    """Return a `BackendError` with the status of ``error``; its message quotes nothing."""
+    source: Any = error
+    while source is not None and getattr(source, "response", None) is None:
+        source = source.__context__  # LangSmith's errors are raised while handling another one
+    response = getattr(source, "response", None)
+    status = getattr(error, "status_code", None) or getattr(response, "status_code", status)
     if status is None and hasattr(error, "get_http_status_code"):  # MLflow
         status = error.get_http_status_code()
     headers = getattr(response, "headers", None) or getattr(error, "headers", None) or {}
@@ -271,10 +259,7 @@ def backend_error(error: Exception) -> BackendError:
 
 
 class Parallel:
-    """Calls a function for many annotations, on several daemon threads.
-
-    It is for backends that take one annotation in each request.
-    """
+    """Calls a function on several daemon threads, for backends with one object in a request."""
 
     def __init__(self, threads: int = 8) -> None:
         self._executor = Workers(threads)
@@ -283,10 +268,7 @@ class Parallel:
     def send(
         self, function: Callable[[T], None], groups: Iterable[tuple[T, Sequence[Annotation]]]
     ) -> list[Refusal]:
-        """Call ``function(key)`` for each key of ``groups``, and return the refusals.
-
-        If a call raises `BackendError`, all annotations of its group are refused.
-        """
+        """Call ``function(key)`` for each group; refuse the groups with a `BackendError`."""
         calls = [
             (self._executor.submit(copy_context().run, function, key), annotations)
             for key, annotations in groups

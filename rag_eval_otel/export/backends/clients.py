@@ -7,10 +7,11 @@ imported when the client is made. An annotation that is sent twice is stored onc
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from typing import Any, Final
@@ -24,7 +25,6 @@ from rag_eval_otel.export.backends.annotation import (
     BackendError,
     Parallel,
     Refusal,
-    backend_error,
     reported,
 )
 
@@ -32,7 +32,7 @@ _BAD_REQUEST: Final = 400
 _INVALID: Final = 422
 
 
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -40,73 +40,61 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Phoenix:
-    """Phoenix: each score is an annotation of its span, with number, label and explanation.
-
-    Phoenix keeps one annotation for each span, name and identifier. It writes all annotations of a
-    request or none, and names the spans that are missing.
-    """
+    """Phoenix: an annotation of the span. A request is written as a whole or not at all."""
 
     def __init__(self) -> None:
-        self._client = import_module("phoenix.client").Client()
+        client: Any = import_module("phoenix.client").Client()
+        self._spans = partial(client.spans.log_span_annotations, sync=True)
+        self._traces = partial(client.traces.log_trace_annotations, sync=True)
         self._errors = (import_module("httpx").HTTPError,)
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Write the annotations whose spans exist; refuse the others as ``not_found``."""
-        on_spans = [one for one in annotations if one.span_id is not None]
-        on_traces = [one for one in annotations if one.span_id is None]
-        return [*self._write(on_spans, of="span"), *self._write(on_traces, of="trace")]
+        """Write the annotations whose spans exist; refuse the others."""
+        on_spans = [each for each in annotations if each.span_id is not None]
+        on_traces = [each for each in annotations if each.span_id is None]
+        return [*self._write(on_spans, kind="span"), *self._write(on_traces, kind="trace")]
 
-    def _write(self, annotations: Sequence[Annotation], *, of: str) -> list[Refusal]:
+    def _write(self, annotations: Sequence[Annotation], *, kind: str) -> list[Refusal]:
         if not annotations:
             return []
-        data = [{f"{of}_id": _target(one), **_of_phoenix(one)} for one in annotations]
+        targets = [each.span_hex or each.trace_hex for each in annotations]
+        data = [
+            {
+                f"{kind}_id": target,
+                "name": each.name,
+                "annotator_kind": each.kind,
+                "result": _without_none(
+                    score=each.value, label=each.label, explanation=each.explanation
+                ),
+                "metadata": dict(each.metadata),
+                "identifier": IDENTIFIER,
+            }
+            for target, each in zip(targets, annotations, strict=True)
+        ]
+        write = self._spans if kind == "span" else self._traces
         try:
             with reported(*self._errors):
-                if of == "span":
-                    self._client.spans.log_span_annotations(span_annotations=data, sync=True)
-                else:
-                    self._client.traces.log_trace_annotations(trace_annotations=data, sync=True)
+                write(**{f"{kind}_annotations": data})
         except BackendError as error:
-            told = error.body if error.status == NOT_FOUND else ""
-            lost = [one for one in annotations if _target(one) in told]
+            body = error.body if error.status == NOT_FOUND else ""
+            lost = {target for target in targets if target in body}
             if not lost:
                 raise
-            left = [one for one in annotations if _target(one) not in told]
-            return [*map(_unknown_to_phoenix, lost), *self._write(left, of=of)]
+            msg = (
+                f"Phoenix has no span {min(lost)}; export the spans to the same Phoenix, and all"
+                " traces if a collector samples them"
+            )
+            missing = BackendError(msg, status=NOT_FOUND)
+            pairs = list(zip(targets, annotations, strict=True))
+            left = [each for target, each in pairs if target not in lost]
+            refusals = [Refusal(annotation=a, error=missing) for t, a in pairs if t in lost]
+            return [*refusals, *self._write(left, kind=kind)]
         return []
-
-
-def _target(annotation: Annotation) -> str:
-    return annotation.span_hex or annotation.trace_hex
-
-
-def _of_phoenix(annotation: Annotation) -> dict[str, Any]:
-    result = {
-        "score": annotation.value,
-        "label": annotation.label,
-        "explanation": annotation.explanation,
-    }
-    return {
-        "name": annotation.name,
-        "annotator_kind": annotation.kind,
-        "result": _without_none(result),
-        "metadata": dict(annotation.metadata),
-        "identifier": IDENTIFIER,
-    }
-
-
-def _unknown_to_phoenix(annotation: Annotation) -> Refusal:
-    told = (
-        f"Phoenix has no span {_target(annotation)}; export the spans to the same Phoenix, and all"
-        " traces if a collector samples them"
-    )
-    return Refusal(annotation=annotation, error=BackendError(told, status=NOT_FOUND))
 
 
 # --- MLflow ---------------------------------------------------------------------------------------
 
 _ID, _MADE = f"{IDENTIFIER}.id", f"{IDENTIFIER}.made"
-_MAX_DOUBTFUL: Final = 10_000  # traces
 _SOURCES = {"LLM": "LLM_JUDGE", "CODE": "CODE", "HUMAN": "HUMAN"}
 
 
@@ -130,106 +118,91 @@ class MLflow:
             import_module("requests").RequestException,
         )
         self._parallel = Parallel()
-        self._doubtful = set[str]()  # traces in which feedback may be stored, or may not
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
         """Write the feedback trace by trace; refuse that of a trace that failed."""
         traces: dict[str, list[Annotation]] = defaultdict(list)
-        for one in annotations:
-            traces[f"tr-{one.trace_hex}"].append(one)
-        return self._parallel.send(
-            lambda trace: self._write(trace, traces[trace]), list(traces.items())
-        )
+        for annotation in annotations:
+            traces[f"tr-{annotation.trace_hex}"].append(annotation)
+        return self._parallel.send(lambda trace: self._write(trace, traces[trace]), traces.items())
 
     def _write(self, trace: str, annotations: Sequence[Annotation]) -> None:
+        stored: dict[str, list[tuple[float, str]]] = defaultdict(list)
         with reported(*self._errors):
-            is_full = len(self._doubtful) >= _MAX_DOUBTFUL
-            known = self._known(trace) if is_full or trace in self._doubtful else {}
-            if not is_full:
-                self._doubtful.add(trace)
-            for feedback in self._feedback(trace, annotations):
-                own, made = feedback["metadata"][_ID], feedback["metadata"][_MADE]
-                if float(made) not in (stored for stored, _ in known.get(own, ())):
+            for annotation in annotations:
+                for feedback in self._feedback(trace, annotation):
                     self._mlflow.log_feedback(**feedback)
-            for stored in self._known(trace).values():  # the client repeats requests by itself
-                for _, surplus in sorted(stored)[:-1]:
+            for assessment in self._traces.get_trace_info(trace).assessments:
+                metadata = assessment.metadata or {}
+                made = float(metadata.get(_MADE, 0))
+                stored[metadata.get(_ID, "")].append((made, assessment.assessment_id))
+            stored.pop("", None)  # of others
+            for same in stored.values():
+                for _, surplus in sorted(same)[:-1]:
                     self._mlflow.delete_assessment(trace_id=trace, assessment_id=surplus)
-            self._doubtful.discard(trace)
 
-    def _known(self, trace: str) -> dict[str, list[tuple[float, str]]]:
-        """Return the time and MLflow's id of our feedback of ``trace``, by our own ids."""
-        known: dict[str, list[tuple[float, str]]] = defaultdict(list)
-        for one in self._traces.get_trace_info(trace).assessments:
-            metadata = one.metadata or {}
-            if own := metadata.get(_ID):
-                known[own].append((float(metadata.get(_MADE, 0)), one.assessment_id))
-        return known
-
-    def _feedback(self, trace: str, annotations: Sequence[Annotation]) -> Iterator[dict[str, Any]]:
-        for one in annotations:
-            metadata = {key: str(value) for key, value in one.metadata.items()}
-            for part in one.parts:
-                yield {
-                    "trace_id": trace,
-                    "span_id": one.span_hex,
-                    "name": part.name,
-                    "value": part.value,
-                    "rationale": one.explanation,
-                    "source": self._entities.AssessmentSource(_SOURCES[one.kind], one.annotator),
-                    "metadata": {**metadata, _ID: str(part.id), _MADE: f"{one.made:.6f}"},
-                }
+    def _feedback(self, trace: str, annotation: Annotation) -> Iterator[dict[str, Any]]:
+        metadata = {key: str(value) for key, value in annotation.metadata.items()}
+        kind, annotator = _SOURCES[annotation.kind], annotation.annotator
+        for part in annotation.parts:
+            yield {
+                "trace_id": trace,
+                "span_id": annotation.span_hex,
+                "name": part.name,
+                "value": part.value,
+                "rationale": annotation.explanation,
+                "source": self._entities.AssessmentSource(kind, annotator),
+                "metadata": {**metadata, _ID: str(part.id), _MADE: f"{annotation.made:.6f}"},
+            }
 
 
 # --- LangSmith ------------------------------------------------------------------------------------
 
 
 class LangSmith:
-    """LangSmith: each score is a feedback on the run that LangSmith makes of the span.
-
-    The id of a run is the id of its span, with zeros before it. A feedback has an id of ours, so
-    that one sent twice replaces itself.
-    """
+    """LangSmith: a feedback, with our id, on the run whose id is that of the span."""
 
     def __init__(self) -> None:
         package = import_module("langsmith")
-        self._utils: Any = import_module("langsmith.utils")
-        self._requests: Any = import_module("requests")
+        utils: Any = import_module("langsmith.utils")
         # The client's own queue would drop feedback silently, and its sampling is that of runs.
         self._client = package.Client(auto_batch_tracing=False, tracing_sampling_rate=1.0)
-        self._statuses = {
-            self._utils.LangSmithAuthError: 401,
-            self._utils.LangSmithNotFoundError: NOT_FOUND,
-            self._utils.LangSmithRateLimitError: 429,
-            self._utils.LangSmithAPIError: 500,
-            self._utils.LangSmithUserError: _BAD_REQUEST,
-        }
+        self._name = utils.get_tracer_project()
+        self._missing, self._conflict = utils.LangSmithNotFoundError, utils.LangSmithConflictError
+        self._reported = partial(
+            reported,
+            import_module("requests").RequestException,
+            utils.LangSmithError,
+            statuses={self._missing: NOT_FOUND, utils.LangSmithUserError: _BAD_REQUEST},
+        )
         self._parallel = Parallel()
         self._project: UUID | None = None
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
         """Write each feedback, several at a time; refuse those that failed."""
         if self._project is None:
-            with self._reported():
-                self._project = self._find_project()
-        return self._parallel.send(self._write, [(one, [one]) for one in annotations])
+            self._project = self._find_project()
+        return self._parallel.send(self._write, [(each, [each]) for each in annotations])
 
     def _find_project(self) -> UUID:
-        name = self._utils.get_tracer_project()
         try:
-            project: UUID = self._client.read_project(project_name=name).id
-        except self._utils.LangSmithNotFoundError as error:
-            told = (
-                f"LangSmith has no project {name!r}, which is made when its first span arrives;"
-                " set LANGSMITH_PROJECT to the project to which the spans are exported"
+            with self._reported():
+                project: UUID = self._client.read_project(project_name=self._name).id
+                return project
+        except BackendError as error:
+            if not isinstance(error.__cause__, self._missing):
+                raise
+            msg = (
+                f"LangSmith has no project {self._name!r}, which is made when its first span"
+                " arrives; set LANGSMITH_PROJECT to the project to which the spans are exported"
             )
-            raise BackendError(told, status=NOT_FOUND) from error
-        return project
+            raise BackendError(msg, status=NOT_FOUND) from error
 
     def _write(self, annotation: Annotation) -> None:
         if annotation.span_id is None:
-            told = "LangSmith has no feedback on a trace whose root span is not known"
-            raise BackendError(told, status=_BAD_REQUEST)
-        with self._reported():
+            msg = "LangSmith has no feedback on a trace whose root span is not known"
+            raise BackendError(msg, status=_BAD_REQUEST)
+        with self._reported(), suppress(self._conflict):  # stored before, without an answer
             self._client.create_feedback(
                 run_id=UUID(int=annotation.span_id),
                 key=annotation.name,
@@ -243,47 +216,18 @@ class LangSmith:
                 stop_after_attempt=1,
             )
 
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        """Raise errors of the client as `BackendError`, with the HTTP status that each kind has."""
-        try:
-            with reported(self._requests.RequestException):
-                yield
-        except self._utils.LangSmithConflictError:  # stored before, by a request without an answer
-            return
-        except self._utils.LangSmithError as error:
-            found = backend_error(_of_response(error))
-            status = found.status or self._statuses.get(type(error))
-            raise BackendError(str(found), status=status, retry_after=found.retry_after) from error
-
-
-def _of_response(error: Exception) -> Exception:
-    """Return the error with the response of the server, from which the client made ``error``.
-
-    Several statuses have one type of error in LangSmith's client. Without a response, ``error`` is
-    returned.
-    """
-    cause: BaseException | None = error
-    while cause is not None and getattr(cause, "response", None) is None:
-        cause = cause.__context__
-    return cause if isinstance(cause, Exception) else error
-
 
 # --- Langfuse -------------------------------------------------------------------------------------
 
 LANGFUSE_KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
 LANGFUSE_ADDRESSES: Final = ("LANGFUSE_BASE_URL", "LANGFUSE_HOST")
-_CLOUD: Final = "https://cloud.langfuse.com"
 
 
 def langfuse_client() -> Any:
-    """Return the API client of the package ``langfuse``, with the address and keys that are set.
-
-    The class `langfuse.Langfuse` is not used, because it adds an exporter to the tracer provider.
-    """
+    """Return the API client; the class `langfuse.Langfuse` would add an exporter of spans."""
     public, secret = (first_set([name]) for name in LANGFUSE_KEYS)
     return import_module("langfuse.api").LangfuseAPI(
-        base_url=first_set(LANGFUSE_ADDRESSES) or _CLOUD,
+        base_url=first_set(LANGFUSE_ADDRESSES) or "https://cloud.langfuse.com",
         username=public,
         password=secret,
         x_langfuse_public_key=public,
@@ -296,10 +240,7 @@ def langfuse_errors() -> tuple[type[Exception], ...]:
 
 
 class Langfuse:
-    """Langfuse: each score, and each label, is a score of its observation, which is the span.
-
-    A score has an id of ours, so that one sent twice replaces itself.
-    """
+    """Langfuse: a score, with our id, of the observation of the span, and one for the label."""
 
     def __init__(self) -> None:
         self._errors = langfuse_errors()
@@ -308,35 +249,31 @@ class Langfuse:
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
         """Write the scores by one request."""
-        request = [score for one in annotations for score in self._scores(one)]
+        request = [score for each in annotations for score in self._scores(each)]
         with reported(*self._errors):
             answer = self._client.scores.create(request=request, request_options={"max_retries": 0})
         if getattr(answer, "rejected", 0):  # it does not say which of the batch
-            told = f"Langfuse rejected {answer.rejected} of {len(request)} scores"
-            raise BackendError(told, status=_INVALID)
+            msg = f"Langfuse rejected {answer.rejected} of {len(request)} scores"
+            raise BackendError(msg, status=_INVALID)
         return []
 
     def _scores(self, annotation: Annotation) -> Iterator[dict[str, Any]]:
         for part in annotation.parts:
-            score = {
-                "id": str(part.id),
-                "traceId": annotation.trace_hex,
-                "observationId": annotation.span_hex,
-                "name": part.name,
-                "value": part.value,
-                "dataType": "CATEGORICAL" if isinstance(part.value, str) else "NUMERIC",
-                "comment": annotation.explanation,
-                "metadata": {"annotator_kind": annotation.kind, **annotation.metadata},
-                "environment": self._environment,
-                "timestamp": datetime.fromtimestamp(annotation.made, timezone.utc).isoformat(),
-            }
-            yield _without_none(score)
+            yield _without_none(
+                id=str(part.id),
+                traceId=annotation.trace_hex,
+                observationId=annotation.span_hex,
+                name=part.name,
+                value=part.value,
+                dataType="CATEGORICAL" if isinstance(part.value, str) else "NUMERIC",
+                comment=annotation.explanation,
+                metadata={"annotator_kind": annotation.kind, **annotation.metadata},
+                environment=self._environment,
+                timestamp=datetime.fromtimestamp(annotation.made, timezone.utc).isoformat(),
+            )
 
 
 # --- Opik -----------------------------------------------------------------------------------------
-
-_MAX_KNOWN: Final = 1000  # spans whose ids are kept, for the scores of the same turn
-_PASSED = {"pass": 1.0, "fail": 0.0}
 
 
 class Opik:
@@ -357,53 +294,54 @@ class Opik:
             import_module("httpx").HTTPError,
         )
         self._parallel = Parallel()
-        self._known: OrderedDict[int, str] = OrderedDict()
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
         """Find the spans, several at a time, and write the feedback scores by one request."""
-        spans = {one.span_id for one in annotations}
+        spans: dict[int | None, list[Annotation]] = defaultdict(list)
+        for annotation in annotations:
+            spans[annotation.span_id].append(annotation)
+        ids: dict[int | None, str] = {}
         refusals = self._parallel.send(
-            self._find, [(id_, [a for a in annotations if a.span_id == id_]) for id_ in spans]
+            lambda span: ids.update({span: self._find(span)}), spans.items()
         )
-        refused = {one.annotation.id for one in refusals}
-        scores = [self._score(one) for one in annotations if one.id not in refused]
+        scores = [
+            self._score(each, ids[each.span_id]) for each in annotations if each.span_id in ids
+        ]
         if scores:
             with reported(*self._errors):
                 self._client.rest_client.spans.score_batch_of_spans(
                     scores=scores, request_options={"max_retries": 0}
                 )
-        while len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
         return refusals
 
-    def _find(self, span_id: int | None) -> None:
-        """Search the id that Opik gave to the span."""
+    def _find(self, span_id: int | None) -> str:
+        """Return the id that Opik gave to the span."""
         if span_id is None:
-            told = "Opik has no feedback score on a trace whose span is not known"
-            raise BackendError(told, status=_BAD_REQUEST)
-        if span_id in self._known:
-            return
+            msg = "Opik has no feedback score on a trace whose span is not known"
+            raise BackendError(msg, status=_BAD_REQUEST)
         with reported(*self._errors):
             spans = self._client.search_spans(
                 filter_string=f'id ends_with "{end_of_opik_id(span_id)}"', max_results=1
             )
         if not spans:
-            told = (
+            msg = (
                 f"Opik has no span {span_id:016x} in the project"
                 f" {self._client.config.project_name!r}; set OPIK_PROJECT_NAME to the project to"
                 " which the spans are exported"
             )
-            raise BackendError(told, status=NOT_FOUND)
-        self._known[span_id] = str(spans[0].id)
+            raise BackendError(msg, status=NOT_FOUND)
+        return str(spans[0].id)
 
-    def _score(self, annotation: Annotation) -> Any:
+    def _score(self, annotation: Annotation, span: str) -> Any:
         value = annotation.value
+        if value is None:
+            value = float(annotation.label == "pass")
         facts = [f"{annotation.kind} {annotation.annotator}"]
         facts += [f"{key}: {text}" for key, text in annotation.metadata.items()]
         return self._item(
-            id=self._known[annotation.span_id or 0],
+            id=span,
             name=annotation.name,
-            value=_PASSED[annotation.label or "fail"] if value is None else value,
+            value=value,
             category_name=annotation.label,
             reason="\n".join(filter(None, [annotation.explanation, "; ".join(facts)])),
             source="sdk",

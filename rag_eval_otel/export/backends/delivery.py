@@ -7,14 +7,13 @@ failure and has jitter. Each annotation ends in exactly one `Outcome`.
 
 from __future__ import annotations
 
-import heapq
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final, Literal, TypeAlias
@@ -31,12 +30,11 @@ from rag_eval_otel.export.backends.annotation import (
     Annotation,
     BackendError,
     Client,
-    Refusal,
     annotation_of,
     annotations_of,
 )
 from rag_eval_otel.export.backends.clients import LANGFUSE_KEYS
-from rag_eval_otel.export.metrics import Meters, add_gauge_source
+from rag_eval_otel.export.metrics import Meters, add_gauges
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
@@ -44,25 +42,15 @@ from rag_eval_otel.types import Evaluation, Feedback
 
 Outcome: TypeAlias = Literal[
     "delivered",
-    "expired",
-    "internal",
-    "not_found",
-    "overload",
-    "rejected",
-    "shutdown",
-    "unauthorized",
+    "expired",  # the backend did not accept it within an hour
+    "internal",  # the client of the backend raised an unexpected error
+    "not_found",  # its span did not arrive at the backend within five minutes, or before the end
+    "overload",  # the queue was full
+    "rejected",  # the backend refused it as invalid
+    "shutdown",  # the process ended first
+    "unauthorized",  # the backend refused the key
 ]
-"""What became of an annotation: ``delivered``, or the reason why it was dropped.
-
-- ``expired``: the backend did not accept it within an hour.
-- ``internal``: the client of the backend raised an unexpected error.
-- ``not_found``: its span did not arrive at the backend within five minutes, or before the end.
-- ``overload``: the queue was full.
-- ``rejected``: the backend refused it as invalid.
-- ``shutdown``: the process ended first.
-- ``unauthorized``: the backend refused the key.
-"""
-Report: TypeAlias = Callable[[Outcome, int], None]
+"""What became of an annotation: ``delivered``, or the reason why it was dropped."""
 
 _UNAUTHORIZED: Final = frozenset({401, 403})
 _JITTER: Final = random.Random()  # noqa: S311  # no secret
@@ -71,55 +59,40 @@ _QUOTED: Final = 300  # characters of a backend's message in the log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a `Delivery`; all times are in seconds.
+    """The limits of a `Delivery`; all times are in seconds."""
 
-    - ``items``, ``bytes``: the most annotations that wait, and about how much memory they take.
-    - ``batch``: the most annotations in one request.
-    - ``linger``: the time from an annotation to its first request, in which a batch collects and
-      the span can leave the process: by default, the SDK exports spans every five seconds.
-    - ``pause``, ``max_pause``: the first and the longest pause between two attempts.
-    - ``hurry``: the longest pause while a flush waits.
-    - ``patience``: the time in which the span of an annotation must arrive at the backend.
-    - ``max_age``: the time in which the backend must accept an annotation.
-    """
-
-    items: int = 20_000
-    bytes: int = 32 * 1024 * 1024
-    batch: int = 100
-    linger: float = 6.0
-    pause: float = 1.0
+    items: int = 20_000  # annotations in the queue
+    bytes: int = 32 * 1024 * 1024  # of memory for them, about
+    batch: int = 100  # annotations in a request
+    linger: float = 6.0  # until the first request: the SDK exports the span every five seconds
+    pause: float = 1.0  # the first pause between two attempts
     max_pause: float = 60.0
-    hurry: float = 0.25
-    patience: float = 300.0
-    max_age: float = 3600.0
+    hurry: float = 0.25  # the longest pause while a flush waits
+    patience: float = 300.0  # in which the span of an annotation must arrive at the backend
+    max_age: float = 3600.0  # in which the backend must accept an annotation
 
 
-@dataclass(order=True, slots=True)
+@dataclass(slots=True)
 class _Entry:
-    """An annotation that waits; ``due`` is the time of the next attempt."""
+    """An annotation in the queue; ``due`` is the time of the next attempt."""
 
+    annotation: Annotation
     due: float
-    number: int
-    annotation: Annotation = field(compare=False)
-    since: float = field(compare=False)
-    misses: int = field(default=0, compare=False)
-    missed_since: float | None = field(default=None, compare=False)
-    is_alone: bool = field(default=False, compare=False)
+    since: float
+    misses: int = 0
+    missed_since: float | None = None
+    is_alone: bool = False
 
 
 class Delivery:
-    """Send annotations to the backend ``name`` by the client that ``connect()`` returns.
-
-    ``report(outcome, number)`` is called for the annotations that have ended. ``connect`` imports
-    the client, on the thread of the delivery. In a forked child the queue is empty.
-    """
+    """Send annotations to the backend ``name``, on a thread that also calls ``connect()``."""
 
     def __init__(
         self,
         connect: Callable[[], Client],
         *,
         name: str,
-        report: Report = lambda _outcome, _number: None,
+        report: Callable[[Outcome, int], None] = lambda _outcome, _number: None,
         on_error: Callable[[str], None] = lambda _: None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -136,13 +109,14 @@ class Delivery:
         self._is_closed = False
         self._reset()
         call_in_child(self._reset)
+        self._start()  # from Python 3.12 on, no thread can be started while Python exits
 
     def _reset(self) -> None:
         self._changed = threading.Condition(threading.RLock())
-        self._waiting: list[_Entry] = []  # a heap
-        self._sending: tuple[_Entry, ...] = ()
+        self._waiting: dict[int, _Entry] = {}  # by number, which says what came before a flush
+        self._sending: dict[int, _Entry] = {}
         self.size = 0
-        """About how many bytes the waiting annotations take in memory."""
+        """About how many bytes the annotations in the queue take in memory."""
         self._next = 0
         self._flushes = 0
         self._failures = 0
@@ -164,69 +138,65 @@ class Delivery:
     def put(self, annotations: Iterable[Annotation]) -> None:
         """Queue ``annotations``; never wait. What has no room is dropped."""
         lost: Counter[Outcome] = Counter()
-        limits = self._limits
         with self._changed:
+            now, linger = self._clock(), 0.0 if self._flushes else self._limits.linger
             for annotation in annotations:
                 size = self.size + annotation.size
                 if self._is_closed:
                     lost["shutdown"] += 1
-                elif len(self) < limits.items and size <= limits.bytes:
-                    self._push(annotation)
-                else:
+                elif len(self) >= self._limits.items or size > self._limits.bytes:
                     lost["overload"] += 1
+                else:
+                    self._waiting[self._next] = _Entry(annotation, due=now + linger, since=now)
+                    self._next, self.size = self._next + 1, size
             self._start()
             self._changed.notify_all()
         full = "the queue is full, because the backend is slow or down"
-        self._tell(lost, full if "overload" in lost else "the process ended first")
+        self._count(lost, full if "overload" in lost else "the process ended first")
 
     def begin_flush(self) -> int:
         """Make all that waits due now, with short pauses until `end_flush`; return its limit."""
         with self._changed:
             self._flushes += 1
             self._paused_until = 0.0
-            for entry in self._waiting:
+            for entry in self._waiting.values():
                 entry.due = 0.0
-            heapq.heapify(self._waiting)
-            self._start()
             self._changed.notify_all()
             return self._next
 
     def end_flush(self, limit: int, *, timeout: float) -> bool:
-        """Wait for what `begin_flush` found; return False after ``timeout`` seconds."""
-        deadline = self._clock() + timeout
-        try:
-            while self._thread is None and self._is_before(limit) and self._clock() < deadline:
-                self._wait(self.send_due())  # the interpreter exits, and can start no thread
-            with self._changed:
-                left = max(0.0, deadline - self._clock())
-                return self._changed.wait_for(lambda: not self._is_before(limit), left)
-        finally:
-            with self._changed:
+        """Wait for what came before `begin_flush`; return False after ``timeout`` seconds."""
+        with self._changed:
+            try:
+                return self._changed.wait_for(
+                    lambda: all(n >= limit for n in (*self._sending, *self._waiting)), timeout
+                )
+            finally:
                 self._flushes -= 1
 
     def close(self) -> None:
         """Drop what waits, and end the thread. A request under way is not waited for."""
         with self._changed:
             self._is_closed = True
-            left = (*self._waiting, *self._sending)
-            self._waiting, self._sending, self.size = [], (), 0
+            left = (*self._waiting.values(), *self._sending.values())
+            self._waiting, self._sending, self.size = {}, {}, 0
             self._changed.notify_all()
         missed = sum(entry.missed_since is not None for entry in left)
         lost = Counter[Outcome]({"not_found": missed, "shutdown": len(left) - missed})
-        self._tell(lost, self._last_error or "the process ended first")
+        self._count(lost, self._last_error or "the process ended first")
 
     def send_due(self) -> float | None:
         """Send what is due, in one batch; return the seconds until the next attempt, if any."""
         batch = self._take()
         if batch:
-            self._settle(batch, self._send([entry.annotation for entry in batch]))
+            self._settle(batch, self._send([entry.annotation for entry in batch.values()]))
         with self._changed:
-            if not self._waiting:
-                return None
-            return max(0.0, max(self._paused_until, self._waiting[0].due) - self._clock())
+            due = min((entry.due for entry in self._waiting.values()), default=None)
+            return None if due is None else max(0.0, max(self._paused_until, due) - self._clock())
 
     def _run(self) -> None:
         silence()
+        self._wait(None)
         with self._edge:  # a client's import may take seconds, in which the first batch collects
             self._client = self._connect()
         while not self._is_closed:
@@ -234,67 +204,64 @@ class Delivery:
 
     def _wait(self, seconds: float | None) -> None:
         with self._changed:
-            if seconds is None and not self._waiting and not self._is_closed:
-                self._changed.wait()
-            elif seconds and not self._is_closed:
+            if not self._is_closed and (seconds or not self._waiting):
                 self._changed.wait(seconds)
 
     def _start(self) -> None:
-        """Start the thread unless it runs, nothing waits, or the interpreter is exiting."""
-        if self._thread is not None or not self._waiting:
-            return
-        thread = threading.Thread(target=self._run, name=f"rag-eval-otel-{self.name}", daemon=True)
-        with suppress(RuntimeError):
-            thread.start()
-            self._thread = thread
+        """Start the thread unless it runs; in a forked child, this happens at the first `put`."""
+        if self._thread is None:
+            name = f"rag-eval-otel-{self.name}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
-    def _take(self) -> tuple[_Entry, ...]:
+    def _take(self) -> Mapping[int, _Entry]:
+        """Take the entries that have been due for the longest time, or one that must be alone."""
         with self._changed:
-            now, found = self._clock(), list[_Entry]()
-            if now < self._paused_until:
-                return ()
-            while self._waiting and self._waiting[0].due <= now and len(found) < self._batch:
-                if found and (self._waiting[0].is_alone or found[0].is_alone):
-                    break
-                found.append(heapq.heappop(self._waiting))
-            self._sending = tuple(found)
+            now = self._clock()
+            if now >= self._paused_until:
+                due = [(e.due, number) for number, e in self._waiting.items() if e.due <= now]
+                numbers = [number for _, number in sorted(due)]
+                alone = [number for number in numbers if self._waiting[number].is_alone]
+                chosen = alone[:1] or numbers[: self._batch]
+                self._sending = {number: self._waiting.pop(number) for number in chosen}
             return self._sending
 
-    def _send(self, batch: Sequence[Annotation]) -> Sequence[Refusal] | BackendError | None:
-        """Return the refusals, or the error of the whole batch; None for an unexpected error."""
+    def _send(self, batch: Sequence[Annotation]) -> Mapping[UUID, BackendError] | None:
+        """Return errors by the id of the annotation; None for an unexpected one of the client."""
         with self._edge:
             try:
                 self._client = self._client or self._connect()
-                return self._client.send(batch)
+                return {each.annotation.id: each.error for each in self._client.send(batch)}
             except BackendError as error:
-                return error
+                return dict.fromkeys((each.id for each in batch), error)
         return None
 
     def _settle(
-        self, batch: Sequence[_Entry], result: Sequence[Refusal] | BackendError | None
+        self, batch: Mapping[int, _Entry], errors: Mapping[UUID, BackendError] | None
     ) -> None:
-        """Report the annotations of ``batch`` that have ended, and queue the others again."""
+        """Count the annotations of ``batch`` that have ended, and queue the others again."""
         ended: Counter[Outcome] = Counter()
-        refused: dict[UUID, BackendError] = {}
-        if isinstance(result, BackendError):
-            refused = {entry.annotation.id: result for entry in batch}
-        elif result is not None:
-            refused = {refusal.annotation.id: refusal.error for refusal in result}
+        refused = (errors or {}).values()
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
-            self._sending = ()
-            self.size -= sum(entry.annotation.size for entry in batch)
-            if result is None:
-                ended["internal"] += len(batch)
-            else:
-                self._set_pace(refused.values())
-                for entry in batch:
-                    self._after_answer(entry, refused.get(entry.annotation.id), ended)
+            self._sending = {}
+            if errors is not None:
+                self._set_pace(refused)
+            for number, entry in batch.items():
+                error = None if errors is None else errors.get(entry.annotation.id)
+                outcome = "internal" if errors is None else self._outcome(entry, error)
+                if outcome is None:
+                    self._waiting[number] = entry
+                else:
+                    ended[outcome] += 1
+                    self.size -= entry.annotation.size
             self._changed.notify_all()
-        self._last_error = next((str(error) for error in refused.values()), "")
-        self._tell(ended, self._last_error or "docs/backends.md")
-        if not ended and any(error.is_temporary for error in refused.values()):
+        self._last_error = next((str(error) for error in refused), "")
+        self._count(ended, self._last_error or "docs/backends.md")
+        if not ended and any(error.is_temporary for error in refused):
             text = "%s did not take scores (%s); they are sent again; logged at most once a minute"
             self._log.write("again", text, self.name, self._last_error[:_QUOTED])
 
@@ -311,42 +278,26 @@ class Delivery:
         after = max(error.retry_after or 0.0 for error in failed)
         self._paused_until = self._clock() + max(self._pause(self._failures), after)
 
-    def _after_answer(
-        self, entry: _Entry, error: BackendError | None, ended: Counter[Outcome]
-    ) -> None:
+    def _outcome(self, entry: _Entry, error: BackendError | None) -> Outcome | None:
+        """Return the outcome of ``entry``; None if it is to be sent again when it is due."""
         now = self._clock()
         if error is None:
-            ended["delivered"] += 1
-        elif error.status in _UNAUTHORIZED:
-            ended["unauthorized"] += 1
-        elif error.is_temporary:
-            self._again(entry, due=self._paused_until, ended=ended)
+            return "delivered"
+        if error.status in _UNAUTHORIZED:
+            return "unauthorized"
+        if error.is_temporary:
+            entry.due = self._paused_until
         elif error.status == NOT_FOUND:
             entry.misses += 1
             entry.missed_since = entry.missed_since or now
             if now - entry.missed_since > self._limits.patience:
-                ended["not_found"] += 1
-            else:
-                self._again(entry, due=now + self._pause(entry.misses), ended=ended)
+                return "not_found"
+            entry.due = now + self._pause(entry.misses)
         elif entry.is_alone:
-            ended["rejected"] += 1
+            return "rejected"
         else:  # another annotation of the batch may be the invalid one
-            entry.is_alone = True
-            self._again(entry, due=now, ended=ended)
-
-    def _again(self, entry: _Entry, *, due: float, ended: Counter[Outcome]) -> None:
-        if self._clock() - entry.since > self._limits.max_age:
-            ended["expired"] += 1
-            return
-        entry.due = due
-        self.size += entry.annotation.size
-        heapq.heappush(self._waiting, entry)
-
-    def _push(self, annotation: Annotation) -> None:
-        now, linger = self._clock(), 0.0 if self._flushes else self._limits.linger
-        heapq.heappush(self._waiting, _Entry(now + linger, self._next, annotation, now))
-        self._next += 1
-        self.size += annotation.size
+            entry.is_alone, entry.due = True, now
+        return "expired" if now - entry.since > self._limits.max_age else None
 
     def _pause(self, failures: int) -> float:
         """Return the pause after so many failures: it doubles, and a half of it is random."""
@@ -354,17 +305,13 @@ class Delivery:
         pause = min(doubled, self._limits.hurry if self._flushes else self._limits.max_pause)
         return pause * (0.5 + 0.5 * self._jitter())
 
-    def _is_before(self, last: int) -> bool:
-        """Return True if an annotation with a number below ``last`` has not ended."""
-        return any(entry.number < last for entry in (*self._sending, *self._waiting))
-
-    def _tell(self, ended: Counter[Outcome], told: str) -> None:
+    def _count(self, ended: Counter[Outcome], why: str) -> None:
         """Report annotations that have ended, and log why some were dropped."""
         text = "%s: %d scores were dropped (%s): %s; logged at most once a minute"
         for outcome, number in (+ended).items():
             self._report(outcome, number)
             if outcome != "delivered":
-                self._log.write(outcome, text, self.name, number, outcome, told[:_QUOTED])
+                self._log.write(outcome, text, self.name, number, outcome, why[:_QUOTED])
 
 
 # --- the sink -------------------------------------------------------------------------------------
@@ -392,11 +339,7 @@ _NEEDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def check_backends(names: Iterable[str]) -> None:
-    """Raise an error if a backend in ``names`` cannot be used.
-
-    `ConfigError` names an unknown backend or a missing variable, and `MissingDependencyError` the
-    package to install. Nothing is imported and no request is sent.
-    """
+    """Raise an error for an unknown backend, a missing package or variable; import nothing."""
     for name in names:
         BACKENDS.find(name)
         if name not in _NEEDS:
@@ -433,50 +376,51 @@ class BackendSink:
         self.ended: Counter[tuple[str, Outcome]] = Counter()
         self._asking = asking
         self._explanations = explanations
-        self.deliveries = tuple(self._delivery(name, limits) for name in dict.fromkeys(names))
-        add_gauge_source(meter_provider, semconv.BACKEND_QUEUED, source=self._observe_queues)
+        self.deliveries = tuple(
+            Delivery(
+                partial(BACKENDS.make, name),
+                name=name,
+                report=partial(self._count, name),
+                on_error=self._count_error,
+                limits=limits,
+            )
+            for name in dict.fromkeys(names)
+        )
+        sources = {semconv.BACKEND_QUEUED: BackendSink._observe_queues}
+        add_gauges(meter_provider, self, sources)
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Queue the scores of ``evaluation``; the backends get them later."""
-        self._put(annotations_of(evaluation, asking=self._asking, explanations=self._explanations))
+        own = annotations_of(evaluation, asking=self._asking, explanations=self._explanations)
+        annotations = tuple(own)
+        for delivery in self.deliveries:
+            delivery.put(annotations)
 
     def emit_feedback(self, feedback: Feedback) -> None:
-        self._put([annotation_of(feedback)])
+        for delivery in self.deliveries:
+            delivery.put([annotation_of(feedback)])
 
     def flush(self, timeout: float) -> bool:
         """Send what waits; return False if not all backends took all of it in ``timeout`` s."""
         deadline = time.monotonic() + timeout
-        begun = [(one, one.begin_flush()) for one in self.deliveries]
-        done = [
-            one.end_flush(limit, timeout=max(0.0, deadline - time.monotonic()))
-            for one, limit in begun
-        ]
+        begun = [(delivery, delivery.begin_flush()) for delivery in self.deliveries]
+        left = (max(0.0, deadline - time.monotonic()) for _ in begun)
+        done = [each.end_flush(limit, timeout=next(left)) for each, limit in begun]
         return all(done)
 
     def close(self) -> None:
         for delivery in self.deliveries:
             delivery.close()
 
-    def _put(self, annotations: Iterable[Annotation]) -> None:
-        found = list(annotations)
-        if found:
-            for delivery in self.deliveries:
-                delivery.put(found)
-
-    def _delivery(self, name: str, limits: Limits | None) -> Delivery:
-        return Delivery(
-            partial(BACKENDS.make, name),
-            name=name,
-            report=partial(self._count, name),
-            on_error=lambda place: self._meters.record(semconv.ERRORS, 1, {semconv.PLACE: place}),
-            limits=limits,
-        )
+    def _count_error(self, place: str) -> None:
+        self._meters.record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def _count(self, name: str, outcome: Outcome, number: int) -> None:
         self.ended[name, outcome] += number
-        told = {semconv.OUTCOME: "dropped", semconv.REASON: outcome}
-        told = {semconv.OUTCOME: outcome} if outcome == "delivered" else told
-        self._meters.record(semconv.BACKEND_SCORES, number, {semconv.BACKEND: name, **told})
+        attributes = {semconv.BACKEND: name, semconv.OUTCOME: outcome}
+        if outcome != "delivered":
+            attributes |= {semconv.OUTCOME: "dropped", semconv.REASON: outcome}
+        self._meters.record(semconv.BACKEND_SCORES, number, attributes)
 
     def _observe_queues(self) -> list[Observation]:
         return [Observation(len(one), {semconv.BACKEND: one.name}) for one in self.deliveries]

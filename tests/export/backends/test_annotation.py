@@ -33,6 +33,10 @@ def test_each_score_is_an_annotation() -> None:
     """With its value, label, version and threshold; a failed score is none."""
     found = annotations(EVALUATION)
     assert list(found) == ["faithfulness", "ranking", "rag.evaluation"]
+    overall = found["rag.evaluation"]
+    assert (overall.value, overall.label, overall.kind) == (None, "pass", "CODE")
+    explained = annotations(EVALUATION, explanations=True)
+    assert explained["faithfulness"].explanation == "because"
     judged = found["faithfulness"]
     assert (judged.value, judged.label, judged.explanation) == (0.75, "pass", None)
     assert judged.metadata == {
@@ -42,12 +46,6 @@ def test_each_score_is_an_annotation() -> None:
     }
     assert (judged.trace_hex, judged.span_hex) == ("0" * 29 + "abc", "0" * 13 + "def")
     assert found["ranking"].metadata["normalized_score"] == 0.5
-
-
-def test_the_overall_label_is_an_annotation() -> None:
-    """It has no number."""
-    overall = annotations(EVALUATION)["rag.evaluation"]
-    assert (overall.value, overall.label, overall.kind) == (None, "pass", "CODE")
 
 
 def test_the_kind_of_annotator_is_that_of_the_score() -> None:
@@ -60,12 +58,6 @@ def test_the_kind_of_annotator_is_that_of_the_score() -> None:
     ]
     offline = annotations(replace(EVALUATION, judge="lexical"))
     assert {one.kind for one in offline.values()} == {"CODE"}
-
-
-def test_explanations_are_sent_if_they_are_exported() -> None:
-    """They may quote the user's texts."""
-    found = annotations(EVALUATION, explanations=True)
-    assert found["faithfulness"].explanation == "because"
 
 
 def test_scores_of_an_offline_judge_have_other_names() -> None:
