@@ -17,7 +17,7 @@ from rag_eval_otel.capture.contexts import _truncated
 from rag_eval_otel.capture.retrieval import block_in, is_verdict, joined_lines, passages_of_tool
 from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import USUAL, Messages, bare, is_in, json_in, place, words
+from rag_eval_otel.capture.values import USUAL, Messages, bare, is_in, json_in, place, words
 from rag_eval_otel.judge.prompting import clipped
 from rag_eval_otel.judge.words import MAX, Passages, claims_of, coverage, relevancy
 from rag_eval_otel.metrics.groundedness import sentences_of

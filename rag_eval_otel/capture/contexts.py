@@ -14,10 +14,10 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import TypeAlias
 
-from rag_eval_otel.capture.retrieval import Block, block_in
+from rag_eval_otel.capture.documents import Block, block_in
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import Messages, Place, bare, is_in, normalised, place, words
 from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.values import Messages, Place, bare, is_in, normalised, place, words
 from rag_eval_otel.types import Passage, SkipReason
 
 _Placed: TypeAlias = "tuple[Place, Passage]"

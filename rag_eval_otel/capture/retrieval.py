@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from rag_eval_otel.capture.documents import passages_in_text
+from rag_eval_otel.capture.documents import block_in, paragraphs, parts_of
 from rag_eval_otel.capture.step import RETRIEVALS, Result, Step
-from rag_eval_otel.capture.text import bare, json_in, normalised, place
 from rag_eval_otel.capture.tree import StepTree, in_order
+from rag_eval_otel.capture.values import bare, json_in, normalised, place
 from rag_eval_otel.types import Passage
 
 _COMPOSED = RETRIEVALS | {
@@ -287,57 +287,7 @@ def passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
     """
     if tool.documents is not None:
         return tool.documents
-    found = None if tool.output is None else parts_of(tool.output)
-    return None if found and any(_is_metadata(p.text) for p in found) else found
-
-
-def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text``, or None if ``text`` does not show where they begin.
-
-    If nothing else separates the documents, each paragraph of ``text`` may be a document. This is
-    so if each paragraph is one line of whole sentences, or if a paragraph equals a text in
-    ``known``. Paragraphs with headings, lists or wrapped lines may belong to one document or to
-    several.
-    """
-    found = passages_in_text(text)
-    if found is not None:
-        return found
-    found = paragraphs(text)
-    alone = {normalised(one) for one in known}
-    joined = all(_is_sentence(part.text.strip()) for part in found)
-    if joined or any(normalised(part.text) in alone for part in found[1:]):
-        return found
-    return found if len(found) < 2 else None  # noqa: PLR2004  # one paragraph is one document
-
-
-def _is_metadata(text: str) -> bool:
-    """Return True if ``text`` is only lines of a name and a value, such as ``source: a.md``."""
-    lines = text.removesuffix("\n").split("\n")
-    return all(_METADATA.fullmatch(line) for line in lines)
-
-
-def _is_sentence(text: str) -> bool:
-    """Return True if ``text`` is one line that ends with the end of a sentence."""
-    stop = _STOP.search(text, max(0, len(text) - 4))
-    return stop is not None and "\n" not in text and _LETTER.search(text) is not None
-
-
-def paragraphs(text: str) -> tuple[Passage, ...]:
-    """Return the paragraphs of ``text`` as passages. Blank lines separate paragraphs."""
-    parts = _BLANK_LINE.split(text)
-    return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
-
-
-def joined_lines(text: str) -> tuple[Passage, ...] | None:
-    """Return the lines of ``text`` as passages, if each line consists of whole sentences.
-
-    Otherwise return the documents that `parts_of` finds in ``text``, or None.
-    """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = passages_in_text(text)
-    if found is None and len(lines) > 1 and all(map(_is_sentence, lines)):
-        return tuple(Passage(text=line) for line in lines)
-    return parts_of(text) if found is None else found
+    return None if tool.output is None else parts_of(tool.output)
 
 
 def is_verdict(text: str) -> bool:
@@ -353,209 +303,6 @@ def _is_grade(key: str, value: object) -> bool:
         is_word = len(value.split()) == 1
         return is_word and bool(_VERDICT.fullmatch(value) or _GRADES.search(key))
     return value is None or isinstance(value, int | float)
-
-
-# --- documents in prompts -------------------------------------------------------------------------
-
-_NAMES = (
-    r"contexts?|documents|passages|sources|excerpts|snippets|background|references"
-    r"|knowledge(?: base)?|(?:search |retrieval )?results|(?:context |background )?information"
-)
-_ASKED = r"(?:user(?:'s)? |customer |original )?(?:question|query|request|message|input)"
-_TAG = re.compile(rf"<(/?)({_NAMES})>", re.IGNORECASE)
-_NAMED = re.compile(rf"\b(?:{_NAMES})\b", re.IGNORECASE)
-_ADJECTIVES = r"(?:(?:the|retrieved|relevant|given|provided|following|supporting|additional) )*"
-_HEADING = re.compile(  # the name alone, perhaps with a number or letter
-    rf"[#*\[(]* ?{_ADJECTIVES}(?P<name>{_NAMES}) ?[#№]?(?P<number>\d{{1,3}}|[a-z])?[\])*]* ?"
-    r"(?P<colon>:?)",
-    re.IGNORECASE,
-)
-_INSTRUCTS = re.compile(  # a sentence that is no part of a passage
-    r"\b(?:answer|based|below|following|given|here|provided|relevant|retrieved|us(?:e|ing))\b",
-    re.IGNORECASE,
-)
-_HEADING_LENGTH = 240  # characters; a longer line is no heading
-_ORDERS = frozenset(
-    {"answer", "based", "given", "if", "note", "now", "please", "today", "use", "using", "with"}
-)
-"""First words of an instruction below the documents."""
-_RULES = frozenset("-=*_#`~")
-_INDENT = r"^[ \t]{0,20}[#*\[]{0,6}[ \t]?"
-_NEXT = re.compile(
-    rf"{_INDENT}(?:{_ASKED}|(?:helpful |final |your )?answer|response|assistant|human|user"
-    r"|customer|(?:chat |conversation )?history|instructions?|rules?|task|output|format)\b"
-    r"[^\n:]{0,20}:",
-    re.IGNORECASE | re.MULTILINE,
-)
-_QUESTION = re.compile(
-    rf"{_INDENT}(?:{_ASKED}|user|human|customer)[\]*]{{0,6}}[ \t]?:[*]*\s*([^\n]+)",
-    re.IGNORECASE | re.MULTILINE,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """The text below a heading such as "Context:" in a prompt, and the question in that prompt."""
-
-    text: str
-    question: str | None = None
-
-    def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
-        """Return the documents in this text, or None if the text does not show where each begins.
-
-        If ``count`` is given, return None unless exactly ``count`` documents are found.
-        """
-        if count is None:
-            found = joined_lines(self.text)
-            last = found[-1].text.split(maxsplit=1) if found and len(found) > 1 else []
-            if last and last[0].lower().strip(",:") in _ORDERS:
-                return None  # an instruction below the documents
-        else:
-            ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
-            found = next((one for one in ways if one is not None and len(one) == count), None)
-        divided = any(_is_rule(line) for one in found or () for line in one.text.splitlines())
-        return None if divided else found  # a rule that is left may divide two documents
-
-
-def block_in(prompt: Sequence[str]) -> Block | None:
-    """Return the text below a heading such as "Context:" in ``prompt``, or None.
-
-    ``prompt`` contains the texts of messages. If several messages have such a heading, the last of
-    these messages counts.
-    """
-    for message in reversed(prompt):
-        text = _block_of(message)
-        if text:
-            asked = [one[1] for one in _QUESTION.finditer(message.replace(text, "\n"))]
-            return Block(text=text, question=asked[-1].strip() if asked else None)
-    return None
-
-
-def _block_of(message: str) -> str | None:
-    """Return the documents in ``message``, which are in a tag or below a heading, or None.
-
-    If there are several such tags or headings, the documents may be below each of them. Then the
-    headings must be numbered, and are returned, too.
-    """
-    tagged = list(_between_tags(message))
-    if tagged:
-        name, text = tagged[0]
-        return text if len(tagged) == 1 and f"<{name}>" not in text else None
-    lines = message.splitlines(keepends=True)
-    at = _first_heading(lines)
-    if at is None:
-        return None
-    first = _HEADING.match(_squeezed(lines[at]))
-    alike = [
-        (n, found["number"])
-        for n in range(at, len(lines))
-        if first is not None
-        and ":" in lines[n]
-        and (found := _HEADING.match(_squeezed(lines[n])))
-        and found["colon"]
-        and found["name"].lower() == first["name"].lower()
-    ]
-    if len(alike) > 1 or (alike and alike[0][1]):
-        numbers = [int(number) if (number or "").isdecimal() else -1 for _, number in alike]
-        text = _until_next("".join(lines[at:]))
-        is_whole = len(text) > sum(map(len, lines[at : alike[-1][0]]))
-        counted = [*range(numbers[0], numbers[0] + len(numbers))]
-        return text if is_whole and numbers[0] in {0, 1} and numbers == counted else None
-    if at + 1 < len(lines) and _is_rule(lines[at + 1]):
-        return _ruled("".join(lines[at + 2 :]), lines[at + 1].strip())
-    rest = lines[at].partition(":")[2].lstrip("*") if alike else ""
-    return _until_next(rest + "".join(lines[at + 1 :])).strip()
-
-
-def _between_tags(message: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text of tags such as ``<context>``, up to the next ``</context>``."""
-    tags = list(_TAG.finditer(message))
-    ends = defaultdict(list)
-    for tag in reversed(tags):
-        if tag[1]:
-            ends[tag[2].casefold()].append(tag)
-    done = 0
-    for tag in (each for each in tags if not each[1]):
-        later = ends[tag[2].casefold()]
-        while later and later[-1].start() < tag.end():
-            later.pop()
-        if later and tag.start() >= done:
-            done = later[-1].end()
-            yield tag[2], message[tag.end() : later[-1].start()].strip()
-
-
-def _first_heading(lines: Sequence[str]) -> int | None:
-    """Return the index of the first line that is a heading of documents, or None.
-
-    The line is only a name such as "Context:". Or it is a sentence that ends with a colon or is
-    underlined, gives an instruction, and is below no other line with a colon at its end.
-    """
-    is_below = False
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
-        is_ruled = number + 1 < len(lines) and _is_rule(lines[number + 1])
-        if _is_name(line, is_ruled=is_ruled):
-            return number
-        if not is_below and _is_instruction(line, is_ruled=is_ruled):
-            return number
-        ends = line.rstrip().rstrip("*").endswith(":")
-        is_below = is_below or (ends and not _NEXT.match(line))
-    return None
-
-
-def _is_name(line: str, *, is_ruled: bool) -> bool:
-    squeezed = _squeezed(line)
-    found = _HEADING.match(squeezed)
-    if found is None:
-        return False
-    return bool(found["colon"]) or (is_ruled and found.end() == len(squeezed))
-
-
-def _is_instruction(line: str, *, is_ruled: bool) -> bool:
-    line = _squeezed(line)
-    named = [*_NAMED.finditer(line)]
-    ends = line.rstrip("*").endswith(":") and line.count(":") == 1
-    if not named or not (is_ruled or ends) or (ends and "." in line[named[-1].end() :]):
-        return False
-    return bool(_INSTRUCTS.search(line))
-
-
-def _squeezed(line: str) -> str:
-    """Return ``line`` with single spaces, or an empty text if it is too long for a heading.
-
-    Of a long line, the beginning up to a colon may be a heading.
-    """
-    if len(line) > _HEADING_LENGTH:
-        name, colon, _ = line[:_HEADING_LENGTH].partition(":")
-        found = _HEADING.fullmatch(" ".join(name.split()) + colon)
-        return found[0] if found else ""
-    return " ".join(line.split())
-
-
-def _is_rule(line: str) -> bool:
-    mark = line.strip()
-    return len(mark) >= 3 and mark[0] in _RULES and not mark.strip(mark[0])  # noqa: PLR2004
-
-
-def _until_next(text: str) -> str:
-    """Return the beginning of ``text``, until a heading such as "Question:"."""
-    end = _NEXT.search(text)
-    return text if end is None else text[: end.start()]
-
-
-def _ruled(text: str, rule: str) -> str | None:
-    """Return the documents in ``text``, which comes after the line ``rule``, or None.
-
-    The last such line before the question ends the documents, unless a document may follow it.
-    """
-    lines = _until_next(text).splitlines(keepends=True)
-    ends = [n for n, line in enumerate(lines) if line.strip() == rule]
-    if not ends:
-        return "".join(lines).strip()
-    after = "".join(lines[ends[-1] + 1 :]).split(maxsplit=1)
-    is_end = not after or after[0].lower().strip(",") in _ORDERS
-    return "".join(lines[: ends[-1]]).strip() if is_end else None
 
 
 def retrieval_in(call: Step) -> Step | None:

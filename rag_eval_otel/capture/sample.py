@@ -20,9 +20,17 @@ from typing import TypeAlias
 from rag_eval_otel.capture.contexts import contexts_of, prompts_behind
 from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
-from rag_eval_otel.capture.text import USUAL, answer_of, is_in, is_same, json_in, normalised, place
 from rag_eval_otel.capture.tree import StepTree
 from rag_eval_otel.capture.turns import ANSWER_LENGTH, Turn, find_turns, is_short, may_grade
+from rag_eval_otel.capture.values import (
+    USUAL,
+    answer_in,
+    is_in,
+    is_same,
+    json_in,
+    normalised,
+    place,
+)
 from rag_eval_otel.types import Passage, Sample, SkipReason
 
 _MIN_LLM_NS = 5_000_000  # no LLM can answer within this time
@@ -132,7 +140,7 @@ def _unwrapped(reply: str) -> str:
     data = json_in(text, opening="{[")
     if data is None:
         return reply
-    answer = answer_of(data) if isinstance(data, Mapping) else None
+    answer = answer_in(data) if isinstance(data, Mapping) else None
     if answer is None and isinstance(data, Mapping) and len(data) == 1:
         ((name, only),) = data.items()
         is_named = not set(USUAL.answer).isdisjoint(name.lower().split("_"))

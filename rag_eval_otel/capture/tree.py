@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from rag_eval_otel.capture.step import RETRIEVALS, Step
-from rag_eval_otel.capture.text import Messages, is_same, normalised
+from rag_eval_otel.capture.values import Messages, is_same, normalised
 
 ACTIVE = RETRIEVALS | {"tool"}
 """The kinds of steps that do something outside of the LLM: retrievals and calls of tools."""

@@ -23,7 +23,6 @@ from rag_eval_otel.capture.retrieval import (
     retrieval_in,
 )
 from rag_eval_otel.capture.step import Part, Step
-from rag_eval_otel.capture.text import is_in, is_same, normalised, place
 from rag_eval_otel.capture.tree import (
     ACTIVE,
     Groups,
@@ -36,6 +35,7 @@ from rag_eval_otel.capture.tree import (
     is_passed_on,
     lacks_retrieval,
 )
+from rag_eval_otel.capture.values import is_in, is_same, normalised, place
 from rag_eval_otel.types import ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]

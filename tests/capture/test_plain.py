@@ -15,7 +15,7 @@ import pytest
 from plain_views import View
 from rag_eval_otel.capture.conventions import CONVENTIONS, convention_of, kind_of, read
 from rag_eval_otel.capture.span import LogView, SpanView, simple
-from rag_eval_otel.capture.text import Keys, answer_of, question_of
+from rag_eval_otel.capture.values import Keys, answer_of, question_of
 
 QUESTION, ANSWER, PAGE = "When was it founded?", "It was founded in 1987.", "Founded in 1987."
 LONG = "x" * 10_000_000

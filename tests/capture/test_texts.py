@@ -21,7 +21,7 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from rag_eval_otel.capture.langchain import note
-from rag_eval_otel.capture.text import (
+from rag_eval_otel.capture.values import (
     answer_of,
     last_message,
     question_of,

@@ -15,7 +15,7 @@ from rag_eval_otel.capture.retrieval import block_in
 from rag_eval_otel.capture.sample import Outcome, extract, turns_in
 from rag_eval_otel.capture.span import LogView, PlainSpan
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import USUAL
+from rag_eval_otel.capture.values import USUAL
 from rag_eval_otel.types import Passage, Sample
 from steps import chain, llm, outcomes, retriever
 

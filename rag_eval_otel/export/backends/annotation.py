@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.export.attributes import MAX_EXPLANATION
 from rag_eval_otel.runtime.threads import DaemonExecutor
 from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
