@@ -14,7 +14,7 @@ import pytest
 import text_growth as growth
 from rag_eval_otel.capture import build, documents, values
 from rag_eval_otel.capture.contexts import _truncated
-from rag_eval_otel.capture.retrieval import block_in, is_verdict, joined_lines, passages_of_tool
+from rag_eval_otel.capture.turns import block_in, is_verdict, joined_lines, passages_of_tool
 from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.values import USUAL, Messages, bare, is_in, json_in, place, words

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.capture.documents import (
     documents_in,
@@ -42,6 +42,11 @@ Kind = Literal["agent", "chain", "embedding", "llm", "other", "reranker", "retri
 Part = Literal["documents", "input", "output", "prompt"]
 
 RETRIEVALS = frozenset({"retriever", "reranker"})
+
+CONTEXT_TOOLS: Final = re.compile(
+    r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
+)
+"""Matches the name of a tool if the name says that the tool retrieves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

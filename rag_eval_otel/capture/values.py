@@ -7,7 +7,6 @@ chat message of some framework. A chat message in plain data is a dict with a ro
 from __future__ import annotations
 
 import ast
-import html
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -479,41 +478,13 @@ def _data(node: ast.expr) -> Any:
 Place: TypeAlias = "tuple[int, int]"
 """The index of a message, and the number of its letters and digits before a position in it."""
 
-_FEW = 16  # a text with fewer letters and digits must be there verbatim
 _CHUNK = 24  # letters and digits in a row that two texts do not share by chance
-_LAYERS = 3  # layers of escapes that are removed, as in JSON within JSON within a repr
-_MOST = 0.6  # the fraction of its distinctive words that a reworded text keeps
-_SEVERAL = 3  # the least number of distinctive words that a reworded text keeps
-
-_UNESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt]|(.))", re.DOTALL)
-_NUMBER = re.compile(r"^(?:_|[^\w\n])*\d{1,3}[.):\]]\s", re.MULTILINE)  # the number of a list item
 _NEITHER = re.compile(r"[\W_]+")
-_WORD = re.compile(r"[^\W_]+")
 
 
 def bare(text: str) -> str:
-    """Return only the letters and digits of ``text``, in lower case and without escapes."""
-    return _NEITHER.sub("", _plain_text(text))
-
-
-def words(text: str) -> frozenset[str]:
-    """Return the words of ``text`` that have at least four letters, and the numbers in ``text``."""
-    found = _WORD.findall(_plain_text(text))
-    return frozenset(word for word in found if len(word) > 3 or not word.isalpha())  # noqa: PLR2004
-
-
-def _plain_text(text: str) -> str:
-    once = html.unescape(text)
-    text = once if once == text else html.unescape(once)
-    for _ in range(_LAYERS if "\\" in text else 0):
-        text = _UNESCAPED.sub(_character, text)
-    return normal_form(text).casefold()
-
-
-def _character(found: re.Match[str]) -> str:
-    if found[1] is not None:
-        return chr(int(found[1], 16))
-    return found[2] if found[2] is not None else "\n"
+    """Return only the letters and digits of ``text``, in lower case."""
+    return _NEITHER.sub("", normal_form(text).casefold())
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
@@ -534,14 +505,6 @@ class Messages:
     @cached_property
     def _bare(self) -> tuple[str, ...]:
         return tuple(map(bare, self.texts))
-
-    @cached_property
-    def _unnumbered(self) -> tuple[str, ...]:
-        return tuple(map(_unnumbered, self.texts))
-
-    @cached_property
-    def _words(self) -> frozenset[str]:
-        return frozenset().union(*map(words, self.texts))
 
     @property
     def size(self) -> int:
@@ -569,16 +532,6 @@ class Messages:
         found = self.find(text)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
-    def place_changed(self, text: str) -> Place | None:
-        """Return the position of ``text`` of which only letters and digits are compared, or None.
-
-        A ``text`` with fewer than 16 letters and digits may be found by chance: it is not searched.
-        """
-        own = bare(text)
-        if len(own) < _FEW:
-            return None
-        return _find(own, self._bare) or _find(_unnumbered(text), self._unnumbered)
-
     def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
         """Return those of ``texts`` of which the messages contain a part, with its position.
 
@@ -598,16 +551,6 @@ class Messages:
             text: [places[p] for p in several if p in places] for text, several in parts.items()
         }
         return {text: several[0] for text, several in found.items() if several}
-
-    def resembles(self, text: str, common: AbstractSet[str]) -> bool:
-        """Return True if most words of ``text`` but the words ``common`` occur in the messages."""
-        own = words(text) - common
-        return len(own & self._words) >= max(_MOST * len(own), _SEVERAL)
-
-
-def _unnumbered(text: str) -> str:
-    """Return only the letters and digits of ``text``, without the numbers of list items."""
-    return _NEITHER.sub("", _NUMBER.sub("", _plain_text(text)))
 
 
 def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
