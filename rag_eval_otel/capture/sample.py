@@ -335,8 +335,10 @@ def _possible_generators(turn: Turn) -> list[Step]:
     query, or an intermediate result for another call, do not count either. A short output counts
     only if no span can be missing from the trace.
     """
-    if turn.calls and not (turn.calls[-1].output or "").strip():
-        return [turn.calls[-1]]
+    last = turn.calls[-1] if turn.calls else None
+    if last is not None and not (last.output or "").strip():
+        searched = last.calls_tools and any(one.start > last.start for one in turn.retrievers)
+        return [] if searched else [last]  # after a search, another call wrote the answer
     least = 1 if turn.is_complete else ANSWER_LENGTH
     found = [call for call in turn.calls if _length(call) >= least and not _is_used(call, turn)]
     return [c for c in found if not is_verdict(c.output or "") and not may_grade(c, turn)]
@@ -725,8 +727,12 @@ def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]
     if any(step.kind == "tool" for step in turn.path[:-1]) or generator.id in turn.tool_calls:
         raise Refused(reason="partial")
     prompts = tuple(text for _, text in _behind(turn, generator))
+    lacks_tool = bool(turn.tools) and len(generator.tool_results) > len(turn.tools)
     if not has_documents and (
-        _lacks_retrieval(turn, prompts) or not _left_out_on_purpose(turn, contexts, prompts)
+        lacks_tool
+        or turn.lacks_retrieval
+        or _lacks_retrieval(turn, prompts)
+        or not _left_out_on_purpose(turn, contexts, prompts)
     ):
         raise Refused(reason="partial")
 

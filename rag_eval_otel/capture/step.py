@@ -109,7 +109,7 @@ class Step:
     own_messages: tuple[str, ...] = ()
     """The messages in the prompt that the LLM wrote in earlier calls."""
     input_texts: tuple[str, ...] = ()
-    """The texts in the input of a chain, if none of the texts is known to be the question."""
+    """The texts in the input of a chain, of which ``input`` may be none."""
     output_texts: tuple[str, ...] = ()
     """The texts in the output of a chain, of which ``output`` may be none."""
     documents_seen: tuple[Passage, ...] = ()
@@ -147,7 +147,9 @@ def has_longer_text(step: Step, most: int) -> bool:
     listed = (*(step.documents or ()), *step.documents_seen)
     texts = (
         *(step.input or "", step.output or "", step.query or "", step.description),
-        *(*step.prompt, *step.input_texts, *(() if step.output else step.output_texts)),
+        *step.prompt,
+        *(() if step.input else step.input_texts),
+        *(() if step.output else step.output_texts),
         *(*step.variables.values(), *step.windows.values()),
         *(passage.text for passage in listed),
         *(result.text for result in step.tool_results),
@@ -229,7 +231,7 @@ def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more:
         kind,
         input=question,
         output=output,
-        input_texts=_texts_in(inputs) if question is None else (),
+        input_texts=_texts_in(inputs),
         output_texts=_texts_in(outputs),
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
         documents_seen=(*given, *returned),

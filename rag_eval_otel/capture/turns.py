@@ -79,6 +79,12 @@ class StepTree:
         """Return True if a step above ``step`` has one of the ``kinds``, such as retriever."""
         return any(above.kind in kinds for above in self.ancestors(step))
 
+    @cached_property
+    def above_retrievals(self) -> frozenset[Hashable]:
+        """The ids of the steps that have a retrieval below them, even if it failed."""
+        found = (one for one in self.steps if one.kind in RETRIEVALS)
+        return frozenset(above.id for one in found for above in self.ancestors(one))
+
     def lacks_parent(self, step: Step) -> bool:
         """Return True if a span above ``step``, or of something during it, is missing."""
         within = self.orphans[bisect_left(self.orphans, step.start) :]
@@ -535,6 +541,9 @@ class Turn:
     tool_calls: frozenset[Hashable] = frozenset()
     """The ids of the LLM calls that were made within tools or retrievals."""
 
+    lacks_retrieval: bool = False
+    """Whether the span of a retrieval seems to be missing from the trace."""
+
     @property
     def size(self) -> int:
         """The estimated memory in bytes that question, contexts and answer need until scored."""
@@ -600,8 +609,8 @@ def find_turns(
         _with_surroundings(tree, turn, below[turn.anchor.id], beside[turn.anchor.id])
         for turn in found
     ]
-    parts = (part for turn in _with_doubts(found) for part in _split_flat(turn))
-    return [replace(part, is_complete=is_complete) for part in parts]
+    found = [*_with_doubts(tree, found, users, is_complete=is_complete)]
+    return [replace(p, is_complete=is_complete) for turn in found for p in _split_flat(turn)]
 
 
 def _anchored_turns(
@@ -747,7 +756,16 @@ def _with_surroundings(
         tools=tuple(tools),
         ranking_calls=_within(tree, turn.calls, ranking - {turn.anchor.id}),
         tool_calls=_within(tree, (*turn.calls, *turn.other_calls), {tool.id for tool in tools}),
+        lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, below),
     )
+
+
+def _lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
+    """Return True if of several calls of one tool only some contain a retrieval."""
+    inside = {above.id for one in retrievers for above in tree.path(one)} | tree.above_retrievals
+    tools = [one for one in below if one.kind == "tool" and one.error is None]
+    searching = {tool.name for tool in tools if tool.id in inside}
+    return any(tool.name in searching and tool.id not in inside for tool in tools)
 
 
 def _within(tree: StepTree, calls: Sequence[Step], ids: set[Hashable]) -> frozenset[Hashable]:
@@ -756,16 +774,38 @@ def _within(tree: StepTree, calls: Sequence[Step], ids: set[Hashable]) -> frozen
     )
 
 
-def _with_doubts(turns: Sequence[Turn]) -> Iterator[Turn]:
-    """Yield ``turns``, with a doubt if a turn's question is what another turn's LLM call wrote."""
+def _with_doubts(
+    tree: StepTree, turns: Sequence[Turn], users: _Users, *, is_complete: bool
+) -> Iterator[Turn]:
+    """Yield ``turns``, with a doubt if a turn may be a step on the way to another answer.
+
+    Its question is what an LLM call of another turn wrote, or it is below a step with several turns
+    whose output no LLM call wrote, so that the call with the answer is missing.
+    """
+    unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     wrote: dict[str, set[Hashable]] = defaultdict(set)
     for call in (call for turn in turns for call in turn.calls):
         wrote[normalised(call.output or "")].add(call.id)
     for turn in turns:
         own = {call.id for call in turn.calls}
         asked = {normalised(step.input) for step in turn.path if step.input}
-        is_step = any(wrote.get(text, own) - own for text in asked)
-        yield replace(turn, doubt=turn.doubt or "ambiguous") if is_step else turn
+        doubt = turn.doubt
+        if any(above.id in unexplained for above in tree.ancestors(turn.anchor)):
+            doubt = doubt or "partial"
+        elif any(wrote.get(text, own) - own for text in asked):
+            doubt = doubt or "ambiguous"
+        yield replace(turn, doubt=doubt)
+
+
+def _unexplained_outputs(tree: StepTree, users: _Users) -> set[Hashable]:
+    shared = (one for one in tree.steps if len(users.get(one.id, ())) > 1)
+    left = {one.id: one.output for one in shared if one.output and not one.flat}
+    for call in tree.generators if left else ():
+        for above in tree.ancestors(call):
+            told = left.get(above.id, "")
+            if is_in(call.output, told) or is_in(told, call.output):
+                del left[above.id]
+    return set(left)
 
 
 # --- spans with several turns ---------------------------------------------------------------------

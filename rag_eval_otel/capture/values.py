@@ -364,6 +364,7 @@ class Keys:
 
 
 USUAL: Final = Keys()
+_NESTED = 20  # levels of dicts within dicts that are searched for a text
 
 
 def question_in(data: Any, keys: Keys = USUAL) -> str | None:
@@ -379,12 +380,13 @@ def answer_in(data: Any, keys: Keys = USUAL) -> str | None:
     return _text_in(data, keys.answer, "assistant")
 
 
-def _text_in(data: Any, names: Sequence[str], role: str) -> str | None:
+def _text_in(data: Any, names: Sequence[str], role: str, depth: int = _NESTED) -> str | None:
     if isinstance(data, Mapping):
         if isinstance(data.get("role"), str) and "content" in data:
             data = [data]
         else:
-            found = (_text_in(data.get(name), names, role) for name in names)
+            held = (data[name] for name in names if depth and data.get(name) is not None)
+            found = (_text_in(inner, names, role, depth - 1) for inner in held)
             text = next((one for one in found if one is not None), None)
             if text is not None:
                 return text
@@ -392,8 +394,8 @@ def _text_in(data: Any, names: Sequence[str], role: str) -> str | None:
             data = data if isinstance(data, list) else None
     text = _last_message(data, role) if isinstance(data, list) else data
     inner = _object_in(text) if isinstance(text, str) else None
-    if inner is not None:
-        return _text_in(plain(inner), names, role)
+    if inner is not None and depth:
+        return _text_in(plain(inner), names, role, depth - 1)
     return text if isinstance(text, str) else None
 
 
@@ -480,11 +482,12 @@ Place: TypeAlias = "tuple[int, int]"
 
 _CHUNK = 24  # letters and digits in a row that two texts do not share by chance
 _NEITHER = re.compile(r"[\W_]+")
+_ESCAPED = re.compile(r"\\[nrt]")  # white space, as in JSON or in a repr
 
 
 def bare(text: str) -> str:
     """Return only the letters and digits of ``text``, in lower case."""
-    return _NEITHER.sub("", normal_form(text).casefold())
+    return _NEITHER.sub("", normal_form(_ESCAPED.sub(" ", text)).casefold())
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:

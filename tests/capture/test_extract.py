@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from properties import examples
-from rag_eval_otel.capture.turns import paragraphs
+from rag_eval_otel.capture.documents import paragraphs
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import find_turns

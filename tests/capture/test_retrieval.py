@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rag_eval_otel.capture.turns import block_in, parts_of
+from rag_eval_otel.capture.documents import block_in, parts_of
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Result, Step
 from rag_eval_otel.capture.turns import Turn, find_turns

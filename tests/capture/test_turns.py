@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from properties import examples
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turns import StepTree
-from rag_eval_otel.capture.turns import Turn, find_turns
+from rag_eval_otel.capture.turns import StepTree, Turn, find_turns
 from steps import chain, forests, llm, retriever, tool
 
 

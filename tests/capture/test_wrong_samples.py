@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.documents import documents_in
-from rag_eval_otel.capture.turns import block_in
+from rag_eval_otel.capture.documents import block_in, documents_in
 from rag_eval_otel.capture.sample import Outcome, extract, turns_in
 from rag_eval_otel.capture.span import LogView, PlainSpan
 from rag_eval_otel.capture.step import Step
