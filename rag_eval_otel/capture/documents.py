@@ -25,10 +25,7 @@ _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=")  # of LlamaIndex
 
 
 def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | None:
-    """Return the documents in ``data``, or None if ``data`` lists no documents with texts.
-
-    ``strings`` says whether a list of plain strings counts as a list of documents.
-    """
+    """Return the documents in ``data``, or None if ``data`` lists no documents with texts."""
     items = items_in(data)
     if items is None:
         return None
@@ -45,10 +42,9 @@ def items_in(data: Any) -> list[Any] | None:
 
 
 def passage_of(item: Any, *, strings: bool = True) -> Passage | None:
-    """Return the document ``item`` as a `Passage`, or None if ``item`` is no document.
+    """Return the document ``item``, a text, a dict or a JSON object in a text, or None.
 
-    ``item`` may be a text, a dict, a LlamaIndex node as a dict, or a JSON object in a text. A plain
-    text counts as a document only if ``strings`` is true.
+    A plain text counts as a document only if ``strings`` is true.
     """
     if isinstance(item, str):
         if not strings:
@@ -122,8 +118,7 @@ def window_of(text: object, metadata: object) -> dict[str, str]:
 def documents_in(data: Any) -> tuple[Passage, ...] | None:
     """Return the documents that a tool returned as plain ``data``, as JSON, or as a Python repr.
 
-    Tags, numbers and other delimiters between texts are ignored, because they may have another
-    meaning. If there are no documents, return None.
+    Delimiters between texts are ignored, because they may have another meaning.
     """
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
@@ -224,8 +219,7 @@ _LETTER, _BLANK_LINE = re.compile(r"\w"), re.compile(r"\n[ \t]*\n")
 def passages_in_text(text: str) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if nothing in ``text`` separates documents.
 
-    The documents may be JSON, Python reprs, or in one of the `_FORMS`. Blank lines do not separate
-    documents, because a document may have paragraphs.
+    Blank lines do not, because a document may have paragraphs.
     """
     return _in_text(text, _WITHIN)
 
@@ -324,10 +318,8 @@ _FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
 def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if ``text`` does not show where they begin.
 
-    If nothing else separates the documents, each paragraph of ``text`` may be a document. This is
-    so if each paragraph is one line of whole sentences, or if a paragraph equals a text in
-    ``known``. Paragraphs with headings, lists or wrapped lines may belong to one document or to
-    several.
+    If nothing else separates them, each paragraph is one if all are lines of whole sentences, or if
+    one equals a text in ``known``.
     """
     found = passages_in_text(text)
     if found is not None:
@@ -405,10 +397,7 @@ class Block:
     question: str | None = None
 
     def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
-        """Return the documents in this text, or None if the text does not show where each begins.
-
-        If ``count`` is given, return None unless exactly ``count`` documents are found.
-        """
+        """Return the documents in this text, ``count`` if it is given, or None if not clear."""
         if count is None:
             found = joined_lines(self.text)
             if found and len(found) > 1 and _is_order(found[-1].text):
@@ -426,10 +415,7 @@ def _is_order(text: str) -> bool:
 
 
 def block_in(prompt: Sequence[str]) -> Block | None:
-    """Return the text below a heading such as "Context:" in the last message that has one, or None.
-
-    ``prompt`` contains the texts of messages.
-    """
+    """Return the text below a heading in the last message of ``prompt`` that has one, or None."""
     for message in reversed(prompt):
         text = _block_of(message)
         if text:
@@ -441,8 +427,7 @@ def block_in(prompt: Sequence[str]) -> Block | None:
 def _block_of(message: str) -> str | None:
     """Return the documents in ``message``, which are in a tag or below a heading, or None.
 
-    If there are several such tags or headings, the documents may be below each of them. Then the
-    headings must be numbered, and are returned, too.
+    Several headings must be numbered, and are returned, too.
     """
     tagged, _ = _tagged(message, _BLOCK_TAG)
     if tagged:
@@ -476,8 +461,8 @@ def _block_of(message: str) -> str | None:
 def _first_heading(lines: Sequence[str]) -> int | None:
     """Return the index of the first line that is a heading of documents, or None.
 
-    The line is only a name such as "Context:". Or it is a sentence that ends with a colon or is
-    underlined, gives an instruction, and is below no other line with a colon at its end.
+    The line is only a name such as "Context:". Or it is an instruction that ends with a colon or is
+    underlined, and is below no other line with a colon at its end.
     """
     is_below = False
     for number, line in enumerate(lines):
@@ -504,10 +489,7 @@ def _is_instruction(line: str, *, is_ruled: bool) -> bool:
 
 
 def _squeezed(line: str) -> str:
-    """Return ``line`` with single spaces, or an empty text if it is too long for a heading.
-
-    Of a long line, the beginning up to a colon may be a heading.
-    """
+    """Return ``line`` with single spaces; of a long one only a heading up to its colon."""
     if len(line) > _HEADING_LENGTH:
         name, colon, _ = line[:_HEADING_LENGTH].partition(":")
         found = _HEADING.fullmatch(" ".join(name.split()) + colon)
@@ -522,10 +504,7 @@ def _until_next(text: str) -> str:
 
 
 def _ruled(text: str, rule: str) -> str | None:
-    """Return the documents in ``text``, which comes after the line ``rule``, or None.
-
-    The last such line before the question ends the documents, unless a document may follow it.
-    """
+    """Return the documents between the line ``rule``, before ``text``, and the last such line."""
     lines = _until_next(text).splitlines(keepends=True)
     ends = [n for n, line in enumerate(lines) if line.strip() == rule]
     if not ends:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import itemgetter
@@ -48,10 +48,9 @@ _MAX_DOCUMENTS = 1000  # of a turn; each is searched for in the prompts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The sample of a turn, or the reason why it is not scored.
+    """The sample of a turn, or why it is not scored. ``turn`` is None if a trace has no turn.
 
-    ``turn`` is None if no turn was found in the trace. If ``is_span_missed`` is true, the span of
-    the turn was exported before the turn was found.
+    If ``is_span_missed``, the span of the turn was exported before the turn was found.
     """
 
     result: Sample | SkipReason
@@ -60,7 +59,7 @@ class Outcome:
 
 
 class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading a turn
-    """Raised if a question and its answer cannot be scored. ``reason`` says why."""
+    """Raised if a question and its answer cannot be scored."""
 
     def __init__(self, *, reason: SkipReason) -> None:
         super().__init__(reason)
@@ -68,22 +67,15 @@ class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading 
 
 
 def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]:
-    """Return the RAG turns in ``steps``, the steps of one trace, of which some may be missing.
-
-    A turn has a doubt, so that it is not scored, if its span has not ended or if it has more than
-    300 model calls and retrievals, or more than 1,000 documents.
-    """
-    found = find_turns(steps, loss="possible", contexts_from_prompt=contexts_from_prompt)
-    return [_with_doubt(turn) for turn in found]
-
-
-def _with_doubt(turn: Turn) -> Turn:
-    if turn.anchor.end is None:  # the span has not ended, so a step below it may be missing
-        return replace(turn, doubt="partial")
-    documents = sum(len(one.documents or ()) for one in turn.retrievers)
-    if len(turn.calls) + len(turn.retrievers) > _MAX_STEPS or documents > _MAX_DOCUMENTS:
-        return replace(turn, doubt="ambiguous")
-    return turn
+    """Return the RAG turns in ``steps``, the steps of one trace, of which some may be missing."""
+    turns = find_turns(steps, loss="possible", contexts_from_prompt=contexts_from_prompt)
+    for number, turn in enumerate(turns):
+        documents = sum(len(one.documents or ()) for one in turn.retrievers)
+        if turn.anchor.end is None:  # the span has not ended, so a step below it may be missing
+            turns[number] = replace(turn, doubt="partial")
+        elif len(turn.calls) + len(turn.retrievers) > _MAX_STEPS or documents > _MAX_DOCUMENTS:
+            turns[number] = replace(turn, doubt="ambiguous")
+    return turns
 
 
 def why_none(steps: Sequence[Step]) -> SkipReason | None:
@@ -140,11 +132,10 @@ def _sample(turn: Turn) -> Sample:
 
 
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
-    """Return the question or the answer that is on the last of ``steps`` with such a text, or None.
+    """Return the last text of ``steps`` that is the question ("input") or the answer ("output").
 
-    ``part`` is "input" for the question and "output" for the answer. A text that the application
-    itself recorded takes precedence. An output that repeats the input of its step does not count.
-    If the text was redacted or cut, raise `Refused`, even if another step has a copy of the text.
+    A text that the application itself recorded takes precedence. An output that repeats the input
+    of its step does not count. A text that was redacted or cut is not restored from another step.
     """
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
@@ -198,9 +189,7 @@ def _answer(turn: Turn) -> str:
 def _was_abandoned(turn: Turn, answer: str | None) -> bool:
     """Return True if the application stopped reading a streamed answer before its end.
 
-    Then the span around the LLM call ended before the LLM call, and the application received
-    nothing or only the beginning of the LLM's output. A span around the LLM call that never ended
-    counts, too.
+    Then the span around the LLM call ended first, with nothing or only the beginning of its output.
     """
     end = turn.anchor.end
     last = turn.calls[-1] if turn.calls else None
@@ -213,19 +202,16 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 
 def _unnamed_answer(turn: Turn) -> str | None:
-    """Return the answer that a chain of ``turn`` returned under an unusual dict key, or None.
+    """Return the only text in the output of a chain that is also the output of an LLM call.
 
-    Such an answer is a text in the output of the chain that is also the output of an LLM call. The
-    text of the question does not count, and neither does a verdict on another text. If several
-    texts remain, return None.
+    The text of the question does not count, and neither does a verdict on another text.
     """
-    asked = [step.input for step in (*turn.path, *turn.retrievers)]
     for step in reversed(turn.path):
         said = {
             call.output or "": call
             for call in turn.calls
             for text in step.output_texts
-            if is_same(text, call.output) and not any(is_same(text, one) for one in asked)
+            if is_same(text, call.output) and not any(is_same(text, one) for one in turn.asked)
         }
         final = [
             text
@@ -246,9 +232,7 @@ def _has_answer(turn: Turn) -> bool:
 def _unwrapped(reply: str) -> str:
     """Return the answer in the ``reply`` of a model, of which the application reads only a field.
 
-    The field has a usual name of an answer, or is the only one and has such a word in its name. If
-    ``reply`` is another JSON object or list, it does not say which part of it is the answer, so
-    raise `Refused`. A reply that is no JSON is the answer itself.
+    The field has a usual name of an answer, or is the only one and has such a word in its name.
     """
     text = reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
     data = json_in(text, opening="{[")
@@ -265,11 +249,9 @@ def _unwrapped(reply: str) -> str:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, or None if no LLM call is needed.
+    """Return the LLM call that wrote ``answer``, or None if the application recorded all of it.
 
-    No LLM call is needed if ``turn`` has none, or if the application itself recorded the contexts
-    and the answer. Raise `Refused` if the LLM call seems to be missing, or if it may only grade
-    another answer. If several calls wrote parts of the answer, the prompts of all are included.
+    If several calls wrote parts of the answer, the prompts of all are included.
     """
     generator = _generator_of(turn, answer)
     if generator is None:
@@ -294,10 +276,7 @@ def _generator(turn: Turn, answer: str) -> Step | None:
 
 
 def _is_demanded(generator: Step, turn: Turn) -> bool:
-    """Return True if the prompt of ``generator`` demands a yes or no, and the user does not.
-
-    Such an LLM call only grades an answer of another LLM call.
-    """
+    """Return True if the prompt demands a yes or no, and the user does not: the call grades."""
     asked = [step.input or "" for step in turn.path if step.kind != "llm"]
     return any(map(_DEMANDS_VERDICT.search, generator.prompt)) and not any(
         map(_DEMANDS_VERDICT.search, asked)
@@ -307,12 +286,8 @@ def _is_demanded(generator: Step, turn: Turn) -> bool:
 def _generator_of(turn: Turn, answer: str) -> Step | None:
     """Return the LLM call that wrote ``answer``, or None if the span of that call may be missing.
 
-    The candidates are, in this order:
-
-    - the last call whose output is the answer,
-    - the call with the longest output that is a part of the answer,
-    - the last call whose output contains the answer, such as a structured output,
-    - the last call whose output the application may have transformed into the answer.
+    It is the last call that said exactly this, the one with the longest part of it, the last one
+    that said more, or the last one whose output the application may have transformed.
     """
     speaking = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in speaking if is_same(call.output, answer)]
@@ -329,11 +304,9 @@ def _length(call: Step) -> int:
 
 
 def _possible_generators(turn: Turn) -> list[Step]:
-    """Return the LLM calls whose output the application may have transformed into the answer.
+    """Return the LLM calls whose output is no grade, no query and no step to another output.
 
-    LLM calls that grade the output of another call do not count. LLM calls whose output was a
-    query, or an intermediate result for another call, do not count either. A short output counts
-    only if no span can be missing from the trace.
+    A short output counts only if no span can be missing from the trace.
     """
     last = turn.calls[-1] if turn.calls else None
     if last is not None and not (last.output or "").strip():
@@ -345,10 +318,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
 
 
 def _is_used(call: Step, turn: Turn) -> bool:
-    """Return True if the output of ``call`` is in a later prompt or in a later retrieval query.
-
-    The prompt of an LLM call that only graded the output does not count.
-    """
+    """Return True if the output of ``call`` is in a later query or prompt, but for a grader's."""
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     made = [one for one in later if one.kind != "llm" or not one.output or not is_short(one)]
     asked = [text for one in made for text in (*one.prompt, one.input or "")]
@@ -372,14 +342,11 @@ _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
     """Return the passages that the ``generator`` was shown, or raise `Refused`.
 
-    A passage counts if it is in the prompt of the generator. A passage also counts if it is in the
-    prompt of an earlier LLM call, and the output of that call is in the prompt of the generator.
-    Refine and map-reduce chains, and chains that are used as tools, work in this way.
-
-    If the prompt shows only a part of a passage, the application reformatted the passage, and its
-    retrieved text is returned. If the prompt shows some passages but not this passage, the
-    application left this passage out. If the prompt shows no passage at all, the application
-    rewrote the passages, and all passages are returned.
+    A passage counts if it is in the prompt of the generator, or in the prompt of an earlier LLM
+    call whose output is in the prompt of the generator, as in refine and map-reduce chains. If the
+    prompt shows only a part of a passage, the application reformatted it, and its retrieved text is
+    returned. If the prompt shows no passage at all, the application rewrote them, and all are
+    returned.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     retrievers = turn.retrievers if explicit is None else (explicit,)
@@ -406,11 +373,9 @@ def _distinct(retrievers: Sequence[Step]) -> tuple[Passage, ...]:
 
 
 def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
-    """Return the documents in the prompt of the ``generator``, or raise `Refused`.
+    """Return the documents in the prompt of the ``generator``: retrievals have no texts of them.
 
-    This is called if the retrievals were recorded without texts. The documents are read from a
-    template variable such as ``context``, or below a heading such as "Context:". If the number of
-    retrieved documents is known, exactly this number of documents must be found.
+    They are in a template variable such as ``context``, or below a heading such as "Context:".
     """
     counts = [one.document_count for one in turn.retrievers if one.lacks_texts]
     count = None if None in counts else sum(one or 0 for one in counts)
@@ -427,10 +392,7 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
 
 
 def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple[Passage, ...]:
-    """Return the retrieved passages that the prompt of ``generator`` shows, in their order there.
-
-    If the prompt shows only the beginning of a passage, the returned passage is cut there.
-    """
+    """Return the retrieved passages that the prompt of ``generator`` shows, in its order."""
     reranked = _distinct(_last_rerankers(turn.retrievers))
     if not any(generator.prompt) or not all(one.text for one in generator.tool_results):
         if any(one.windows for one in turn.retrievers):
@@ -447,7 +409,7 @@ def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple
         found = {p: (None if direct else behind[at[0]][0], p) for at, p in used}
     found |= _truncated([p for p in retrieved if p not in found], own, known=found)
     left = [p for p in retrieved if p not in found]
-    known = [*_asked(turn), *(p.text for p in found)]
+    known = [*turn.asked, *(p.text for p in found)]
     parts = messages.places_of_parts([p.text for p in left], known)
     found |= {p: (parts[p.text], p) for p in left if p.text in parts}
     if not found:
@@ -481,14 +443,12 @@ def _rewritten(
 ) -> tuple[Passage, ...]:
     """Return all ``retrieved`` passages if the prompt may show them in other words.
 
-    If the prompt is too short for the passages, it cannot show them. If another LLM call was shown
-    the passages verbatim, the application rejected them after that call. If the turn was found
-    below a span such as that of a web request, the prompt may be about another question, so a query
-    must be in the prompt.
+    If it is too short for them, or if another LLM call was shown them verbatim, they were rejected.
+    Below the span of a web request, the prompt may be about another question than the query.
     """
     queries = [one.input for one in turn.retrievers if one.input]
     is_other = turn.anchor.flat and not any(is_in(q, text) for q in queries for text in shown.texts)
-    asked = max((len(bare(text)) for text in _asked(turn)), default=0)
+    asked = max((len(bare(text)) for text in turn.asked), default=0)
     length = sum(len(bare(passage.text)) for passage in retrieved)
     has_room = shown.size - asked >= min(length / 3, _ROOM)
     others = Messages(t for c in turn.calls if c is not generator for t in c.prompt)
@@ -498,10 +458,7 @@ def _rewritten(
 
 
 def _ordered(retrieved: Sequence[Passage], found: _Shown) -> tuple[Passage, ...]:
-    """Return the passages in ``found`` in the order in which the model was shown them, each once.
-
-    If the position of a passage is not known, the order is that of retrieval.
-    """
+    """Return the passages in ``found`` in the order of the prompt, or else of retrieval."""
     shown = [found[passage] for passage in retrieved if passage in found]
     placed = [(at, passage) for at, passage in shown if at is not None]
     if len(placed) == len(shown):
@@ -512,19 +469,12 @@ def _ordered(retrieved: Sequence[Passage], found: _Shown) -> tuple[Passage, ...]
     return tuple(texts.values())
 
 
-def _asked(turn: Turn) -> Iterator[str]:
-    """Yield the questions and queries of ``turn``."""
-    yield from (step.input for step in (*turn.path, *turn.retrievers) if step.input)
-
-
 def _widened(
     turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messages
 ) -> dict[Passage, tuple[Place | None, Passage]]:
-    """Replace passages in ``shown`` by longer texts that contain them.
+    """Replace passages in ``shown`` by longer texts that contain them, if the prompt has those.
 
-    A passage is replaced only if ``messages``, the prompt of the LLM, contain the longer text. The
-    longer texts are in the metadata of documents, or are documents that a reranker returned instead
-    of the passage. Documents may overlap, so a passage that the reranker returned, too, is kept.
+    The longer texts are in the metadata of documents, or a reranker returned them instead.
     """
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     rerankers = [one for one in turn.retrievers if one.kind == "reranker"]
@@ -543,8 +493,7 @@ def _truncated(
 ) -> dict[Passage, tuple[Place | None, Passage]]:
     """Return the ``passages`` of which the ``messages`` show only the beginning, cut there.
 
-    A beginning that ends with a sentence does not count, because the application may only quote
-    this sentence.
+    A beginning that ends with a sentence may be a quotation, and does not count.
     """
     taken = {at for at, _ in known.values()}
     found: dict[Passage, tuple[Place | None, Passage]] = {}
@@ -565,7 +514,7 @@ def _truncated(
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return the prompts that led to the answer which the LLM call ``generator`` wrote.
+    """Return the texts of the prompts that led to the output of ``generator``.
 
     These are its own prompt, and the prompts of earlier LLM calls whose output is in it, each with
     the position of that output in the prompt of ``generator``.
@@ -588,8 +537,7 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
 def _link(said: str, messages: Messages) -> Place | None:
     """Return the position of the LLM output ``said`` in the prompts ``messages``, or None.
 
-    A short output may be in a prompt by chance. So a short output counts only if it is a message, a
-    line or a quotation of its own. A single short word never counts.
+    A short output counts only if it is a message, a line or a quotation of its own.
     """
     if len(said) >= _LINK:
         return messages.place(said)
@@ -607,11 +555,10 @@ _PUNCTUATION = 3  # characters by which a query may differ from the question it 
 
 
 def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
-    """Return the question of ``turn``, or None if the question is not recorded.
+    """Return the question of ``turn``, or None if it is not recorded.
 
-    The question may be in the input of the application, in the query of a retrieval, or in the user
-    message of the LLM call ``generator``. These texts may differ, because the application or an LLM
-    may rewrite the question. If it cannot be decided which text is the question, raise `Refused`.
+    It may be the input of the application, the query of a retrieval, or the user message of the LLM
+    call ``generator``: the application or an LLM may have rewritten it.
     """
     line = [step for step in turn.path if step.kind != "llm"]
     explicit = next((step.input for step in line if "input" in step.recorded), None)
@@ -640,11 +587,9 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
 
 
 def _unnamed_question(turn: Turn) -> str | None:
-    """Return the question that ``turn`` received under an unusual dict key, or None.
+    """Return the only text in the input of a chain that a prompt or a query contains, or None.
 
-    The question is a text in the input of a chain that is also in the prompt of an LLM call or in a
-    retrieval query. If the input has several texts, a single word does not count, because it may be
-    a name or a language.
+    Of several texts, a single word does not count: it may be a name or a language.
     """
     shown = [text for call in (*turn.other_calls, *turn.calls) for text in call.prompt]
     shown += [one.input or "" for one in turn.retrievers]
@@ -660,10 +605,8 @@ def _unnamed_question(turn: Turn) -> str | None:
 def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
     """Return the question if the input of the application is not recorded, or None.
 
-    ``shown`` is the last user message of the LLM. ``clean`` is the same message, or empty if the
-    message contains contexts. ``searched`` is the query of the first retrieval. If ``shown``
-    contains the query and more text, the question is the query. Otherwise the question is
-    ``clean``. If an LLM call wrote the query, ``clean`` counts only if that LLM call was shown it.
+    ``shown`` is the last user message of the LLM, and ``clean`` the same, but empty if it contains
+    contexts. It gives way to the query ``searched`` that it contains with other text.
     """
     writers = _query_writers(turn, searched)
     if writers:
@@ -679,11 +622,7 @@ def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | Non
 
 
 def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
-    """Return the LLM calls that may have written the query ``searched``.
-
-    Such a call wrote a text that contains the query, or it started before the first retrieval and
-    wrote no text, because it called a tool.
-    """
+    """Return the LLM calls that may have written the query: in a text, or by calling a tool."""
     first = min(one.start for one in turn.retrievers)
     return [
         call
@@ -693,11 +632,7 @@ def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
-    """Return True if the application itself replaced the question by the query ``searched``.
-
-    If so, a step without an LLM call returned the query. The duration of this step is too short for
-    an LLM call.
-    """
+    """Return True if a step too short for an LLM call replaced the question by the query."""
     parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None
@@ -726,22 +661,23 @@ def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]
     # If the LLM that called a tool answered, its own call is missing.
     if any(step.kind == "tool" for step in turn.path[:-1]) or generator.id in turn.tool_calls:
         raise Refused(reason="partial")
-    prompts = tuple(text for _, text in _behind(turn, generator))
+    if has_documents:
+        return
+    prompts = [text for _, text in _behind(turn, generator)]
+    known = {normalised(p.text) for one in turn.retrievers for p in one.documents or ()}
+    seen = {p.text for step in turn.steps for p in step.documents_seen}
     lacks_tool = bool(turn.tools) and len(generator.tool_results) > len(turn.tools)
-    if not has_documents and (
+    if (
         lacks_tool
         or turn.lacks_retrieval
-        or _lacks_retrieval(turn, prompts)
+        or any(normalised(text) not in known and place(text, prompts) for text in seen)
         or not _left_out_on_purpose(turn, contexts, prompts)
     ):
         raise Refused(reason="partial")
 
 
 def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
-    """Return True if another LLM call than ``generator`` wrote a long text that no step used.
-
-    If the application returned exactly the output of ``generator``, return False.
-    """
+    """Return True if another LLM call than ``generator`` wrote a long text that no step used."""
     if _has_answer(turn) and is_same(generator.output, answer):
         return False
     return any(
@@ -768,11 +704,9 @@ def _asks_with_an_answer(turn: Turn) -> bool:
 
 
 def _kept_unknown_documents(turn: Turn) -> bool:
-    """Return True if a step returned ids of documents whose texts are not known.
+    """Return True if a step returned more unknown ids of documents than there are other calls.
 
-    In some chains an unknown id stands for the answer to a sub-question. There is at most one such
-    id for each LLM call besides the call that wrote the answer. So the step must have returned more
-    unknown ids than there are such calls.
+    In some chains an unknown id stands for the answer to a sub-question, which another call wrote.
     """
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
     made = len(turn.calls) - 1
@@ -782,20 +716,11 @@ def _kept_unknown_documents(turn: Turn) -> bool:
     )
 
 
-def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
-    """Return True if ``prompts`` show documents of chains that no recorded retrieval returned."""
-    known = {normalised(p.text) for one in turn.retrievers for p in one.documents or ()}
-    shown = (passage for step in turn.steps for passage in step.documents_seen)
-    unknown = {p.text for p in shown if normalised(p.text) not in known}
-    return any(place(text, prompts) for text in unknown)
-
-
 def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
-    """Return True if the application itself left out the retrieved documents that were not shown.
+    """Return True if the application left out the documents that the LLM was not shown.
 
-    ``contexts`` are the documents that the LLM was shown. The application left out the other
-    documents if a step returned exactly ``contexts``, or if an LLM call was shown the other
-    documents to grade them. Otherwise a span may be missing from the trace.
+    Then a step returned exactly ``contexts``, or an LLM call was shown the others to grade them.
+    Otherwise a span may be missing from the trace.
     """
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
@@ -817,11 +742,7 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
 
 
 def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
-    """Return for each chain the set of document texts in the input and output of the chain.
-
-    Chains with at most one document each, and with the same name and the same parent, form one set
-    together. Such chains are the iterations of a loop.
-    """
+    """Return the document texts of each chain; iterations of a loop count as one chain."""
     several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
     for step in steps:
         shown = {normalised(passage.text) for passage in step.documents_seen}
@@ -850,10 +771,9 @@ _Record: TypeAlias = "tuple[str, int, int]"
 
 
 class RecentTurns:
-    """The last ``max_turns`` RAG turns, to find turns that two instrumentations have recorded.
+    """The last ``max_turns`` turns, to find turns that two instrumentations have recorded.
 
-    The record that comes first counts. If one instrumentation records two equal requests at the
-    same time, these are two turns.
+    The record that comes first counts. Two equal requests in one instrumentation are two turns.
     """
 
     def __init__(self, max_turns: int = 1024) -> None:

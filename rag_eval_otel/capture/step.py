@@ -53,7 +53,7 @@ CONTEXT_TOOLS: Final = re.compile(
 class Result:
     """A tool result that was a message in the prompt of an LLM call.
 
-    ``documents`` are the documents in the artifact that LangChain keeps beside the text.
+    ``documents`` are those in the artifact that LangChain keeps beside the text.
     """
 
     text: str
@@ -251,9 +251,7 @@ def _texts_in(data: Found) -> tuple[str, ...]:
 def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span.
 
-    The documents of the step are the documents in the artifact of the tool message, or else the
-    list of documents that the tool returned. ``documents_seen`` of the step are documents that were
-    written as objects of a framework's document class. Only retrievals return such documents.
+    ``documents_seen`` are objects of a framework's document class: only retrievals return those.
     """
     losses = Losses()
     if isinstance(outputs, Mapping) and len(outputs) == 1:
@@ -301,11 +299,7 @@ def retrieval(
     count: int | None = None,
     **more: Any,
 ) -> Step:
-    """Build the `Step` of a retrieval from its ``inputs`` and the ``documents`` that it returned.
-
-    ``documents`` is a tuple of passages, or data from which the documents are read. If some of them
-    have no text, the step has the others, and ``count`` is the number of all.
-    """
+    """Build the `Step` of a retrieval from its ``inputs`` and the returned ``documents``."""
     losses = Losses()
     found = documents if isinstance(documents, tuple) else None
     if found is None and not losses.lost("documents", documents):
@@ -331,11 +325,7 @@ def listed(outputs: Found) -> tuple[Passage, ...] | None:
 
 
 def arguments(inputs: Found, keys: Keys = USUAL) -> Found:
-    """Return the question among the arguments of a decorated function, or the keyword arguments.
-
-    If ``inputs`` is a dict of ``args`` and ``kwargs`` with positional arguments, return the only
-    one with a text, or None if several have texts.
-    """
+    """Return the only question among the arguments of a decorated function, or its keywords."""
     if not (isinstance(inputs, Mapping) and set(inputs) == {"args", "kwargs"}):
         return inputs
     if not isinstance(inputs["args"], list) or not inputs["args"]:
@@ -362,7 +352,7 @@ def llm(
 ) -> Step:
     """Build the `Step` of a model call from its prompt ``messages`` and its ``reply``.
 
-    ``finish`` is the finish reason that the model reported. It may say that the model calls a tool.
+    The reason ``finish`` may say that the model calls a tool.
     """
     losses = Losses()
     shown = [] if losses.lost("prompt", messages) else _shown(messages)
@@ -400,10 +390,7 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
 
 
 def _results(messages: Found) -> tuple[Result, ...]:
-    """Return the tool results in the prompt that come after the last message of the user.
-
-    If the end of a result says that it was shortened, its text is empty.
-    """
+    """Return the tool results in the prompt after the last user message, with no cut texts."""
     found = messages_in(messages)
     last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=-1)
     called: dict[str, str] = {}
@@ -457,8 +444,7 @@ def _is_parts(items: Sequence[Any]) -> bool:
 def _first_choice(messages: Sequence[Any]) -> Any:
     """Return the first of the ``messages`` of a model that are alternatives to each other.
 
-    A message with a tool call or a tool result is no alternative, but a step on the way to the last
-    message, which is returned then. A message without text is left out: it has only thoughts.
+    If one of them calls a tool or has its result, they are steps to the last, which is returned.
     """
     if _is_parts(messages):
         return messages

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.capture.documents import block_in, paragraphs, parts_of
 from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Part, Step
@@ -37,9 +37,8 @@ def in_order(step: Step) -> tuple[int, str]:
 class StepTree:
     """The steps of a trace as a tree, of which circles are cut.
 
-    An instrumentation that does not detach its context gives later spans a wrong parent. So if a
-    retrieval, LLM call or tool call ended before a step below it started, it does not count as an
-    ancestor of that step.
+    An instrumentation that does not detach its context gives later spans a wrong parent. So a leaf
+    that ended before a step below it started does not count as an ancestor of that step.
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
@@ -93,10 +92,9 @@ class StepTree:
 
     @cached_property
     def generators(self) -> tuple[Step, ...]:
-        """The successful LLM calls outside of retrievals, ordered by start, without duplicates.
+        """The successful LLM calls outside of retrievals, ordered by start, innermost ones only.
 
-        If an LLM call contains another LLM call, only the innermost call is included. If two
-        instrumentations recorded the same call, the first record is included.
+        If two instrumentations recorded the same call, the first record is included.
         """
         calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
         around = {c.id: [a for a in self.ancestors(c) if a.kind == "llm"] for c in calls}
@@ -105,10 +103,7 @@ class StepTree:
         return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
 
     def holders_of(self, retrieval: Step) -> Iterable[Step]:
-        """Return the steps that contain ``retrieval``, nearest first.
-
-        A step of another kind, on which the application recorded documents, contains itself.
-        """
+        """Return the steps that contain ``retrieval``, or the recorded documents on it."""
         explicit = retrieval.kind not in RETRIEVALS
         return self.path(retrieval) if explicit else self.ancestors(retrieval)
 
@@ -147,10 +142,7 @@ def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
 
 
 def _is_same_call(one: Step, other: Step) -> bool:
-    """Return True if two instrumentations recorded the same LLM call.
-
-    The response ids are compared. If one is missing, parents, outputs and times are compared.
-    """
+    """Return True if two instrumentations recorded one call: by its id, or its output and times."""
     if one.source == other.source:
         return False
     if one.response_id and other.response_id:
@@ -180,9 +172,8 @@ _RETRIEVES: Final = re.compile(  # the description of a tool that retrieves, and
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     """Return the successful retrievals of a trace, ordered by start, each with its documents.
 
-    If a retrieval was made within another retrieval, only the outermost retrieval is returned. Some
-    retrievals are known only from the results of search tools, also in prompts, or from documents
-    that chains pass on.
+    Of retrievals within each other only the outermost is returned. Some are known only from the
+    results of search tools, also in prompts, or from documents that chains pass on.
     """
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     embedded: dict[Hashable, list[Step]] = defaultdict(list)
@@ -208,10 +199,7 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
 
 
 def _has_documents(one: Step) -> bool:
-    """Return True if the retrieval ``one`` succeeded and, if it is a reranker, returned documents.
-
-    Redacted and shortened documents count, too.
-    """
+    """Return True if ``one`` succeeded and, if it is a reranker, returned documents."""
     known = one.documents is not None or one.hidden or one.cut
     return one.error is None and (one.kind == "retriever" or bool(known))
 
@@ -262,8 +250,8 @@ def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Ste
 def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
     """Yield a retrieval for each tool result in a prompt whose tool call is not recorded as a step.
 
-    An agent shows the same tool result in each later prompt. So equal tool results count once
-    within one run of the agent's loop.
+    An agent shows the same result in each later prompt: it counts once in a run of the agent's
+    loop.
     """
     outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
@@ -283,22 +271,17 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
             # If an LLM wrote the result, the tool is an agent. If a tool did, the tool has a step.
             if place(result.text, outputs) or any(place(t or "", shown) for t in (*said, *known)):
                 continue
-            yield _retrieval(
-                (call.id, number),
-                call,
-                parent=None if parent == call.id else parent,
-                name=result.tool,
-                documents=result.documents
-                or parts_of(result.text, (one.text for one in call.tool_results)),
-                source="tool",
-            )
+            texts = (one.text for one in call.tool_results)
+            documents = result.documents or parts_of(result.text, texts)
+            parts = {"name": result.tool, "documents": documents, "contexts_source": "tool"}
+            above = None if parent == call.id else parent
+            yield _retrieval((call.id, number), call, above, **parts)
 
 
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
     """Return for each LLM call the id of the step in which the loop of its agent runs, by call id.
 
-    This step is the nearest step above the call in which an earlier LLM call or tool call started.
-    If there is no such step, the parent of the call is used.
+    This is the nearest step above in which an earlier LLM or tool call started, or else the parent.
     """
     first: dict[Hashable, int] = {}
     for one in tree.steps:
@@ -314,28 +297,9 @@ def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
     }
 
 
-def _retrieval(
-    key: Hashable,
-    step: Step,
-    *,
-    parent: Hashable | None,
-    name: str,
-    documents: tuple[Passage, ...] | None,
-    query: str | None = None,
-    source: ContextsSource = "retrieval",
-) -> Step:
-    """Build a retrieval that is known only from ``step``, at its start."""
-    return Step(
-        id=key,
-        parent=parent,
-        kind="retriever",
-        name=name,
-        start=step.start,
-        end=step.start,
-        input=query,
-        documents=documents,
-        contexts_source=source,
-    )
+def _retrieval(key: Hashable, of: Step, parent: Hashable | None, **parts: Any) -> Step:
+    """Build a retrieval that is known only from the step ``of``, at its start."""
+    return Step(id=key, parent=parent, kind="retriever", start=of.start, end=of.start, **parts)
 
 
 def _handed_on(tree: StepTree) -> list[Step]:
@@ -349,39 +313,21 @@ def _handed_on(tree: StepTree) -> list[Step]:
         return []
     step = having[0]
     around = next((a for a in tree.ancestors(step) if a.input), step)
-    return [
-        _retrieval(
-            ("documents", around.id, step.start),
-            step,
-            parent=step.parent,
-            name=around.name,
-            query=around.input,
-            documents=step.documents_given,
-        )
-    ]
+    key = ("documents", around.id, step.start)
+    parts = {"name": around.name, "input": around.input, "documents": step.documents_given}
+    return [_retrieval(key, step, step.parent, **parts)]
 
 
 def _in_prompt(call: Step) -> Step | None:
-    """Return the documents below a heading in the prompt of the LLM ``call`` as a retrieval.
-
-    A call that only calls tools or only grades has no such retrieval.
-    """
+    """Return the documents below a heading in the prompt of the LLM ``call`` as a retrieval."""
     said = call.output or ""
     graded = len(said.split()) < 2 or is_verdict(said)  # noqa: PLR2004
     block = None if call.calls_tools or graded else block_in(call.prompt)
     documents = block.passages() if block is not None else None
     if block is None or not documents:
         return None
-    key = (call.id, "prompt")
-    return _retrieval(
-        key,
-        call,
-        parent=call.parent,
-        name="prompt",
-        query=block.question,
-        documents=documents,
-        source="prompt",
-    )
+    parts = {"name": "prompt", "input": block.question, "documents": documents}
+    return _retrieval((call.id, "prompt"), call, call.parent, contexts_source="prompt", **parts)
 
 
 def is_verdict(text: str) -> bool:
@@ -433,10 +379,9 @@ def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, l
 
 
 def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
-    """Yield the LLM calls, and the steps on which the application itself recorded an answer.
+    """Yield the LLM calls, or the step above them on which the application recorded the answer.
 
-    Such a step is yielded instead of the LLM calls below it, unless it is in ``holders``: the ids
-    of steps that contain a retrieval.
+    Such a step does not count if it contains a retrieval, as those in ``holders`` do.
     """
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
@@ -479,10 +424,10 @@ def _enclosing(
 
 
 def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
-    """Return True if the anchor ``inner`` is a step on the way to the answer of ``above``.
+    """Return True if the anchor ``inner`` is a step on the way to another answer of ``above``.
 
-    This is so if ``above`` returned another text than ``inner``, and both got the same question, or
-    an LLM call of ``above`` may have been shown the output of ``inner``.
+    Then both got one question, or an LLM call of ``above`` may have been shown the output of
+    ``inner``.
     """
     if above.flat or above.output is None:
         return False
@@ -522,12 +467,12 @@ class Turn:
     """The step whose span gets the scores."""
     path: tuple[Step, ...]
     """The anchor and the steps above it that belong to no other turn, nearest first."""
-    calls: tuple[Step, ...]
-    """The LLM calls that may have written the answer, ordered by start."""
-    other_calls: tuple[Step, ...]
-    """The other LLM calls below the anchor: most wrote a query before the first retrieval."""
     retrievers: tuple[Step, ...]
     """The retrievals, ordered by start."""
+    calls: tuple[Step, ...] = ()
+    """The LLM calls that may have written the answer, ordered by start."""
+    other_calls: tuple[Step, ...] = ()
+    """The other LLM calls below the anchor: most wrote a query before the first retrieval."""
     doubt: SkipReason | None = None
     """The reason why this question and answer may be incomplete or ambiguous, or None."""
     is_complete: bool = True
@@ -543,6 +488,11 @@ class Turn:
 
     lacks_retrieval: bool = False
     """Whether the span of a retrieval seems to be missing from the trace."""
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The questions and queries."""
+        return tuple(step.input for step in (*self.path, *self.retrievers) if step.input)
 
     @property
     def size(self) -> int:
@@ -582,10 +532,7 @@ class Turn:
 def find_turns(
     steps: Sequence[Step], *, loss: Loss = "none", contexts_from_prompt: bool = False
 ) -> list[Turn]:
-    """Return the RAG turns in the ``steps`` of one trace. Most traces contain none.
-
-    ``loss`` says whether steps may be missing from the trace.
-    """
+    """Return the RAG turns in the ``steps`` of one trace, of which steps may be missing."""
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
     groups = _group_calls(tree, retrievals)
@@ -641,8 +588,8 @@ def _anchored_turns(
 def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
     """Yield a turn for each LLM call without parent that was shown tool results or documents.
 
-    Some applications let the model answer from each passage by itself, and then choose: so a call
-    that was shown one passage, with nothing around it, may be such a draft.
+    Some applications let the model answer from each passage by itself, and then choose: a call that
+    was shown one passage, with nothing around it, may be such a draft.
     """
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
@@ -655,21 +602,13 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
             is_draft = len(of_prompt) == len(found) == len(of_prompt[0].documents or ()) == 1
             doubt: SkipReason | None = "ambiguous" if is_draft else None
             doubt = "partial" if tree.is_orphan(call) else doubt
-            yield Turn(
-                anchor=call,
-                path=(call,),
-                calls=(call,),
-                other_calls=(),
-                retrievers=found,
-                doubt=doubt,
-            )
+            yield Turn(anchor=call, path=(call,), calls=(call,), retrievers=found, doubt=doubt)
 
 
 def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
-    """Yield the turns that have retrievals but no LLM call.
+    """Yield the turns with retrievals, and an answer that no LLM call wrote.
 
-    There are two cases. The retrievals found nothing, and a chain returned an answer nevertheless.
-    Or the application itself recorded the answer.
+    Either nothing was found, and a chain answered nevertheless, or the application recorded it.
     """
     busy = {above.id for call in tree.generators for above in tree.ancestors(call)}
     busy |= {h.id for one in retrievals if one.documents != () for h in tree.holders_of(one)}
@@ -685,8 +624,6 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
         yield Turn(
             anchor=tree.by_id[anchor],
             path=_path(tree, anchor, around),
-            calls=(),
-            other_calls=(),
             retrievers=tuple(retrievers),
             doubt="partial" if tree.lacks_parent(tree.by_id[anchor]) else None,
         )
@@ -695,7 +632,7 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
 def _other_calls(tree: StepTree, calls: _Groups, users: _Users) -> dict[Hashable, list[Step]]:
     """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id.
 
-    An LLM call beside the anchor that called tools is left out: it may belong to something else.
+    A call beside the anchor that called tools may belong to something else, and is left out.
     """
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -727,8 +664,7 @@ def _surroundings(
 ) -> tuple[dict[Hashable, list[Step]], dict[Hashable, list[Step]]]:
     """Return the steps below and the steps beside each anchor, by anchor id.
 
-    A step below several anchors is below the deepest. A step is beside an anchor if it is below
-    none, and a step above both of them belongs only to this turn.
+    A step is beside an anchor if it is below none, and a step above both is only of this turn.
     """
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     below: dict[Hashable, list[Step]] = defaultdict(list)
@@ -779,8 +715,8 @@ def _with_doubts(
 ) -> Iterator[Turn]:
     """Yield ``turns``, with a doubt if a turn may be a step on the way to another answer.
 
-    Its question is what an LLM call of another turn wrote, or it is below a step with several turns
-    whose output no LLM call wrote, so that the call with the answer is missing.
+    Its question is what an LLM call of another turn wrote, or the call seems to be missing whose
+    output a step with several turns returned.
     """
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     wrote: dict[str, set[Hashable]] = defaultdict(set)
@@ -816,10 +752,7 @@ _MAX_PARALLEL = 200  # the most calls of a flat turn that are compared, in quadr
 
 
 def _split_flat(turn: Turn) -> list[Turn]:
-    """Split ``turn`` into one turn for each answer, if its span is flat and has several answers.
-
-    Only a *flat* span, such as that of a web request, may contain several answers.
-    """
+    """Split ``turn`` into one turn for each answer, if its span may contain several answers."""
     if not turn.anchor.flat or len(turn.calls) == 1:
         return [turn]
     if len(turn.calls) > _MAX_PARALLEL:
@@ -866,9 +799,8 @@ def is_short(call: Step) -> bool:
 def may_grade(call: Step, turn: Turn) -> bool:
     """Return True if the LLM ``call`` may grade an answer of an earlier LLM call.
 
-    This is so if ``call`` was shown the output of the earlier call, and no documents that the
-    earlier call was not shown. In fact ``call`` may translate or improve that output, but the trace
-    does not show the difference. The outputs of LLM calls within tools do not count.
+    It was shown the output of that call, and no documents that the earlier call was not shown. It
+    may also translate or improve that output: the trace does not show the difference.
     """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
@@ -896,10 +828,7 @@ def _is_answer(call: Step, turn: Turn) -> bool:
 
 
 def _retrievers_used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the retrievals whose documents the LLM ``call`` was shown for its own question.
-
-    These are the retrievals whose query is in the prompt, or else the last retrieval.
-    """
+    """Return the retrievals whose documents the LLM ``call`` was shown for its own question."""
     used = [one for one in retrievers if one.start < call.start and _is_used(one, call)]
     own = [one for one in used if one.input and place(one.input, call.prompt)]
     return tuple(own or used[-1:])

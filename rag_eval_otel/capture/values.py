@@ -121,10 +121,7 @@ def usable(text: str | None) -> str | None:
 
 
 def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
-    """Return the first of the attributes ``keys`` that the span ``view`` has, as plain data.
-
-    Return None if it has none of them, or `CUT` if the SDK dropped attributes of the span.
-    """
+    """Return the first of the attributes ``keys`` as plain data; `CUT` if it may be lost."""
     for key in keys:
         found = view.attributes.get(key)
         if found is not None:
@@ -135,8 +132,7 @@ def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
     """Return the attribute value ``raw`` as plain data, `HIDDEN` if redacted, `CUT` if shortened.
 
-    A string is parsed as JSON if it begins with a character of ``opening``. ``limit`` is the length
-    to which the SDK cuts values.
+    A string is parsed as JSON if it begins with a character of ``opening``.
     """
     if not isinstance(raw, str):
         return plain(raw)
@@ -194,8 +190,7 @@ def role_named(name: object) -> str | None:
 def plain(data: Any) -> Any:
     """Return ``data`` with each chat message as a dict of role and content.
 
-    The dicts in which frameworks wrap their messages are removed. Lists of numbers, such as
-    embeddings, become empty.
+    Lists of numbers, such as embeddings, become empty.
     """
     if isinstance(data, Mapping):
         return _plain_dict(data)
@@ -203,8 +198,10 @@ def plain(data: Any) -> Any:
         return data
     if data and isinstance(data[0], int | float):
         return []  # an embedding
-    if len(data) == 2 and all(isinstance(item, str) for item in data) and role_named(data[0]):  # noqa: PLR2004  # a pair
-        return {"role": role_named(data[0]), "content": data[1], "tool_calls": False}
+    is_pair = len(data) == 2 and all(isinstance(item, str) for item in data)  # noqa: PLR2004
+    role = role_named(data[0]) if is_pair else None
+    if role is not None:
+        return {"role": role, "content": data[1], "tool_calls": False}
     return [plain(item) for item in data]
 
 
@@ -346,10 +343,7 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The dict keys under which applications keep questions and answers.
-
-    If a dict has several of these keys, the key that comes first in the tuple counts.
-    """
+    """The dict keys under which applications keep questions and answers, the first one first."""
 
     question: tuple[str, ...] = (
         *("question", "input", "query", "user_input", "user_question", "prompt", "text"),
@@ -370,7 +364,7 @@ _NESTED = 20  # levels of dicts within dicts that are searched for a text
 def question_in(data: Any, keys: Keys = USUAL) -> str | None:
     """Return the question in plain ``data``: a text, a value of ``keys``, or the last user message.
 
-    JSON and a Python repr in a text are parsed, too. If ``data`` has no question, return None.
+    JSON and a Python repr in a text are parsed, too.
     """
     return _text_in(data, keys.question, "user")
 
@@ -433,10 +427,7 @@ _ITEMS = 10_000  # the most such parts: parsing needs many times the memory, and
 
 
 def data_in(text: str) -> Any:
-    """Parse ``text`` as a Python repr and return its data, or None if it cannot be parsed.
-
-    An object becomes a dict of its keyword arguments, a member of an Enum its value.
-    """
+    """Return the data of which ``text`` is a Python repr, or None. An object becomes a dict."""
     source = _TOKENS.sub(lambda it: it["string"] or it["enum"] or "None", text.strip())
     nodes = nodes_of(source, "eval")
     # NumPy writes the strings of an array beside each other, and Python would join them.
@@ -517,8 +508,8 @@ class Messages:
     def find(self, text: str) -> tuple[int, int] | None:
         """Return the index of the first message with ``text`` in it, and the offset of ``text``.
 
-        A message may contain ``text`` verbatim, escaped as in JSON, or with other white space. In
-        the last case, the offset is that in the message with normalised white space.
+        It may be there verbatim, escaped as in JSON, or with other white space. In the last case,
+        the offset is that in the message with normalised white space.
         """
         if not text.strip():  # an empty text is in every message
             return None
@@ -538,8 +529,8 @@ class Messages:
     def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
         """Return those of ``texts`` of which the messages contain a part, with its position.
 
-        A part is 24 letters and digits in a row. A part that also occurs in one of the texts
-        ``others`` does not count. Each message is read once, however many ``texts`` there are.
+        A part is 24 letters and digits in a row that none of ``others`` contains. Each message is
+        read once, however many ``texts`` there are.
         """
         starts = {text: range(0, len(bare(text)) - _CHUNK + 1, _CHUNK // 2) for text in texts}
         parts = {text: [bare(text)[n : n + _CHUNK] for n in starts[text]] for text in texts}
