@@ -452,8 +452,6 @@ def _block_of(message: str) -> str | None:
         is_whole = len(text) > sum(map(len, lines[at : alike[-1][0]]))
         counted = [*range(numbers[0], numbers[0] + len(numbers))]
         return text if is_whole and numbers[0] in {0, 1} and numbers == counted else None
-    if at + 1 < len(lines) and _IS_RULE.fullmatch(lines[at + 1]):
-        return _ruled("".join(lines[at + 2 :]), lines[at + 1].strip())
     rest = lines[at].partition(":")[2].lstrip("*") if alike else ""
     return _until_next(rest + "".join(lines[at + 1 :])).strip()
 
@@ -461,31 +459,27 @@ def _block_of(message: str) -> str | None:
 def _first_heading(lines: Sequence[str]) -> int | None:
     """Return the index of the first line that is a heading of documents, or None.
 
-    The line is only a name such as "Context:". Or it is an instruction that ends with a colon or is
-    underlined, and is below no other line with a colon at its end.
+    The line is only a name such as "Context:". Or it is an instruction that ends with a colon, and
+    is below no other line with a colon at its end.
     """
     is_below = False
     for number, line in enumerate(lines):
         if not line.strip():
             continue
-        is_ruled = any(map(_IS_RULE.fullmatch, lines[number + 1 : number + 2]))
         squeezed = _squeezed(line)
         found = _HEADING.match(squeezed)
-        if found and (found["colon"] or (is_ruled and found.end() == len(squeezed))):
-            return number
-        if not is_below and _is_instruction(squeezed, is_ruled=is_ruled):
+        if (found and found["colon"]) or (not is_below and _is_instruction(squeezed)):
             return number
         ends = line.rstrip().rstrip("*").endswith(":")
         is_below = is_below or (ends and not _NEXT.match(line))
     return None
 
 
-def _is_instruction(line: str, *, is_ruled: bool) -> bool:
+def _is_instruction(line: str) -> bool:
     named = [*_NAMED.finditer(line)]
-    ends = line.rstrip("*").endswith(":") and line.count(":") == 1
-    if not named or not (is_ruled or ends) or (ends and "." in line[named[-1].end() :]):
+    if not named or not line.rstrip("*").endswith(":") or line.count(":") > 1:
         return False
-    return bool(_INSTRUCTS.search(line))
+    return "." not in line[named[-1].end() :] and _INSTRUCTS.search(line) is not None
 
 
 def _squeezed(line: str) -> str:
@@ -501,14 +495,3 @@ def _until_next(text: str) -> str:
     """Return the beginning of ``text``, until a heading such as "Question:"."""
     end = _NEXT.search(text)
     return text if end is None else text[: end.start()]
-
-
-def _ruled(text: str, rule: str) -> str | None:
-    """Return the documents between the line ``rule``, before ``text``, and the last such line."""
-    lines = _until_next(text).splitlines(keepends=True)
-    ends = [n for n, line in enumerate(lines) if line.strip() == rule]
-    if not ends:
-        return "".join(lines).strip()
-    after = "".join(lines[ends[-1] + 1 :])
-    is_end = not after.strip() or _is_order(after)
-    return "".join(lines[: ends[-1]]).strip() if is_end else None

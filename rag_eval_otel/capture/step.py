@@ -26,7 +26,6 @@ from rag_eval_otel.capture.values import (
     Lost,
     answer_in,
     is_marker,
-    is_stream,
     messages_in,
     question_in,
     read,
@@ -223,7 +222,6 @@ def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more:
     losses = Losses()
     output = losses.text("output", outputs, answer_in(outputs, view.keys))
     question = losses.text("input", inputs, question_in(inputs, view.keys))
-    streams = isinstance(outputs, str) and is_stream(outputs)
     given = tuple(documents_within(inputs)) if kind != "tool" else ()
     returned = tuple(documents_within(outputs)) if kind != "tool" else ()
     return new_step(
@@ -233,7 +231,7 @@ def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more:
         output=output,
         input_texts=_texts_in(inputs),
         output_texts=_texts_in(outputs),
-        deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
+        deferred=output is None and _ANSWERS_LATER.search(view.scope) is not None,
         documents_seen=(*given, *returned),
         documents_given=given,
         kept_ids=tuple(ids_in(outputs)),

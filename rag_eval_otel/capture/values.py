@@ -87,8 +87,6 @@ _BRACKETED = re.compile(r"[\[<({*_#].*[\])>}*_#]", re.DOTALL)
 _STARS = re.compile(r"[*•█#x]{3,}")
 _REPR = re.compile(r"[A-Za-z_][\w.]*\((\w+=.*|.*\))", re.DOTALL)
 _OBJECT = re.compile(r"<[\w.]*(generator|iterator|stream|object)\b", re.IGNORECASE)
-_STREAMS = re.compile(r"<?(async_)?generator\b|\w*(Iterator|Generator)\(", re.IGNORECASE)
-_STREAM = re.compile(r"generator|stream|iterator", re.IGNORECASE)
 _SAYS_CUT = re.compile(
     r"(\.\.\.|\u2026)\s{0,9}[\[(<]\W{0,9}truncated\b[^\])>]{0,60}[\])>]\W{0,9}$", re.IGNORECASE
 )
@@ -104,20 +102,13 @@ def is_marker(text: str) -> bool:
     return bool(_STARS.fullmatch(text) or (stands_out and _MARKER.fullmatch(text)))
 
 
-def is_stream(text: str) -> bool:
-    """Return True if ``text`` is the Python repr of a stream or generator."""
-    bare = text.strip()
-    line = bare.partition("\n")[0] if bare[:1] == "<" else ""
-    return bool(_STREAMS.match(bare) or _STREAM.search(line, 0, max(0, line.rfind(">"))))
-
-
 def usable(text: str | None) -> str | None:
     """Return ``text``, or None if it is empty, ``null`` or the Python repr of an object."""
     if text is None or text.strip() in _EMPTY:
         return None
     bare = text.strip()
     is_object = _OBJECT.match(bare) and bare[-1] == ">" and "\n" not in bare
-    return None if _REPR.fullmatch(bare) or is_object or is_stream(bare) else text
+    return None if _REPR.fullmatch(bare) or is_object else text
 
 
 def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
