@@ -24,12 +24,12 @@ _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=")  # of LlamaIndex
 # --- documents in plain data ----------------------------------------------------------------------
 
 
-def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | None:
+def passages_in(data: Any) -> tuple[Passage, ...] | None:
     """Return the documents in ``data``, or None if ``data`` lists no documents with texts."""
     items = items_in(data)
     if items is None:
         return None
-    found = [passage_of(item, strings=strings) for item in items]
+    found = [passage_of(item) for item in items]
     texts = tuple(passage for passage in found if passage is not None)
     return texts if len(texts) == len(items) else None
 
@@ -41,14 +41,9 @@ def items_in(data: Any) -> list[Any] | None:
     return data if isinstance(data, list) else None
 
 
-def passage_of(item: Any, *, strings: bool = True) -> Passage | None:
-    """Return the document ``item``, a text, a dict or a JSON object in a text, or None.
-
-    A plain text counts as a document only if ``strings`` is true.
-    """
+def passage_of(item: Any) -> Passage | None:
+    """Return the document ``item``, a text, a dict or a JSON object in a text, or None."""
     if isinstance(item, str):
-        if not strings:
-            return None
         return passage_of(json_in(item)) if item.lstrip()[:1] == "{" else Passage(text=item)
     if not isinstance(item, Mapping) or "role" in item:  # a message is no document
         return None
