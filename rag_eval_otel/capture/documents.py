@@ -422,7 +422,7 @@ def block_in(prompt: Sequence[str]) -> Block | None:
 def _block_of(message: str) -> str | None:
     """Return the documents in ``message``, which are in a tag or below a heading, or None.
 
-    Several headings must be numbered, and are returned, too.
+    If there are several tags or headings, the documents may be below each of them.
     """
     tagged, _ = _tagged(message, _BLOCK_TAG)
     if tagged:
@@ -433,20 +433,16 @@ def _block_of(message: str) -> str | None:
         return None
     first = _HEADING.match(_squeezed(lines[at]))
     alike = [
-        (n, found["number"])
-        for n in range(at, len(lines))
+        found["number"]
+        for line in lines[at:]
         if first is not None
-        and ":" in lines[n]
-        and (found := _HEADING.match(_squeezed(lines[n])))
+        and ":" in line
+        and (found := _HEADING.match(_squeezed(line)))
         and found["colon"]
         and found["name"].lower() == first["name"].lower()
     ]
-    if len(alike) > 1 or (alike and alike[0][1]):
-        numbers = [int(number) if (number or "").isdecimal() else -1 for _, number in alike]
-        text = _until_next("".join(lines[at:]))
-        is_whole = len(text) > sum(map(len, lines[at : alike[-1][0]]))
-        counted = [*range(numbers[0], numbers[0] + len(numbers))]
-        return text if is_whole and numbers[0] in {0, 1} and numbers == counted else None
+    if len(alike) > 1 or (alike and alike[0]):
+        return None
     rest = lines[at].partition(":")[2].lstrip("*") if alike else ""
     return _until_next(rest + "".join(lines[at + 1 :])).strip()
 

@@ -258,8 +258,11 @@ def _generator(turn: Turn, answer: str) -> Step | None:
         if turn.calls and not turn.recorded >= {"documents", "output"}:
             raise Refused(reason="ambiguous" if turn.is_complete else "partial")
         return None
-    if (not _has_answer(turn) and may_grade(generator, turn)) or (
-        is_verdict(generator.output or "") and _is_demanded(generator, turn)
+    asked = [step.input or "" for step in turn.path if step.kind != "llm"]
+    demanded = any(map(_DEMANDS_VERDICT.search, generator.prompt))
+    demanded = demanded and not any(map(_DEMANDS_VERDICT.search, asked))
+    if (is_verdict(generator.output or "") and demanded) or (
+        not _has_answer(turn) and may_grade(generator, turn)
     ):
         raise Refused(reason="ambiguous")
     if is_in(answer, generator.output):
@@ -273,14 +276,6 @@ def _generator(turn: Turn, answer: str) -> Step | None:
     ]
     shown = (text for call in (*others, generator) for text in call.prompt)
     return replace(generator, prompt=tuple(dict.fromkeys(shown)))
-
-
-def _is_demanded(generator: Step, turn: Turn) -> bool:
-    """Return True if the prompt demands a yes or no, and the user does not: the call grades."""
-    asked = [step.input or "" for step in turn.path if step.kind != "llm"]
-    return any(map(_DEMANDS_VERDICT.search, generator.prompt)) and not any(
-        map(_DEMANDS_VERDICT.search, asked)
-    )
 
 
 def _generator_of(turn: Turn, answer: str) -> Step | None:

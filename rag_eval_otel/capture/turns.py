@@ -7,7 +7,6 @@ call. LLM calls with the same anchor belong to one turn, and the span of the anc
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -436,13 +435,8 @@ def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
         return False
     if is_same(inner.input, above.input) or not all(any(call.prompt) for call in groups[above.id]):
         return True
-    shown = normalised("\n".join(text for call in groups[above.id] for text in call.prompt))
-    return any(
-        normalised(form) in shown
-        for text in outputs
-        if text.strip()
-        for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
-    )
+    prompts = [text for call in groups[above.id] for text in call.prompt]
+    return any(place(text, prompts) for text in outputs)
 
 
 def _outermost(anchor: Hashable, leaders: _Owners) -> Hashable | None:

@@ -202,8 +202,6 @@ ROCKS = (
 @pytest.mark.parametrize(
     "prompt",
     [
-        "\n=====\n".join(f"Context {n}:\n{text}" for n, text in enumerate(ROCKS, 1)),
-        "\n-----\n".join(f"context {n}: {text}" for n, text in enumerate(ROCKS)),
         "Use the search results:\n\n" + "\n\n".join(ROCKS),
         "<context>\n" + "\n\n".join(ROCKS) + "\n</context>",
     ],
@@ -219,6 +217,7 @@ def test_contexts_below_a_heading(prompt: str) -> None:
     "prompt",
     [
         "\n=====\n".join(ROCKS),
+        "\n=====\n".join(f"Context {n}:\n{text}" for n, text in enumerate(ROCKS, 1)),
         "Context:\n" + "\n=====\n".join(ROCKS),
         "\n=====\n".join(f"Context {n}:\n{text}" for n, text in zip("ABC", ROCKS, strict=True)),
         "".join(f"<context>{text}</context>\n" for text in ROCKS),
