@@ -180,7 +180,11 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     for one in tree.steps:
         if one.kind == "embedding":
             embedded[one.parent].append(one)
-        elif one.kind in RETRIEVALS and _has_documents(one):
+        elif (
+            one.kind in RETRIEVALS
+            and one.error is None
+            and (one.kind == "retriever" or one.documents is not None or one.hidden or one.cut)
+        ):
             around = [above for above in tree.ancestors(one) if above.kind in RETRIEVALS]
             (nested[around[-1].id] if around else outermost).append(one)
     found = [_complete(tree, one, nested[one.id], embedded[one.parent]) for one in outermost]
@@ -195,12 +199,6 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
         handed_on = _handed_on(tree)
         found = [*(one for one in found if one.documents is not None or not handed_on), *handed_on]
     return tuple(sorted(found, key=in_order))
-
-
-def _has_documents(one: Step) -> bool:
-    """Return True if ``one`` succeeded and, if it is a reranker, returned documents."""
-    known = one.documents is not None or one.hidden or one.cut
-    return one.error is None and (one.kind == "retriever" or bool(known))
 
 
 def _complete(tree: StepTree, one: Step, nested: Sequence[Step], embedded: Sequence[Step]) -> Step:
@@ -332,16 +330,14 @@ def _in_prompt(call: Step) -> Step | None:
 def is_verdict(text: str) -> bool:
     """Return True if ``text`` is only a yes or no, a grade, or a JSON object of grades."""
     data = json_in(text, opening="{")
-    if isinstance(data, Mapping):
-        return all(_is_grade(key, value) for key, value in data.items())
-    return _VERDICT.fullmatch(text) is not None
-
-
-def _is_grade(key: str, value: object) -> bool:
-    if isinstance(value, str):
-        is_word = len(value.split()) == 1
-        return is_word and bool(_VERDICT.fullmatch(value) or _GRADES.search(key))
-    return value is None or isinstance(value, int | float)
+    if not isinstance(data, Mapping):
+        return _VERDICT.fullmatch(text) is not None
+    return all(
+        len(value.split()) == 1 and bool(_VERDICT.fullmatch(value) or _GRADES.search(key))
+        if isinstance(value, str)
+        else value is None or isinstance(value, int | float)
+        for key, value in data.items()
+    )
 
 
 # --- anchors --------------------------------------------------------------------------------------
@@ -500,20 +496,19 @@ class Turn:
     @property
     def lacks_texts(self) -> bool:
         """Whether texts of retrieved documents are missing in retrievals and tool results."""
+        by_tools = [one for one in self.retrievers if one.contexts_source == "tool"]
         blind = sum(one.lacks_texts for one in self.retrievers)
-        return blind > sum(bool(one.documents) for one in self._of_source("tool"))
+        return blind > sum(bool(one.documents) for one in by_tools)
 
     @property
     def contexts_source(self) -> ContextsSource:
         """Where the contexts were read: retrievals, tool results or, least reliable, the prompt."""
         if "documents" in self.recorded:
             return "retrieval"
-        if self.lacks_texts or self._of_source("prompt"):
+        if self.lacks_texts or any(one.contexts_source == "prompt" for one in self.retrievers):
             return "prompt"
-        return "tool" if any(one.documents for one in self._of_source("tool")) else "retrieval"
-
-    def _of_source(self, source: ContextsSource) -> list[Step]:
-        return [one for one in self.retrievers if one.contexts_source == source]
+        found = any(one.documents and one.contexts_source == "tool" for one in self.retrievers)
+        return "tool" if found else "retrieval"
 
     @property
     def recorded(self) -> frozenset[Part]:

@@ -523,8 +523,7 @@ class Messages:
         A part is 24 letters and digits in a row that none of ``others`` contains. Each message is
         read once, however many ``texts`` there are.
         """
-        starts = {text: range(0, len(bare(text)) - _CHUNK + 1, _CHUNK // 2) for text in texts}
-        parts = {text: [bare(text)[n : n + _CHUNK] for n in starts[text]] for text in texts}
+        parts = {text: _parts_of(bare(text)) for text in texts}
         known = {part for several in parts.values() for part in several}
         for other in others if known else ():
             known -= _parts_in(bare(other), known).keys()
@@ -536,6 +535,11 @@ class Messages:
             text: [places[p] for p in several if p in places] for text, several in parts.items()
         }
         return {text: several[0] for text, several in found.items() if several}
+
+
+def _parts_of(text: str) -> list[str]:
+    starts = range(0, len(text) - _CHUNK + 1, _CHUNK // 2)
+    return [text[start : start + _CHUNK] for start in starts]
 
 
 def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
