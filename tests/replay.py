@@ -304,7 +304,9 @@ class _Exported(SpanProcessor):
         self.spans.append(span)
 
 
-def replay(calls: Iterable[Call], *, timed: bool = True) -> list[Outcome]:
+def replay(
+    calls: Iterable[Call], *, timed: bool = True, contexts_from_prompt: bool = False
+) -> list[Outcome]:
     """Pass the recorded ``calls`` to the span processor and return the outcome of each RAG turn.
 
     If ``timed`` is True, a trace is read when it is complete by the recorded times. Otherwise all
@@ -314,7 +316,11 @@ def replay(calls: Iterable[Call], *, timed: bool = True) -> list[Outcome]:
     """
     noting, clock, exported = _Noting(), _Clock(), _Exported()
     pipeline = Pipeline(
-        Config(raise_errors=True, hold_seconds=_HOLD_SECONDS),
+        Config(
+            raise_errors=True,
+            hold_seconds=_HOLD_SECONDS,
+            contexts_from_prompt=contexts_from_prompt,
+        ),
         provider=NoOpTracerProvider(),
         instruments=InstrumentSink(NoOpMeterProvider()),
         scorer=cast("TurnScorer", noting),

@@ -7,12 +7,14 @@ from functools import cache
 import pytest
 
 import text_growth as growth
-from rag_eval_otel.capture import build, documents, values
-from rag_eval_otel.capture.contexts import _truncated
-from rag_eval_otel.capture.retrieval import block_in, is_verdict, joined_lines, passages_of_tool
+from rag_eval_otel.capture import documents, values
+from rag_eval_otel.capture import step as build
+from rag_eval_otel.capture.documents import block_in, joined_lines
+from rag_eval_otel.capture.sample import _truncated
 from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import USUAL, Messages, bare, is_in, json_in, place, words
+from rag_eval_otel.capture.turns import is_verdict, passages_of_tool
+from rag_eval_otel.capture.values import USUAL, Messages, bare, is_in, json_in, place
 from rag_eval_otel.judge.lexical import MAX, Passages, claims_of, coverage, relevancy
 from rag_eval_otel.judge.wire import clipped
 from rag_eval_otel.metrics.groundedness import sentences_of
@@ -56,11 +58,8 @@ READERS: Mapping[str, growth.Read] = {
     "chain": lambda text: build.chain(VIEW, "chain", inputs=text, outputs=text),
     "documents": lambda text: build.retrieval(VIEW, inputs=text, documents=[text, {"text": text}]),
     "letters": bare,
-    "words": words,
     "place": lambda text: place(text, [_spoiled(text), text]),
     "part": lambda text: is_in(text, _spoiled(text)),
-    "reworded": lambda text: Messages([_spoiled(text)]).resembles(text, frozenset()),
-    "changed": lambda text: Messages([_spoiled(text)]).place_changed(text),
     "altered": lambda text: Messages([_spoiled(text)]).places_of_parts([text], [_spoiled(text)]),
     "beginning": lambda text: _truncated(
         [Passage(text=f"{text}{'b' * 50}")], Messages([f"{text}{'c' * 50}"]), known={}

@@ -1,139 +1,82 @@
-"""Find documents in data and in texts, in the forms that retrievers and tools write."""
+"""Find documents in data and in texts, in the forms that retrievers, tools and prompts write."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from rag_eval_otel.capture.text import json_in
-from rag_eval_otel.capture.values import data_in
+from rag_eval_otel.capture.values import data_in, json_in, normalised
 from rag_eval_otel.types import Passage
 
 _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
 _LIST_KEYS = (
-    "documents",
-    "nodes",
-    "source_nodes",
-    "results",
-    "context",
-    "chunks",
-    "passages",
-    "docs",
-    "hits",
-    "matches",
-    "items",
-    "sources",
-    "result",
+    *("documents", "nodes", "source_nodes", "results", "context", "chunks", "passages"),
+    *("docs", "hits", "matches", "items", "sources", "result"),
 )
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
+_SCORE_KEYS = ("score", "relevance_score", "similarity")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
 _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=")  # of LlamaIndex
-_SCORE_KEYS = ("score", "relevance_score", "similarity")
 
 
-def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | None:
-    """Return the documents in ``data``, or None if ``data`` lists no documents with texts.
+# --- documents in plain data ----------------------------------------------------------------------
 
-    ``strings`` says whether a list of plain strings counts as a list of documents.
-    """
-    items = _items(data)
+
+def passages_in(data: Any) -> tuple[Passage, ...] | None:
+    """Return the documents in ``data``, or None if ``data`` lists no documents with texts."""
+    items = items_in(data)
     if items is None:
         return None
-    found = [passage_of(item, strings=strings) for item in items]
-    texts = [passage for passage in found if passage is not None]
-    return tuple(texts) if len(texts) == len(items) else None
+    found = [passage_of(item) for item in items]
+    texts = tuple(passage for passage in found if passage is not None)
+    return texts if len(texts) == len(items) else None
 
 
-def passages_with_text(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents in ``data`` that have a text, or None if none has.
-
-    Unlike in `passages_in`, other documents may have only an id or a score.
-    """
-    found = (passage_of(item) for item in _items(data) or ())
-    return tuple(passage for passage in found if passage is not None) or None
-
-
-def count_in(data: Any) -> int | None:
-    """Return the number of documents in ``data``, or None if ``data`` contains no list.
-
-    The documents may have no texts.
-    """
-    items = _items(data)
-    return None if items is None else len(items)
-
-
-def _items(data: Any) -> list[Any] | None:
+def items_in(data: Any) -> list[Any] | None:
+    """Return the list of documents, with or without texts, that ``data`` is or has, or None."""
     if isinstance(data, Mapping):
         data = next((data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)), None)
     return data if isinstance(data, list) else None
 
 
-def passage_of(item: Any, *, strings: bool = True) -> Passage | None:
-    """Return the document ``item`` as a `Passage`, or None if ``item`` is no document.
-
-    ``item`` may be a text, a dict, a LlamaIndex node as a dict, or a JSON object in a text. A plain
-    text counts as a document only if ``strings`` is true.
-    """
+def passage_of(item: Any) -> Passage | None:
+    """Return the document ``item``, a text, a dict or a JSON object in a text, or None."""
     if isinstance(item, str):
-        return _of_string(item) if strings else None
+        return passage_of(json_in(item)) if item.lstrip()[:1] == "{" else Passage(text=item)
     if not isinstance(item, Mapping) or "role" in item:  # a message is no document
         return None
-    inner = passage_of(item["node"]) if isinstance(item.get("node"), Mapping) else _of_dict(item)
-    if inner is None:
-        return None
-    score = _number(item)
-    return Passage(text=inner.text, id=inner.id, score=inner.score if score is None else score)
-
-
-def _of_dict(item: Mapping[str, Any]) -> Passage | None:
+    name = _first(item, _ID_KEYS)
     text = next((item[key] for key in _TEXT_KEYS if isinstance(item.get(key), str)), None)
-    if text is None:
-        nested = next((item[key] for key in _TEXT_KEYS if isinstance(item.get(key), Mapping)), None)
-        return None if nested is None else passage_of(nested)
-    name = next((item[key] for key in _ID_KEYS if item.get(key) is not None), None)
-    return Passage(text=text, id=None if name is None else str(name))
+    inner = None if text is None else Passage(text=text, id=None if name is None else str(name))
+    held = [item[key] for key in ("node", *_TEXT_KEYS) if isinstance(item.get(key), Mapping)]
+    if held and (inner is None or held[0] is item.get("node")):
+        inner = passage_of(held[0])
+    score = _first(item, _SCORE_KEYS)
+    if inner is None or not isinstance(score, int | float):
+        return inner
+    return Passage(text=inner.text, id=inner.id, score=float(score))
 
 
-def _of_string(text: str) -> Passage | None:
-    return passage_of(json_in(text)) if text.lstrip()[:1] == "{" else Passage(text=text)
-
-
-def _number(item: Mapping[str, Any]) -> float | None:
-    found = next((item[key] for key in _SCORE_KEYS if item.get(key) is not None), None)
-    return float(found) if isinstance(found, int | float) else None
+def _first(item: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((item[key] for key in keys if item.get(key) is not None), None)
 
 
 def documents_within(data: Any) -> Iterator[Passage]:
-    """Yield every document at any depth in ``data``, the input or output of a chain.
-
-    If ``data`` contains a list of messages, only documents from the last user message on are
-    returned. The earlier messages belong to earlier questions.
-    """
-    if isinstance(data, list):
-        inputs = (n for n, one in enumerate(data) if _of_user(one))
-        for item in data[max(inputs, default=0) :]:
-            yield from documents_within(item)
-    elif isinstance(data, Mapping):
+    """Yield every document at any depth in ``data``, the input or output of a chain."""
+    if isinstance(data, Mapping):
         text = data.get("page_content", data.get("content"))
         if isinstance(text, str) and any(key in data for key in _BESIDE_TEXT):
             yield Passage(text=text)
             return
-        for item in data.values():
-            if isinstance(item, list | Mapping):
-                yield from documents_within(item)
-
-
-def _of_user(item: Any) -> bool:
-    return isinstance(item, Mapping) and item.get("role") == "user"
+        data = list(data.values())
+    for item in data if isinstance(data, list) else ():
+        yield from documents_within(item)
 
 
 def ids_in(data: Any) -> Iterator[str]:
-    """Yield the ids of LlamaIndex nodes of which ``data`` contains only the id and the score.
-
-    The nodes may be at any depth in lists and dicts.
-    """
+    """Yield the ids of LlamaIndex nodes, at any depth, of which ``data`` has only id and score."""
     if isinstance(data, str):
         found = _NODE.match(data)
         if found is not None and data.endswith(")>") and "\n" not in data:
@@ -158,10 +101,7 @@ def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
 
 
 def window_of(text: object, metadata: object) -> dict[str, str]:
-    """Find a longer text around the document ``text`` in the ``metadata`` of the document.
-
-    Return a dict from ``text`` to the longer text. The dict is empty if there is no longer text.
-    """
+    """Return the document ``text`` and a longer text around it in its ``metadata``, or nothing."""
     metadata = json_in(metadata, opening="{") or metadata
     if not isinstance(text, str) or not text.strip() or not isinstance(metadata, Mapping):
         return {}
@@ -170,7 +110,70 @@ def window_of(text: object, metadata: object) -> dict[str, str]:
     return {} if around is None else {text: around}
 
 
-# --- documents within one text --------------------------------------------------------------------
+def documents_in(data: Any) -> tuple[Passage, ...] | None:
+    """Return the documents that a tool returned as plain ``data``, as JSON, or as a Python repr.
+
+    Delimiters between texts are ignored, because they may have another meaning.
+    """
+    if isinstance(data, str):
+        return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
+    if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
+        texts = data.get("texts") or ()
+        several = passages_in(list(texts)) if len(texts) > 1 else None
+        return several or documents_in(data["content"])
+    return _of_data(data, _WITHIN)
+
+
+def _parsed(text: str) -> Any:
+    data = json_in(text)
+    return data_in(text) if data is None else data
+
+
+def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
+    if isinstance(data, str):
+        return _in_text(data, depth - 1)
+    if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
+        data = data[0]
+    if isinstance(data, Mapping):
+        return _of_data(data["text"], depth) if _is_block(data) else _of_mapping(data, depth)
+    if not isinstance(data, list) or not data:
+        return None
+    found = passages_in(data)
+    return None if found is None else tuple(_unwrapped(p, depth) for p in found)
+
+
+def _of_mapping(data: Mapping[str, Any], depth: int) -> tuple[Passage, ...] | None:
+    listed = items_in(data) or data.get("content")
+    if isinstance(listed, list):
+        return _of_data(listed, depth)
+    found = None if _is_message(data) else passage_of(data)
+    if found is not None and len(data) > 1:
+        return (_unwrapped(found, depth),)
+    if len(data) == 1 and depth:
+        return _of_data(next(iter(data.values())), depth - 1)
+    return None
+
+
+def _is_message(data: Mapping[str, Any]) -> bool:
+    # No set: the type may be a list, which has no hash.
+    return "role" in data or data.get("type") in ("ai", "human", "tool")
+
+
+def _is_block(item: Any) -> bool:
+    """Return True if ``item`` is a text block of a chat message."""
+    is_text = isinstance(item, Mapping) and item.get("type") == "text"
+    return is_text and isinstance(item.get("text"), str)
+
+
+def _unwrapped(passage: Passage, depth: int) -> Passage:
+    """Return the document in the text of ``passage`` if the text is JSON, else ``passage``."""
+    if passage.text.lstrip()[:1] != "{" or not depth:
+        return passage
+    inner = _of_data(_parsed(passage.text), depth - 1)
+    return inner[0] if inner is not None and len(inner) == 1 else passage
+
+
+# --- documents in one text ------------------------------------------------------------------------
 
 _WITHIN: Final = 4  # levels of nested texts that are read
 _OPENING: Final = frozenset("[{(")
@@ -178,7 +181,6 @@ _RULE = r"[-=*_#~]{3,}"
 _KINDS = r"doc(?:ument)?|passage|context|result|chunk|source|snippet|excerpt|hit"
 _CONTENT = r"(?:[a-z]+[ _])?(?:content|text|passage|snippet|body|excerpt)"
 
-_STR_OF_DOCUMENT = "page_content='"  # quotes in the text of the document are not escaped
 _TAG = re.compile(rf"<(/?)({_KINDS})\b[^<>]*>", re.IGNORECASE)
 _INNER_TAG = re.compile(rf"<(/?)({_CONTENT})\b[^<>]*>", re.IGNORECASE)
 _AROUND_TAGS = re.compile(rf"(?:\s|{_RULE}(?![-=*_#~])|</?\w+>)*")
@@ -202,149 +204,45 @@ _NUMBERED: Final = tuple(
     )
 )
 _APART = re.compile(rf"\n[ \t]*\n[ \t]*{_RULE}[ \t]*\n[ \t]*\n")
-_TIGHT = re.compile(rf"(?<=[.!?)\"'])[ \t]*\n{_RULE}[ \t]*\n(?=\S)")
 _NAME = re.compile(r"^([^:\n]+):", re.MULTILINE)
 _LEAD = re.compile(r"[^\n]{0,80}:\s*")  # a line that may introduce the documents
 _RULE_AT_END = re.compile(rf"\n[ \t]*{_RULE}\Z")
+_STOP = re.compile("[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}\\Z")
+_LETTER, _BLANK_LINE = re.compile(r"\w"), re.compile(r"\n[ \t]*\n")
 
 
 def passages_in_text(text: str) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if nothing in ``text`` separates documents.
 
-    The documents may be JSON, Python reprs, in tags, numbered, below names such as ``Source:`` and
-    ``Content:``, or separated by horizontal rules. Blank lines do not separate documents, because a
-    document may have paragraphs.
+    Blank lines do not, because a document may have paragraphs.
     """
     return _in_text(text, _WITHIN)
-
-
-def documents_in(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents that a tool returned as plain ``data``, as JSON, or as a Python repr.
-
-    Tags, numbers and other delimiters between texts are ignored, because they may have another
-    meaning. If there are no documents, return None.
-    """
-    if isinstance(data, str):
-        return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
-    if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
-        texts = data.get("texts") or ()
-        several = passages_in(list(texts)) if len(texts) > 1 else None
-        return several or documents_in(data["content"])
-    return _of_data(data, _WITHIN)
 
 
 def _in_text(text: str, depth: int) -> tuple[Passage, ...] | None:
     if not depth:
         return None
-    if text.lstrip()[:1] in _OPENING:
-        found = _of_data(_parsed(text), depth) or _of_lines(text)
-        if found is not None:
-            return found
-    for split in (_of_strings, _of_tags, _of_numbers, _of_fields, _of_rules):
-        parts = split(text)
-        if parts:
-            return tuple(p for part in parts for p in _within(part, depth))
-    return None
-
-
-def _within(part: str, depth: int) -> tuple[Passage, ...]:
-    part = _RULE_AT_END.sub("", part.rstrip()).strip()
-    return _in_text(part, depth - 1) or ((Passage(text=part),) if part else ())
-
-
-def _parsed(text: str) -> Any:
-    data = json_in(text)
-    return data_in(text) if data is None else data
-
-
-def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
-    if isinstance(data, str):
-        return _in_text(data, depth - 1)
-    if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
-        data = data[0]
-    if isinstance(data, Mapping):
-        return _of_data(data["text"], depth) if _is_block(data) else _of_mapping(data, depth)
-    if not isinstance(data, list) or not data:
+    data = _of_data(_parsed(text), depth) if text.lstrip()[:1] in _OPENING else None
+    if data is not None:
+        return data
+    parts = next((parts for form in _FORMS if (parts := form(text))), None)
+    if parts is None:
         return None
-    found = passages_in(data)
-    return None if found is None else tuple(_unwrapped(p, depth) for p in found)
+    bare = (_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts)
+    return tuple(p for one in bare if one for p in _in_text(one, depth - 1) or [Passage(text=one)])
 
 
-def _of_mapping(data: Mapping[str, Any], depth: int) -> tuple[Passage, ...] | None:
-    listed = _items(data) or data.get("content")
-    if isinstance(listed, list):
-        return _of_data(listed, depth)
-    found = None if _is_message(data) else passage_of(data)
-    if found is not None and len(data) > 1:
-        return (_unwrapped(found, depth),)
-    if len(data) == 1 and depth:
-        return _of_data(next(iter(data.values())), depth - 1)
-    return None
+def _of_strings(text: str) -> Sequence[str]:
+    """Return the texts of LangChain documents that ``str()`` converted to ``text``."""
+    before, *parts = text.split("page_content='")
+    texts = [part.partition("' metadata={")[0].rstrip().removesuffix("'") for part in parts]
+    return () if before.strip() else texts
 
 
-def _is_message(data: Mapping[str, Any]) -> bool:
-    # No set: the type may be a list, which has no hash.
-    return "role" in data or data.get("type") in ("ai", "human", "tool")
-
-
-def _is_block(item: Any) -> bool:
-    """Return True if ``item`` is a text block of a chat message."""
-    return (
-        isinstance(item, Mapping)
-        and item.get("type") == "text"
-        and isinstance(item.get("text"), str)
-    )
-
-
-def _unwrapped(passage: Passage, depth: int) -> Passage:
-    """Return the document in the text of ``passage`` if the text is JSON, else ``passage``."""
-    if passage.text.lstrip()[:1] != "{" or not depth:
-        return passage
-    inner = _of_data(_parsed(passage.text), depth - 1)
-    return inner[0] if inner is not None and len(inner) == 1 else passage
-
-
-def _of_lines(text: str) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text`` if each line is a document in JSON, else None."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if len(lines) < 2 or not all(line.lstrip()[:1] == "{" for line in lines):  # noqa: PLR2004
-        return None
-    found = takewhile(lambda passage: passage is not None, (passage_of(_parsed(x)) for x in lines))
-    texts = [passage for passage in found if passage is not None]
-    return tuple(texts) if len(texts) == len(lines) else None
-
-
-def _of_strings(text: str) -> list[str] | None:
-    """Return the texts of LangChain documents that ``str()`` converted to ``text``, else None."""
-    before, *parts = text.split(_STR_OF_DOCUMENT)
-    if before.strip() or not parts:
-        return None
-    found, begun = [], list[str]()
-    for part in parts:
-        begun.append(part.rstrip(", \t\n\r\f\v"))
-        if _ends_document(begun[-1]):
-            found.append(_text_of_document(_STR_OF_DOCUMENT.join(begun)))
-            begun = []
-        else:
-            begun[-1] = part
-    return found
-
-
-def _ends_document(text: str) -> bool:
-    line = text[text.rfind("\n") + 1 :]
-    return text.endswith("'") or (text.endswith("}") and "' metadata={" in line)
-
-
-def _text_of_document(text: str) -> str:
-    """Return ``text``, which ends with a quote or with metadata, up to the quote that ends it."""
-    at = text.find("' metadata={", text.rfind("\n") + 1) if text.endswith("}") else -1
-    return text[:at]
-
-
-def _of_tags(text: str) -> list[str] | None:
+def _of_tags(text: str) -> Sequence[str]:
     found, outside = _tagged(text, _TAG)
-    if not found or not _AROUND_TAGS.fullmatch(outside):
-        return None
+    if not _AROUND_TAGS.fullmatch(outside):
+        return ()
     return [next(iter(_tagged(one, _INNER_TAG)[0]), one) for one in found]
 
 
@@ -361,31 +259,20 @@ def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
     return found, "".join((*outside, text[begin:]))
 
 
-def _of_numbers(text: str) -> list[str] | None:
-    """Return the texts below numbered headings. Return None if the numbers are not 1, 2, 3, ...
-
-    The numbers may also begin with 0.
-    """
+def _of_numbers(text: str) -> Sequence[str]:
+    """Return the texts below headings with the numbers 0, 1, 2, ... or 1, 2, 3, ..."""
     for pattern in _NUMBERED:
         found = list(pattern.finditer(text))
         numbers = [int(one[1]) for one in found]
-        if numbers and numbers[0] <= 1 and _is_lead(text[: found[0].start()].strip()):
+        before = text[: found[0].start()].strip() if found else ""
+        if numbers and numbers[0] <= 1 and (not before or _LEAD.fullmatch(f"{before}\n")):
             counted = range(numbers[0], numbers[0] + len(numbers))
-            return _between(text, found) if numbers == list(counted) else None
-    return None
+            return _between(text, found) if numbers == list(counted) else ()
+    return ()
 
 
-def _is_lead(text: str) -> bool:
-    """Return True if ``text`` is empty or one line that may introduce documents."""
-    found = _LEAD.match(text)
-    return not text or (found is not None and found.end() == len(text))
-
-
-def _of_fields(text: str) -> list[str] | None:
-    """Return the texts below ``Content:``, or below repeated lines such as ``Source:``.
-
-    If there are no such lines, return None.
-    """
+def _of_fields(text: str) -> Sequence[str]:
+    """Return the texts below ``Content:``, or below repeated lines such as ``Source:``."""
     start = len(text) - len(text.lstrip())
     lead = _LEAD.match(text, start)
     begin = start if lead is None else lead.end()
@@ -398,22 +285,204 @@ def _of_fields(text: str) -> list[str] | None:
         lines = "".join(rf"{re.escape(name)}:[^\n]*\n\n?" for name in names)
         content = rf"{first['text']}:[ \t]*\n?" if first["text"] else ""
         found = list(re.compile(rf"^[ \t]*{lines}{content}", re.MULTILINE).finditer(text))
-        return _between(text, found) if names or len(found) > 1 else None
-    return None
+        return _between(text, found) if names or len(found) > 1 else ()
+    return ()
 
 
-def _of_rules(text: str) -> list[str] | None:
-    for pattern in (_APART, _TIGHT):
-        parts = [part for part in pattern.split(text) if part.strip()]
-        if len(parts) > 1:
-            return parts
-    return None
-
-
-def _between(text: str, marks: Sequence[re.Match[str]]) -> list[str]:
-    """Return the texts between the ``marks``, which are matches of a delimiter in ``text``.
-
-    Each returned text begins after a match and ends before the next match.
-    """
+def _between(text: str, marks: Sequence[re.Match[str]]) -> Sequence[str]:
+    """Return the texts after each of the ``marks`` until the next one."""
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]
+
+
+def _of_rules(text: str) -> Sequence[str]:
+    parts = [part for part in _APART.split(text) if part.strip()]
+    return parts if len(parts) > 1 else ()
+
+
+_FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
+    _of_strings,  # page_content='...' metadata={...}
+    _of_tags,  # <document>...</document>
+    _of_numbers,  # Document 1: ... or [1] ...
+    _of_fields,  # Source: ... and Content: ...
+    _of_rules,  # ... --- ...
+)
+"""The forms of a text that contains documents; each returns their texts, or nothing."""
+
+
+def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
+    """Return the documents in ``text``, or None if ``text`` does not show where they begin.
+
+    If nothing else separates them, each paragraph is one if all are lines of whole sentences, or if
+    one equals a text in ``known``.
+    """
+    found = passages_in_text(text)
+    if found is not None:
+        return found
+    found = paragraphs(text)
+    alone = {normalised(one) for one in known}
+    is_apart = all(_is_sentence(part.text.strip()) for part in found)
+    is_apart = is_apart or any(normalised(part.text) in alone for part in found[1:])
+    return found if is_apart or len(found) <= 1 else None  # one paragraph is one document
+
+
+def _is_sentence(text: str) -> bool:
+    """Return True if ``text`` is one line that ends with the end of a sentence."""
+    stop = _STOP.search(text, max(0, len(text) - 4))
+    return stop is not None and "\n" not in text and _LETTER.search(text) is not None
+
+
+def paragraphs(text: str) -> tuple[Passage, ...]:
+    """Return the paragraphs of ``text`` as passages. Blank lines separate paragraphs."""
+    parts = _BLANK_LINE.split(text)
+    return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
+
+
+def joined_lines(text: str) -> tuple[Passage, ...] | None:
+    """Return the lines of ``text`` if each consists of whole sentences, else `parts_of` it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and all(map(_is_sentence, lines)) and passages_in_text(text) is None:
+        return tuple(Passage(text=line) for line in lines)
+    return parts_of(text)
+
+
+# --- documents in prompts -------------------------------------------------------------------------
+
+_NAMES = (
+    r"contexts?|documents|passages|sources|excerpts|snippets|background|references"
+    r"|knowledge(?: base)?|(?:search |retrieval )?results|(?:context |background )?information"
+)
+_ASKED = r"(?:user(?:'s)? |customer |original )?(?:question|query|request|message|input)"
+_BLOCK_TAG = re.compile(rf"<(/?)({_NAMES})>", re.IGNORECASE)
+_NAMED = re.compile(rf"\b(?:{_NAMES})\b", re.IGNORECASE)
+_ADJECTIVES = r"(?:(?:the|retrieved|relevant|given|provided|following|supporting|additional) )*"
+_HEADING = re.compile(  # the name alone, perhaps with a number or letter
+    rf"[#*\[(]* ?{_ADJECTIVES}(?P<name>{_NAMES}) ?[#№]?(?P<number>\d{{1,3}}|[a-z])?[\])*]* ?"
+    r"(?P<colon>:?)",
+    re.IGNORECASE,
+)
+_INSTRUCTS = re.compile(  # a sentence that is no part of a passage
+    r"\b(?:answer|based|below|following|given|here|provided|relevant|retrieved|us(?:e|ing))\b",
+    re.IGNORECASE,
+)
+_HEADING_LENGTH = 240  # characters; a longer line is no heading
+_ORDERS = frozenset(
+    {"answer", "based", "given", "if", "note", "now", "please", "today", "use", "using", "with"}
+)
+"""First words of an instruction below the documents."""
+_IS_RULE = re.compile(r"\s*([-=*_#`~])\1{2,}\s*")
+_INDENT = r"^[ \t]{0,20}[#*\[]{0,6}[ \t]?"
+_NEXT = re.compile(
+    rf"{_INDENT}(?:{_ASKED}|(?:helpful |final |your )?answer|response|assistant|human|user"
+    r"|customer|(?:chat |conversation )?history|instructions?|rules?|task|output|format)\b"
+    r"[^\n:]{0,20}:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_QUESTION = re.compile(
+    rf"{_INDENT}(?:{_ASKED}|user|human|customer)[\]*]{{0,6}}[ \t]?:[*]*\s*([^\n]+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The text below a heading such as "Context:" in a prompt, and the question in that prompt."""
+
+    text: str
+    question: str | None = None
+
+    def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
+        """Return the documents in this text, ``count`` if it is given, or None if not clear."""
+        if count is None:
+            found = joined_lines(self.text)
+            if found and len(found) > 1 and _is_order(found[-1].text):
+                return None  # an instruction below the documents
+        else:
+            ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
+            found = next((one for one in ways if one is not None and len(one) == count), None)
+        lines = (line for one in found or () for line in one.text.splitlines())
+        # A rule that is left may divide two documents.
+        return None if any(map(_IS_RULE.fullmatch, lines)) else found
+
+
+def _is_order(text: str) -> bool:
+    return "".join(text.split(maxsplit=1)[:1]).lower().strip(",:") in _ORDERS
+
+
+def block_in(prompt: Sequence[str]) -> Block | None:
+    """Return the text below a heading in the last message of ``prompt`` that has one, or None."""
+    for message in reversed(prompt):
+        text = _block_of(message)
+        if text:
+            asked = [one[1] for one in _QUESTION.finditer(message.replace(text, "\n"))]
+            return Block(text=text, question=asked[-1].strip() if asked else None)
+    return None
+
+
+def _block_of(message: str) -> str | None:
+    """Return the documents in ``message``, which are in a tag or below a heading, or None.
+
+    If there are several tags or headings, the documents may be below each of them.
+    """
+    tagged, _ = _tagged(message, _BLOCK_TAG)
+    if tagged:
+        return tagged[0].strip() if len(tagged) == 1 and not _BLOCK_TAG.search(tagged[0]) else None
+    lines = message.splitlines(keepends=True)
+    at = _first_heading(lines)
+    if at is None:
+        return None
+    first = _HEADING.match(_squeezed(lines[at]))
+    alike = [
+        found["number"]
+        for line in lines[at:]
+        if first is not None
+        and ":" in line
+        and (found := _HEADING.match(_squeezed(line)))
+        and found["colon"]
+        and found["name"].lower() == first["name"].lower()
+    ]
+    if len(alike) > 1 or (alike and alike[0]):
+        return None
+    rest = lines[at].partition(":")[2].lstrip("*") if alike else ""
+    return _until_next(rest + "".join(lines[at + 1 :])).strip()
+
+
+def _first_heading(lines: Sequence[str]) -> int | None:
+    """Return the index of the first line that is a heading of documents, or None.
+
+    The line is only a name such as "Context:". Or it is an instruction that ends with a colon, and
+    is below no other line with a colon at its end.
+    """
+    is_below = False
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        squeezed = _squeezed(line)
+        found = _HEADING.match(squeezed)
+        if (found and found["colon"]) or (not is_below and _is_instruction(squeezed)):
+            return number
+        ends = line.rstrip().rstrip("*").endswith(":")
+        is_below = is_below or (ends and not _NEXT.match(line))
+    return None
+
+
+def _is_instruction(line: str) -> bool:
+    named = [*_NAMED.finditer(line)]
+    if not named or not line.rstrip("*").endswith(":") or line.count(":") > 1:
+        return False
+    return "." not in line[named[-1].end() :] and _INSTRUCTS.search(line) is not None
+
+
+def _squeezed(line: str) -> str:
+    """Return ``line`` with single spaces; of a long one only a heading up to its colon."""
+    if len(line) > _HEADING_LENGTH:
+        name, colon, _ = line[:_HEADING_LENGTH].partition(":")
+        found = _HEADING.fullmatch(" ".join(name.split()) + colon)
+        return found[0] if found else ""
+    return " ".join(line.split())
+
+
+def _until_next(text: str) -> str:
+    """Return the beginning of ``text``, until a heading such as "Question:"."""
+    end = _NEXT.search(text)
+    return text if end is None else text[: end.start()]

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from opentelemetry import context as otel_context
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.native import distinct_passages
 from rag_eval_otel.capture.span import Copier, PlainSpan
 from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text
-from rag_eval_otel.capture.text import Keys
-from rag_eval_otel.capture.values import plain
+from rag_eval_otel.capture.values import Keys, plain
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Passage

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.text import USUAL, Keys, exact, exportable, json_in
+from rag_eval_otel.capture.values import USUAL, Keys, exact, exportable, json_in
 from rag_eval_otel.config import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:

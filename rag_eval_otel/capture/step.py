@@ -1,30 +1,58 @@
-"""Define `Step`: one call in a trace (retrieval, chat model, tool, chain), whatever recorded it.
+"""Define `Step`, one call in a trace, and build steps from what a convention found on a span.
 
-Spans of every instrumentation and LangChain runs are converted into steps, so that all later
-modules need to know only this form.
+A *convention* is a module that reads the spans of one tracing convention. LangChain runs become
+steps, too, so that all later modules know only this form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from rag_eval_otel.capture.documents import (
+    documents_in,
+    documents_within,
+    ids_in,
+    items_in,
+    passages_in,
+)
+from rag_eval_otel.capture.values import (
+    CUT,
+    HIDDEN,
+    USUAL,
+    Keys,
+    Lost,
+    answer_in,
+    is_marker,
+    messages_in,
+    question_in,
+    read,
+    texts_of,
+    usable,
+)
 from rag_eval_otel.types import ContextsSource, Passage
+
+if TYPE_CHECKING:
+    from rag_eval_otel.capture.span import PlainSpan
 
 Kind = Literal["agent", "chain", "embedding", "llm", "other", "reranker", "retriever", "tool"]
 Part = Literal["documents", "input", "output", "prompt"]
 
 RETRIEVALS = frozenset({"retriever", "reranker"})
 
+CONTEXT_TOOLS: Final = re.compile(
+    r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
+)
+"""Matches the name of a tool if the name says that the tool retrieves."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """A tool result that was a message in the prompt of an LLM call.
 
-    ``tool`` is the name of the tool. ``documents`` are the documents in the artifact that LangChain
-    keeps beside the text of a tool message.
+    ``documents`` are those in the artifact that LangChain keeps beside the text.
     """
 
     text: str
@@ -36,17 +64,10 @@ class Result:
 class Step:
     """One call in a trace: a retrieval, a call of a model or a tool, or a chain.
 
-    Times are nanoseconds since the epoch.
-
     ``input`` is the question of a chain or agent, the query of a retriever, the last user message
     of an LLM, or the arguments of a tool. ``output`` is the answer of a chain or agent, or the text
     that an LLM or a tool returned. An attribute is None if the trace does not contain its value.
-
-    ``recorded``, ``hidden`` and ``cut`` contain names of parts: documents, input, output or prompt.
-    A part is in ``recorded`` if the application itself wrote it, with a function such as
-    `record_answer`. A recorded part takes precedence over the text that an instrumentation
-    captured. A part is in ``hidden`` if it was redacted. A hidden part is not restored from other
-    steps.
+    Times are nanoseconds since the epoch.
     """
 
     id: Hashable
@@ -64,11 +85,14 @@ class Step:
     """The documents of a retrieval: None if not captured, ``()`` if nothing was found."""
     error: str | None = None
     hidden: frozenset[Part] = frozenset()
-    """The parts (documents, input, output or prompt) that were redacted."""
+    """The parts that were redacted. They are not restored from other steps."""
     cut: frozenset[Part] = frozenset()
     """The parts that a limit of the OpenTelemetry SDK shortened or dropped."""
     recorded: frozenset[Part] = frozenset()
-    """The parts that the application itself wrote, with `record_answer` and similar functions."""
+    """The parts that the application itself wrote, with `record_answer` and similar functions.
+
+    A recorded part takes precedence over the text that an instrumentation captured.
+    """
     document_count: int | None = None
     """The number of retrieved documents, also if not all of their texts are captured."""
     query: str | None = None
@@ -84,9 +108,9 @@ class Step:
     own_messages: tuple[str, ...] = ()
     """The messages in the prompt that the LLM wrote in earlier calls."""
     input_texts: tuple[str, ...] = ()
-    """The texts in the input of a chain, if none of the texts is known to be the question."""
+    """The texts in the input of a chain, of which ``input`` may be none."""
     output_texts: tuple[str, ...] = ()
-    """The texts in the output of a chain, if none of the texts is known to be the answer."""
+    """The texts in the output of a chain, of which ``output`` may be none."""
     documents_seen: tuple[Passage, ...] = ()
     """The documents in the input and in the output of a chain."""
     documents_given: tuple[Passage, ...] = ()
@@ -95,16 +119,9 @@ class Step:
     """The ids of documents that a chain returned as ids, without their texts."""
     calls_tools: bool = False
     is_remote: bool = False
-    """Whether the call has no parent in this process.
-
-    The parent is a span of another process, or there is no parent at all. Then no span of this
-    process is missing above this call.
-    """
+    """Whether the call has no parent in this process, so that no span above it is missing."""
     flat: bool = False
-    """Whether the span may contain several unrelated questions with their answers.
-
-    An example is the span of a web request.
-    """
+    """Whether the span may contain several unrelated questions, as that of a web request."""
     deferred: bool = False
     """Whether the application reads the output as a stream, after the end of the call's span."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -112,10 +129,7 @@ class Step:
     contexts_source: ContextsSource = "retrieval"
     """Where the documents of a retrieval were found: retriever, tool result or prompt."""
     source: str = ""
-    """The instrumentation that recorded the call.
-
-    If two instrumentations are active, the same call may be recorded twice.
-    """
+    """The instrumentation that recorded the call; two may record the same call."""
     is_cut: bool = False
     """Whether a text of the call was longer than the limit of texts, so that it is not whole."""
     response_id: str | None = None
@@ -129,18 +143,310 @@ class Step:
 
 def has_longer_text(step: Step, most: int) -> bool:
     """Return True if ``step`` has a text of more than ``most`` characters."""
-    listed = (
-        *(step.documents or ()),
-        *step.documents_seen,
-        *(passage for result in step.tool_results for passage in result.documents),
-    )
-    texts = chain(
-        (step.input or "", step.output or "", step.query or "", step.description),
-        step.prompt,
-        () if step.input else step.input_texts,
-        () if step.output else step.output_texts,
-        *(step.variables.values(), step.windows.values()),
-        (result.text for result in step.tool_results),
-        (passage.text for passage in listed),
+    listed = (*(step.documents or ()), *step.documents_seen)
+    texts = (
+        *(step.input or "", step.output or "", step.query or "", step.description),
+        *step.prompt,
+        *(() if step.input else step.input_texts),
+        *(() if step.output else step.output_texts),
+        *(*step.variables.values(), *step.windows.values()),
+        *(passage.text for passage in listed),
+        *(result.text for result in step.tool_results),
+        *(passage.text for result in step.tool_results for passage in result.documents),
     )
     return any(len(text) > most for text in texts)
+
+
+# --- steps out of spans ---------------------------------------------------------------------------
+
+Found: TypeAlias = "Any"
+"""Plain data, or a `Lost` for a redacted or shortened value, or None for a missing value."""
+
+_ANSWERS_LATER = re.compile("llama_?index")  # spans of LlamaIndex may end before the answer
+_CHOICES = frozenset({"choices", "generations", "replies"})  # alternatives: the first is read
+_REPLY_KEYS = (
+    *("message", "generations", "choices", "replies", "messages", "output", "answer", "text"),
+)
+
+
+class Losses:
+    """Collects which parts of a span were redacted (``hidden``) or shortened (``cut``)."""
+
+    def __init__(self) -> None:
+        self.hidden: set[Part] = set()
+        self.cut: set[Part] = set()
+
+    def lost(self, part: Part, found: Found) -> bool:
+        """Return True if the value of ``part`` was redacted or shortened, and note it."""
+        if found is HIDDEN:
+            self.hidden.add(part)
+        if found is CUT:
+            self.cut.add(part)
+        return isinstance(found, Lost)
+
+    def text(self, part: Part, found: Found, text: str | None) -> str | None:
+        """Return ``text``, which was read from the value ``found`` of ``part``, if it is usable."""
+        if self.lost(part, found):
+            return None
+        if text is not None and is_marker(text):
+            self.hidden.add(part)
+            return None
+        return usable(text)
+
+
+def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
+    """Build a `Step` from ``parts`` and the name, times, parent and scope of the span ``view``."""
+    return Step(
+        id=view.span_id,
+        parent=view.parent_id,
+        is_remote=bool(parts.pop("is_remote", False)) or view.parent_is_remote,
+        kind=kind,
+        name=str(parts.pop("name", None) or view.name),
+        start=view.start,
+        end=view.end,
+        error=view.error,
+        source=view.scope,
+        hidden=frozenset(losses.hidden),
+        cut=frozenset(losses.cut),
+        **parts,
+    )
+
+
+def bare(view: PlainSpan, kind: Kind, **parts: Any) -> Step:
+    """Build a `Step` without texts, from the name and the times of the span ``view``."""
+    return new_step(view, kind, losses=Losses(), **parts)
+
+
+def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
+    """Build the `Step` of a chain or agent from the ``inputs`` and ``outputs`` on its span."""
+    losses = Losses()
+    output = losses.text("output", outputs, answer_in(outputs, view.keys))
+    question = losses.text("input", inputs, question_in(inputs, view.keys))
+    given = tuple(documents_within(inputs)) if kind != "tool" else ()
+    returned = tuple(documents_within(outputs)) if kind != "tool" else ()
+    return new_step(
+        view,
+        kind,
+        input=question,
+        output=output,
+        input_texts=_texts_in(inputs),
+        output_texts=_texts_in(outputs),
+        deferred=output is None and _ANSWERS_LATER.search(view.scope) is not None,
+        documents_seen=(*given, *returned),
+        documents_given=given,
+        kept_ids=tuple(ids_in(outputs)),
+        losses=losses,
+        **more,
+    )
+
+
+def _texts_in(data: Found) -> tuple[str, ...]:
+    """Return all usable texts among the values of the dict ``data``."""
+    found = data.values() if isinstance(data, Mapping) else ()
+    return tuple(text for text in found if isinstance(text, str) and usable(text) is not None)
+
+
+def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step:
+    """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span.
+
+    ``documents_seen`` are objects of a framework's document class: only retrievals return those.
+    """
+    losses = Losses()
+    if isinstance(outputs, Mapping) and len(outputs) == 1:
+        (inner,) = outputs.values()
+        outputs = inner if isinstance(inner, Mapping) and "role" in inner else outputs
+    artifact = passages_in(_of(outputs, "artifact")) or ()
+    documents = None if losses.lost("documents", outputs) else artifact or documents_in(outputs)
+    return new_step(
+        view,
+        "tool",
+        input=losses.text("input", inputs, question_in(inputs, view.keys)),
+        output=losses.text("output", outputs, _tool_text(outputs, view.keys)),
+        documents=documents,
+        documents_seen=artifact or tuple(documents_within(outputs)),
+        losses=losses,
+        **more,
+    )
+
+
+def _tool_text(outputs: Found, keys: Keys) -> str | None:
+    if isinstance(outputs, list):
+        if outputs and all(_of(block, "type") == "text" for block in outputs):
+            return _joined(outputs)
+        return _tool_text(outputs[0], keys) if len(outputs) == 1 else None
+    if not isinstance(outputs, Mapping):
+        return outputs if isinstance(outputs, str) else None
+    if isinstance(outputs.get("content"), str):
+        return str(outputs["content"])
+    if isinstance(outputs.get("blocks"), list):
+        return _joined(outputs["blocks"])
+    inner = outputs.get("tool_output", next(iter(outputs.values())) if len(outputs) == 1 else None)
+    return answer_in(outputs, keys) if inner is None else _tool_text(inner, keys)
+
+
+def _joined(blocks: Sequence[Any]) -> str:
+    return "".join(str(_of(block, "text") or "") for block in blocks)
+
+
+def retrieval(
+    view: PlainSpan,
+    *,
+    inputs: Found,
+    documents: Found,
+    kind: Kind = "retriever",
+    count: int | None = None,
+    **more: Any,
+) -> Step:
+    """Build the `Step` of a retrieval from its ``inputs`` and the returned ``documents``."""
+    losses = Losses()
+    found = documents if isinstance(documents, tuple) else None
+    if found is None and not losses.lost("documents", documents):
+        items = items_in(documents)
+        found, count = passages_in(documents), None if items is None else len(items)
+    if found and any(is_marker(passage.text) for passage in found):
+        losses.hidden.add("documents")
+        found = None
+    return new_step(
+        view,
+        kind,
+        input=losses.text("input", inputs, question_in(inputs, view.keys)),
+        documents=found,
+        document_count=len(found) if found is not None and count is None else count,
+        losses=losses,
+        **more,
+    )
+
+
+def listed(outputs: Found) -> tuple[Passage, ...] | None:
+    """Return the documents in ``outputs`` if it is a non-empty list of documents, else None."""
+    return passages_in(outputs) if isinstance(outputs, list) and outputs else None
+
+
+def arguments(inputs: Found, keys: Keys = USUAL) -> Found:
+    """Return the only question among the arguments of a decorated function, or its keywords."""
+    if not (isinstance(inputs, Mapping) and set(inputs) == {"args", "kwargs"}):
+        return inputs
+    if not isinstance(inputs["args"], list) or not inputs["args"]:
+        return inputs["kwargs"]
+    texts = [arg for arg in inputs["args"] if question_in(arg, keys)]
+    return texts[0] if len(texts) == 1 else None
+
+
+def _of(data: Found, key: str) -> Found:
+    return data.get(key) if isinstance(data, Mapping) else None
+
+
+# --- model calls ----------------------------------------------------------------------------------
+
+
+def llm(
+    view: PlainSpan,
+    *,
+    messages: Found,
+    reply: Found,
+    response_id: object = None,
+    finish: object = None,
+    **more: Any,
+) -> Step:
+    """Build the `Step` of a model call from its prompt ``messages`` and its ``reply``.
+
+    The reason ``finish`` may say that the model calls a tool.
+    """
+    losses = Losses()
+    shown = [] if losses.lost("prompt", messages) else _shown(messages)
+    if any(is_marker(text) for _, text in shown):
+        losses.hidden.add("prompt")
+        shown = [(role, text) for role, text in shown if not is_marker(text)]
+    spoken = _first_choice(reply) if isinstance(reply, list) else reply
+    text, calls_tools = (None, False) if losses.lost("output", reply) else reply_in(spoken)
+    return new_step(
+        view,
+        "llm",
+        input=next((text for role, text in reversed(shown) if role == "user"), None),
+        prompt=tuple(text for _, text in shown),
+        own_messages=tuple(text for role, text in shown if role == "assistant"),
+        tool_results=() if isinstance(messages, Lost) else _results(messages),
+        output=losses.text("output", reply, text),
+        calls_tools=calls_tools or "tool" in str(finish),
+        response_id=response_id if isinstance(response_id, str) else None,
+        losses=losses,
+        **more,
+    )
+
+
+def _shown(messages: Found) -> list[tuple[str, str]]:
+    """Return role and text of each message that a model was shown."""
+    if isinstance(messages, Mapping) and isinstance(messages.get("prompts"), list):
+        messages = messages["prompts"]
+    if isinstance(messages, list) and messages and isinstance(messages[0], str):
+        messages = messages[0]
+    if isinstance(messages, str):
+        return [("user", messages)]
+    found = [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(messages)]
+    asked = question_in(messages) if not found and isinstance(messages, Mapping) else None
+    return [("user", asked)] if asked else found
+
+
+def _results(messages: Found) -> tuple[Result, ...]:
+    """Return the tool results in the prompt after the last user message, with no cut texts."""
+    found = messages_in(messages)
+    last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=-1)
+    called: dict[str, str] = {}
+    for message in found[last + 1 :]:
+        called |= message.get("called", {})
+    return tuple(
+        Result(
+            text="" if read(text := str(one.get("text") or ""), opening="") is CUT else text,
+            tool=str(one.get("name") or called.get(str(one.get("id")), "")),
+            documents=passages_in(one.get("artifact")) or (),
+        )
+        for message in found[last + 1 :]
+        if message["role"] == "tool"
+        for one in message.get("results") or [{"text": message.get("content")}]
+    )
+
+
+def reply_in(data: Found) -> tuple[str | None, bool]:
+    """Return the text of a model's reply in any usual form, and whether the reply calls tools."""
+    if isinstance(data, str):
+        return data, False
+    if isinstance(data, list):
+        if _is_parts(data):
+            return "".join(texts_of(data)) or None, False
+        spoken = [item for item in data if isinstance(item, list | Mapping | str)]
+        return reply_in(spoken[-1]) if spoken else (None, False)
+    if not isinstance(data, Mapping):
+        return None, False
+    if "role" in data and "content" in data:
+        return str(data["content"] or ""), bool(data.get("tool_calls"))
+    key = next((k for k in _REPLY_KEYS if isinstance(data.get(k), list | Mapping | str)), "")
+    inner = data.get(key)
+    while key in _CHOICES and isinstance(inner, list) and inner:
+        inner = min(inner, key=index_of)
+    return reply_in(inner) if inner else (answer_in(data), False)
+
+
+def index_of(choice: Any) -> int:
+    """Return the number that a provider gave to one of several choices, or 0."""
+    number = _of(choice, "index")
+    return number if isinstance(number, int) else 0
+
+
+def _is_parts(items: Sequence[Any]) -> bool:
+    """Return True if ``items`` are the parts of one message, such as its thoughts and its text."""
+    return bool(items) and all(
+        isinstance(item, Mapping) and "type" in item and "role" not in item for item in items
+    )
+
+
+def _first_choice(messages: Sequence[Any]) -> Any:
+    """Return the first of the ``messages`` of a model that are alternatives to each other.
+
+    If one of them calls a tool or has its result, they are steps to the last, which is returned.
+    """
+    if _is_parts(messages):
+        return messages
+    told = [(one, *reply_in(one)) for one in messages]
+    said = [one for one, text, calls in told if text or calls]
+    is_sequence = any(calls or _of(one, "role") == "tool" for one, _, calls in told)
+    return (said[-1] if is_sequence else said[0]) if said else None

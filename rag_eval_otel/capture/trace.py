@@ -32,10 +32,9 @@ from rag_eval_otel.capture.conventions import (
     shows_documents,
     tool_name,
 )
-from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, SpanView
-from rag_eval_otel.capture.step import RETRIEVALS, Kind, Part
+from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Kind, Part
 from rag_eval_otel.types import Ending
 
 if TYPE_CHECKING:

@@ -1,100 +1,514 @@
-"""Group the steps of a trace into RAG turns.
+"""Find the RAG turns in the steps of a trace, with the retrievals and model calls of each.
 
-A *step* is one call in a trace: a retrieval, a call of a model or a tool, or a chain. A *turn* is
-one question of a user, the contexts retrieved for it and the answer. The *anchor* of an LLM call is
-the deepest step above the call that also contains a retrieval which started before the call. LLM
-calls with the same anchor belong to one turn, and the span of the anchor gets the scores.
+A *turn* is one question of a user, the contexts retrieved for it and the answer. The *anchor* of an
+LLM call is the deepest step above the call that also contains a retrieval which started before the
+call. LLM calls with the same anchor belong to one turn, and the span of the anchor gets the scores.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.retrieval import (
-    answers_repeat,
-    find_retrievals,
-    is_verdict,
-    may_be_draft,
-    retrieval_in,
-)
-from rag_eval_otel.capture.step import Part, Step
-from rag_eval_otel.capture.text import is_in, is_same, normalised, place
-from rag_eval_otel.capture.tree import (
-    ACTIVE,
-    Groups,
-    Nesting,
-    Owners,
-    StepTree,
-    group_calls,
-    holders_of,
-    in_order,
-    is_passed_on,
-    lacks_retrieval,
-)
-from rag_eval_otel.types import ContextsSource, SkipReason
+from rag_eval_otel.capture.documents import block_in, paragraphs, parts_of
+from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Part, Step
+from rag_eval_otel.capture.values import is_in, is_same, json_in, normalised, place
+from rag_eval_otel.types import ContextsSource, Passage, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
+
+_ACTIVE = RETRIEVALS | {"tool"}  # steps that do something outside of the LLM
+_LEAVES = frozenset({"embedding", "llm", "reranker", "retriever", "tool"})
+_DEPTH = 100  # the most ancestors of a step that are considered
+_SAME_CALL_NS = 30_000_000  # two records of one call differ by less than this in start and end
+
+
+def in_order(step: Step) -> tuple[int, str]:
+    """Return the key by which the steps of a trace are sorted: the start time, then the id."""
+    return step.start, str(step.id)
+
+
+class StepTree:
+    """The steps of a trace as a tree, of which circles are cut.
+
+    An instrumentation that does not detach its context gives later spans a wrong parent. So a leaf
+    that ended before a step below it started does not count as an ancestor of that step.
+    """
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        """Index the ``steps`` of a trace by id. If two steps have the same id, the first counts."""
+        self.by_id: dict[Hashable, Step] = {}
+        for step in steps:
+            self.by_id.setdefault(step.id, step)
+        self.steps = tuple(sorted(self.by_id.values(), key=in_order))
+
+    def ancestors(self, step: Step) -> Iterator[Step]:
+        """Yield the steps above ``step`` in the trace, beginning with its parent."""
+        seen = {step.id}
+        parent = step.parent
+        while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
+            seen.add(parent)
+            above = self.by_id[parent]
+            leaked = above.end is not None and above.end < step.start
+            if not (leaked and above.kind in _LEAVES):
+                yield above
+            parent = above.parent
+
+    def path(self, step: Step) -> tuple[Step, ...]:
+        """Return ``step`` and the steps above it in the trace, nearest first."""
+        return (step, *self.ancestors(step))
+
+    def is_orphan(self, step: Step) -> bool:
+        """Return True if ``step`` has a parent in this process that is missing from the trace."""
+        parent = step.parent
+        return parent is not None and parent not in self.by_id and not step.is_remote
+
+    @cached_property
+    def orphans(self) -> tuple[int, ...]:
+        """The sorted start times of the steps whose parent is missing from the trace."""
+        return tuple(f.start for f in self.steps if self.is_orphan(f))
+
+    def is_inside(self, step: Step, kinds: Container[str]) -> bool:
+        """Return True if a step above ``step`` has one of the ``kinds``, such as retriever."""
+        return any(above.kind in kinds for above in self.ancestors(step))
+
+    @cached_property
+    def above_retrievals(self) -> frozenset[Hashable]:
+        """The ids of the steps that have a retrieval below them, even if it failed."""
+        found = (one for one in self.steps if one.kind in RETRIEVALS)
+        return frozenset(above.id for one in found for above in self.ancestors(one))
+
+    def lacks_parent(self, step: Step) -> bool:
+        """Return True if a span above ``step``, or of something during it, is missing."""
+        within = self.orphans[bisect_left(self.orphans, step.start) :]
+        lacks_inner = bool(within) and (step.end is None or within[0] <= step.end)
+        return lacks_inner or self.is_orphan(self.path(step)[-1])
+
+    @cached_property
+    def generators(self) -> tuple[Step, ...]:
+        """The successful LLM calls outside of retrievals, ordered by start, innermost ones only.
+
+        If two instrumentations recorded the same call, the first record is included.
+        """
+        calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
+        around = {c.id: [a for a in self.ancestors(c) if a.kind == "llm"] for c in calls}
+        wraps = Counter(above.id for several in around.values() for above in several)
+        inner = (call for call in calls if call.id not in wraps and call.error is None)
+        return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
+
+    def holders_of(self, retrieval: Step) -> Iterable[Step]:
+        """Return the steps that contain ``retrieval``, or the recorded documents on it."""
+        explicit = retrieval.kind not in RETRIEVALS
+        return self.path(retrieval) if explicit else self.ancestors(retrieval)
+
+
+def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, int]) -> Step:
+    """Return the LLM ``call`` with the texts of LLM calls ``around`` it that wrap no other."""
+    output, shown = call.output, call
+    around = [above for above in around if wraps[above.id] <= len(around)]
+    if output is None and not call.calls_tools and "output" not in call.hidden:
+        output = next((one.output for one in around if one.output is not None), None)
+    if not call.prompt and "prompt" not in call.hidden:
+        shown = next((one for one in around if one.prompt), call)
+    return replace(
+        call,
+        output=output,
+        input=shown.input,
+        prompt=shown.prompt,
+        own_messages=shown.own_messages,
+        tool_results=shown.tool_results,
+    )
+
+
+def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
+    """Yield the LLM ``calls``, ordered by start, but for those that a second source recorded."""
+    running: dict[Hashable, list[Step]] = {}  # LLM calls that have not ended, by parent
+    responses: dict[str | None, Step] = {}
+    for call in calls:
+        beside = [c for c in running.get(call.parent, ()) if c.end is None or c.end >= call.start]
+        running[call.parent] = beside
+        known = responses.get(call.response_id)
+        if not any(_is_same_call(call, other) for other in (*beside, *([known] if known else []))):
+            beside.append(call)
+            if call.response_id:
+                responses[call.response_id] = call
+            yield call
+
+
+def _is_same_call(one: Step, other: Step) -> bool:
+    """Return True if two instrumentations recorded one call: by its id, or its output and times."""
+    if one.source == other.source:
+        return False
+    if one.response_id and other.response_id:
+        return one.response_id == other.response_id
+    if one.parent != other.parent or one.end is None or other.end is None:
+        return False
+    apart = max(abs(one.start - other.start), abs(one.end - other.end))
+    same = one.output == other.output or None in {one.output, other.output}
+    return same and (apart < _SAME_CALL_NS or other.start <= one.start <= one.end <= other.end)
+
+
+# --- retrievals -----------------------------------------------------------------------------------
+
+_COMPOSED = RETRIEVALS | {"agent", "chain", "llm"}  # a tool that only searches has none of them
+_MIN_OUTPUT = 12  # an LLM output of this length is not in a tool result by chance
+_FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # the beginning of a failed result
+_VERDICT = re.compile(
+    r"\W*(yes|no|true|false|pass(ed)?|fail(ed)?|(ir|not )?relevant|(un)?safe|(un)?grounded)\W*",
+    re.IGNORECASE,
+)
+_GRADES = re.compile(r"score|grade|verdict|binary|relevan|decision|rating|route|source|^is_|next")
+_RETRIEVES: Final = re.compile(  # the description of a tool that retrieves, and does not calculate
+    r"\b(search|retriev|look)\w*\b(?!.*\b(calculat|comput)\w*\b)", re.IGNORECASE | re.DOTALL
+)
+
+
+def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
+    """Return the successful retrievals of a trace, ordered by start, each with its documents.
+
+    Of retrievals within each other only the outermost is returned. Some are known only from the
+    results of search tools, also in prompts, or from documents that chains pass on.
+    """
+    nested: dict[Hashable, list[Step]] = defaultdict(list)
+    embedded: dict[Hashable, list[Step]] = defaultdict(list)
+    outermost: list[Step] = []
+    for one in tree.steps:
+        if one.kind == "embedding":
+            embedded[one.parent].append(one)
+        elif (
+            one.kind in RETRIEVALS
+            and one.error is None
+            and (one.kind == "retriever" or one.documents is not None or one.hidden or one.cut)
+        ):
+            around = [above for above in tree.ancestors(one) if above.kind in RETRIEVALS]
+            (nested[around[-1].id] if around else outermost).append(one)
+    found = [_complete(tree, one, nested[one.id], embedded[one.parent]) for one in outermost]
+    found += _tool_retrievals(tree, outermost)
+    found += [
+        replace(one, input=one.query or one.input, output=None)
+        for one in tree.steps
+        if "documents" in one.recorded and one.kind not in RETRIEVALS
+    ]
+    found += _message_retrievals(tree, found)
+    if not any(one.hidden or one.cut or one.documents for one in found):
+        handed_on = _handed_on(tree)
+        found = [*(one for one in found if one.documents is not None or not handed_on), *handed_on]
+    return tuple(sorted(found, key=in_order))
+
+
+def _complete(tree: StepTree, one: Step, nested: Sequence[Step], embedded: Sequence[Step]) -> Step:
+    """Return the retrieval ``one`` with the query and the documents that are on other steps."""
+    if one.input is None and "input" not in one.hidden:
+        before = [e.input for e in embedded if e.end is not None and e.end <= one.start]
+        told = (r.input for r in nested if r.input is not None)
+        one = replace(one, input=next(told, before[-1] if before else None))
+    if one.documents is not None or one.hidden or one.cut:
+        return one
+    having = [r for r in nested if r.documents is not None]
+    if len(having) == 1:
+        return replace(one, documents=having[0].documents)
+    tool = next((above for above in tree.ancestors(one) if above.kind == "tool"), None)
+    if tool is None:
+        return one
+    if "output" in tool.hidden:
+        return replace(one, hidden=one.hidden | {"documents"})
+    ways = (passages_of_tool(tool), paragraphs(tool.output or "") or None)
+    fitting = (w for w in ways if w is not None and one.document_count in {None, len(w)})
+    return replace(one, documents=next(fitting, None))
+
+
+def passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
+    """Return the documents that the call of ``tool`` returned, or None if they cannot be read."""
+    if tool.documents is not None or tool.output is None:
+        return tool.documents
+    return parts_of(tool.output)
+
+
+def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Step]:
+    """Yield a retrieval for each call of a search tool without a recorded retrieval below it."""
+    steps = (f for f in tree.steps if f.kind in _COMPOSED)
+    above = {a.id for one in (*retrievals, *steps) for a in tree.ancestors(one)}
+    for tool in tree.steps:
+        returns = tool.kind == "tool" or (tool.kind == "chain" and tool.documents is not None)
+        if not returns or tool.error is not None or tool.recorded or tool.id in above:
+            continue
+        named = CONTEXT_TOOLS.search(tool.name) or _RETRIEVES.search(tool.description)
+        retrieves = bool(named or (tool.kind == "tool" and tool.documents_seen))
+        if retrieves and not tree.is_inside(tool, _ACTIVE):
+            documents = passages_of_tool(tool)
+            yield replace(tool, kind="retriever", documents=documents, contexts_source="tool")
+
+
+def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
+    """Yield a retrieval for each tool result in a prompt whose tool call is not recorded as a step.
+
+    An agent shows the same result in each later prompt: it counts once in a run of the agent's
+    loop.
+    """
+    outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
+    said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
+    known = [p.text for one in retrievals for p in one.documents or ()]
+    seen: set[tuple[Hashable, str]] = set()
+    loops = _loops(tree)
+    for call in tree.generators:
+        parent = loops[call.id]
+        for number, result in enumerate(call.tool_results):
+            key = parent, normalised(result.text)
+            is_text = result.text.strip() and not _FAILED.match(result.text)
+            retrieves = bool(result.documents) or CONTEXT_TOOLS.search(result.tool)
+            if key in seen or not is_text or not retrieves:
+                continue
+            seen.add(key)
+            shown = (result.text,)
+            # If an LLM wrote the result, the tool is an agent. If a tool did, the tool has a step.
+            if place(result.text, outputs) or any(place(t or "", shown) for t in (*said, *known)):
+                continue
+            texts = (one.text for one in call.tool_results)
+            documents = result.documents or parts_of(result.text, texts)
+            parts = {"name": result.tool, "documents": documents, "contexts_source": "tool"}
+            above = None if parent == call.id else parent
+            yield _retrieval((call.id, number), call, above, **parts)
+
+
+def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
+    """Return for each LLM call the id of the step in which the loop of its agent runs, by call id.
+
+    This is the nearest step above in which an earlier LLM or tool call started, or else the parent.
+    """
+    first: dict[Hashable, int] = {}
+    for one in tree.steps:
+        if one.kind in {"llm", "tool"}:
+            for above in tree.ancestors(one):
+                first[above.id] = min(one.start, first.get(above.id, one.start))
+    return {
+        call.id: next(
+            (above.id for above in tree.ancestors(call) if first[above.id] < call.start),
+            call.parent if call.parent in tree.by_id else call.id,
+        )
+        for call in tree.generators
+    }
+
+
+def _retrieval(key: Hashable, of: Step, parent: Hashable | None, **parts: Any) -> Step:
+    """Build a retrieval that is known only from the step ``of``, at its start."""
+    return Step(id=key, parent=parent, kind="retriever", start=of.start, end=of.start, **parts)
+
+
+def _handed_on(tree: StepTree) -> list[Step]:
+    """Return the retrieval before the first chain that received documents, if there is one.
+
+    If the outermost chain received documents, the application did not retrieve them.
+    """
+    chains = (one for one in tree.steps if one.kind in {"agent", "chain"})
+    having = [one for one in chains if one.documents_given]
+    if not having or any(not any(tree.ancestors(one)) for one in having):
+        return []
+    step = having[0]
+    around = next((a for a in tree.ancestors(step) if a.input), step)
+    key = ("documents", around.id, step.start)
+    parts = {"name": around.name, "input": around.input, "documents": step.documents_given}
+    return [_retrieval(key, step, step.parent, **parts)]
+
+
+def _in_prompt(call: Step) -> Step | None:
+    """Return the documents below a heading in the prompt of the LLM ``call`` as a retrieval."""
+    said = call.output or ""
+    graded = len(said.split()) < 2 or is_verdict(said)  # noqa: PLR2004
+    block = None if call.calls_tools or graded else block_in(call.prompt)
+    documents = block.passages() if block is not None else None
+    if block is None or not documents:
+        return None
+    parts = {"name": "prompt", "input": block.question, "documents": documents}
+    return _retrieval((call.id, "prompt"), call, call.parent, contexts_source="prompt", **parts)
+
+
+def is_verdict(text: str) -> bool:
+    """Return True if ``text`` is only a yes or no, a grade, or a JSON object of grades."""
+    data = json_in(text, opening="{")
+    if not isinstance(data, Mapping):
+        return _VERDICT.fullmatch(text) is not None
+    return all(
+        len(value.split()) == 1 and bool(_VERDICT.fullmatch(value) or _GRADES.search(key))
+        if isinstance(value, str)
+        else value is None or isinstance(value, int | float)
+        for key, value in data.items()
+    )
+
+
+# --- anchors --------------------------------------------------------------------------------------
+
+_MAX_NESTED = 200  # the most anchors in one step that are compared, in quadratic time
+
+_Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"
+"""The LLM calls of each anchor, by its id."""
+
+_Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
+"""The id of each anchor, and the id of the anchor to whose turn it belongs.
+
+An anchor may have a turn of its own, or be a step of another one's turn. If anchors belong to each
+other in a circle, the value is None.
+"""
+
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
-"""The id of each step, and the ids of the steps at or below it that get scores of a question."""
+"""The owners of the anchors at or below each step, by step id."""
+
+
+def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
+    """Return the LLM calls of a trace by the id of their anchor, but for those without one."""
+    first: dict[Hashable, int] = {}  # the earliest retrieval below each step
+    for retriever in retrievals:
+        for above in tree.holders_of(retriever):
+            first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
+    groups: dict[Hashable, list[Step]] = {}
+    for call in _answering_steps(tree, first.keys()):
+        holders = (a.id for a in tree.ancestors(call) if a.id in first)
+        anchor = next((a for a in holders if first[a] <= call.start), None)
+        if anchor is not None:
+            groups.setdefault(anchor, []).append(call)
+    return groups
+
+
+def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
+    """Yield the LLM calls, or the step above them on which the application recorded the answer.
+
+    Such a step does not count if it contains a retrieval, as those in ``holders`` do.
+    """
+    said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
+    for call in tree.generators:
+        step = next((above.id for above in tree.path(call) if above.id in said), None)
+        if step is None:
+            yield call
+        else:
+            said[step] = replace(said[step], prompt=call.prompt, input=call.input)
+    yield from (replace(step, kind="llm") for step in said.values())
+
+
+def _owners_of(tree: StepTree, groups: _Groups) -> _Owners:
+    """Return for each anchor the id of the outermost anchor to whose turn it belongs.
+
+    Anchors of the same name and parent, such as the iterations of a loop, are treated alike.
+    """
+    held = Counter(above.id for one in groups for above in tree.ancestors(tree.by_id[one]))
+    anchors = {anchor: tree.by_id[anchor] for anchor in groups}
+    leaders = {key: _enclosing(tree, groups, one, held) for key, one in anchors.items()}
+    roles = {key: (one.name, one.parent) for key, one in anchors.items()}
+    by_role = {roles[key]: above for key, above in leaders.items() if above is not None}
+    for anchor, above in leaders.items():
+        leader = by_role.get(roles[anchor])
+        if above is None and leader != anchor:
+            leaders[anchor] = leader
+    return {anchor: _outermost(anchor, leaders) for anchor in groups}
+
+
+def _enclosing(
+    tree: StepTree, groups: _Groups, inner: Step, held: Mapping[Hashable, int]
+) -> Hashable | None:
+    below_tool = inner.kind == "tool"
+    for above in tree.ancestors(inner):
+        below_tool = below_tool or above.kind == "tool"
+        if above.id in groups and (
+            below_tool or (held[above.id] <= _MAX_NESTED and _is_step(groups, inner, above))
+        ):
+            return above.id
+    return None
+
+
+def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
+    """Return True if the anchor ``inner`` is a step on the way to another answer of ``above``.
+
+    Then both got one question, or an LLM call of ``above`` may have been shown the output of
+    ``inner``.
+    """
+    if above.flat or above.output is None:
+        return False
+    outputs = [one.output for one in (inner, *groups[inner.id]) if one.output]
+    if any(is_same(text, above.output) for text in outputs):
+        return False
+    if is_same(inner.input, above.input) or not all(any(call.prompt) for call in groups[above.id]):
+        return True
+    prompts = [text for call in groups[above.id] for text in call.prompt]
+    return any(place(text, prompts) for text in outputs)
+
+
+def _outermost(anchor: Hashable, leaders: _Owners) -> Hashable | None:
+    seen: set[Hashable] = set()
+    above: Hashable | None = anchor
+    while above is not None and above not in seen:
+        seen.add(above)
+        anchor, above = above, leaders[above]
+    return anchor if above is None else None
+
+
+# --- turns ----------------------------------------------------------------------------------------
 
 _OVERHEAD = 4096  # bytes of a span that is kept back and its records, without texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One question of a user and its answer, and the steps from which its sample is read.
-
-    ``anchor`` is the step whose span gets the scores. ``path`` contains the anchor and the steps
-    above it that belong to no other turn, nearest first. ``calls`` are the LLM calls that may have
-    written the answer, ordered by start. ``other_calls`` are the other LLM calls below the anchor.
-    Most of these calls wrote a query before the first retrieval. ``retrievers`` are the retrievals,
-    ordered by start.
-    """
+    """One question of a user and its answer, and the steps from which its sample is read."""
 
     anchor: Step
+    """The step whose span gets the scores."""
     path: tuple[Step, ...]
-    calls: tuple[Step, ...]
-    other_calls: tuple[Step, ...]
+    """The anchor and the steps above it that belong to no other turn, nearest first."""
     retrievers: tuple[Step, ...]
-    size: int = 0
-    """The estimated memory in bytes that question, contexts and answer need until scored."""
+    """The retrievals, ordered by start."""
+    calls: tuple[Step, ...] = ()
+    """The LLM calls that may have written the answer, ordered by start."""
+    other_calls: tuple[Step, ...] = ()
+    """The other LLM calls below the anchor: most wrote a query before the first retrieval."""
     doubt: SkipReason | None = None
     """The reason why this question and answer may be incomplete or ambiguous, or None."""
     is_complete: bool = True
     """Whether no span of this turn can be missing. Otherwise more checks are made."""
     steps: tuple[Step, ...] = ()
-    """The step that gets the scores, and the chains, agents and rerankers below or beside it."""
+    """The anchor, and the chains, agents and rerankers below or beside it."""
     tools: tuple[Step, ...] = ()
-    """The tools and retrievals below the scored span, without tools within other tools."""
+    """The tools and retrievals below the anchor, without tools within other tools."""
     ranking_calls: frozenset[Hashable] = frozenset()
     """The ids of LLM calls within a step that returned only documents: they rank documents."""
     tool_calls: frozenset[Hashable] = frozenset()
     """The ids of the LLM calls that were made within tools or retrievals."""
+
     lacks_retrieval: bool = False
     """Whether the span of a retrieval seems to be missing from the trace."""
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """The questions and queries."""
+        return tuple(step.input for step in (*self.path, *self.retrievers) if step.input)
+
+    @property
+    def size(self) -> int:
+        """The estimated memory in bytes that question, contexts and answer need until scored."""
+        size = _OVERHEAD
+        for one in (*self.path, *self.calls, *self.other_calls, *self.retrievers):
+            size += len(one.input or "") + len(one.output or "") + sum(map(len, one.prompt))
+            size += sum(len(passage.text) for passage in one.documents or ())
+        return size
+
+    @property
     def lacks_texts(self) -> bool:
         """Whether texts of retrieved documents are missing in retrievals and tool results."""
+        by_tools = [one for one in self.retrievers if one.contexts_source == "tool"]
         blind = sum(one.lacks_texts for one in self.retrievers)
-        return blind > sum(bool(one.documents) for one in self._of_source("tool"))
+        return blind > sum(bool(one.documents) for one in by_tools)
 
     @property
     def contexts_source(self) -> ContextsSource:
         """Where the contexts were read: retrievals, tool results or, least reliable, the prompt."""
         if "documents" in self.recorded:
             return "retrieval"
-        if self.lacks_texts or any(self._of_source("prompt")):
+        if self.lacks_texts or any(one.contexts_source == "prompt" for one in self.retrievers):
             return "prompt"
-        return "tool" if any(one.documents for one in self._of_source("tool")) else "retrieval"
-
-    def _of_source(self, source: ContextsSource) -> Iterator[Step]:
-        return (one for one in self.retrievers if one.contexts_source == source)
+        found = any(one.documents and one.contexts_source == "tool" for one in self.retrievers)
+        return "tool" if found else "retrieval"
 
     @property
     def recorded(self) -> frozenset[Part]:
@@ -105,217 +519,109 @@ class Turn:
 
 
 def find_turns(
-    steps: Sequence[Step],
-    *,
-    loss: Loss = "none",
-    contexts_from_prompt: bool = False,
+    steps: Sequence[Step], *, loss: Loss = "none", contexts_from_prompt: bool = False
 ) -> list[Turn]:
-    """Return the RAG turns (question, contexts and answer) in the ``steps`` of one trace.
-
-    Most traces of an application contain no turn. ``loss`` says whether steps may be missing from
-    the trace: "none" or "possible".
-    """
+    """Return the RAG turns in the ``steps`` of one trace, of which steps may be missing."""
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
-    groups = group_calls(tree, retrievals)
+    groups = _group_calls(tree, retrievals)
     if contexts_from_prompt:
         grouped = {call.id for calls in groups.values() for call in calls}
         others = (call for call in tree.generators if call.id not in grouped)
-        guessed = [one for one in map(retrieval_in, others) if one is not None]
+        guessed = [one for one in map(_in_prompt, others) if one is not None]
         retrievals = tuple(sorted((*retrievals, *guessed), key=in_order))
-        groups = group_calls(tree, retrievals)
-    nesting = Nesting(tree, groups, retrievals)
-    owners = nesting.owners()
-    retrievers = _retrievers(tree, owners, retrievals)
-    calls: dict[Hashable, list[Step]] = {}
-    for anchor, found in groups.items():
-        calls.setdefault(owners[anchor], []).extend(found)
+        groups = _group_calls(tree, retrievals)
+    owners = _owners_of(tree, groups)
     users = _users(tree, owners)
-    other_calls = _other_calls(tree, calls, users)
-    found_turns = [
-        _turn(
-            tree.by_id[anchor],
-            _path(tree, anchor, users),
-            calls=sorted(found, key=in_order),
-            other_calls=other_calls[anchor],
-            retrievers=retrievers[anchor],
-            doubt=_doubt(tree, anchor, nesting),
-        )
-        for anchor, found in calls.items()
-        if anchor is not None and anchor in retrievers
+    found = [
+        *_anchored_turns(tree, retrievals, groups, owners, users),
+        *_rootless_turns(tree, retrievals),
     ]
-    found_turns += _rootless_turns(tree, retrievals)
-    used = {one.id for turn in found_turns for one in (*turn.retrievers, *turn.path)}
-    found_turns += _turns_without_llm(
-        tree, [one for one in retrievals if one.id not in used], users
-    )
-    below, around = _below(tree, owners), _around(tree, found_turns, owners)
-    found_turns = [
-        _with_surroundings(tree, turn, below[turn.anchor.id], around[turn.anchor.id])
-        for turn in found_turns
-    ]
+    used = {one.id for turn in found for one in (*turn.retrievers, *turn.path)}
+    found += _turns_without_llm(tree, [one for one in retrievals if one.id not in used], users)
+    below, beside = _surroundings(tree, found, owners)
     is_complete = loss == "none"
-    found_turns = with_doubts(tree, found_turns, users=users, is_complete=is_complete)
-    return [replace(p, is_complete=is_complete) for turn in found_turns for p in split_flat(turn)]
+    found = [
+        _with_surroundings(tree, turn, below[turn.anchor.id], beside[turn.anchor.id])
+        for turn in found
+    ]
+    found = [*_with_doubts(tree, found, users, is_complete=is_complete)]
+    return [replace(p, is_complete=is_complete) for turn in found for p in _split_flat(turn)]
+
+
+def _anchored_turns(
+    tree: StepTree, retrievals: Sequence[Step], groups: _Groups, owners: _Owners, users: _Users
+) -> Iterator[Turn]:
+    """Yield a turn for each anchor that belongs to no other one and has retrievals of its own."""
+    retrievers: dict[Hashable, list[Step]] = defaultdict(list)
+    for retriever in retrievals:
+        anchor = next((a.id for a in tree.holders_of(retriever) if a.id in owners), None)
+        if anchor is not None:
+            retrievers[owners[anchor]].append(retriever)
+    calls: dict[Hashable, list[Step]] = defaultdict(list)
+    for anchor, found in groups.items():
+        calls[owners[anchor]] += found
+    other_calls = _other_calls(tree, calls, users)
+    for anchor, found in calls.items():
+        if anchor is not None and anchor in retrievers:
+            yield Turn(
+                anchor=tree.by_id[anchor],
+                path=_path(tree, anchor, users),
+                calls=tuple(sorted(found, key=in_order)),
+                other_calls=tuple(other_calls[anchor]),
+                retrievers=tuple(retrievers[anchor]),
+                doubt="partial" if tree.lacks_parent(tree.by_id[anchor]) else None,
+            )
 
 
 def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
-    """Yield a turn (question and answer) for each LLM call without parent that saw tool results."""
+    """Yield a turn for each LLM call without parent that was shown tool results or documents.
+
+    Some applications let the model answer from each passage by itself, and then choose: a call that
+    was shown one passage, with nothing around it, may be such a draft.
+    """
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
         if one.parent is None and one.kind == "retriever" and isinstance(one.id, tuple):
             shown[one.id[0]].append(one)
     for call in tree.generators:
         if call.id in shown and not call.calls_tools and (call.output or "").strip():
-            doubt: SkipReason | None = "partial" if tree.is_orphan(call) else None
-            doubt = "ambiguous" if doubt is None and may_be_draft(shown[call.id]) else doubt
-            parts = {"calls": (call,), "other_calls": (), "retrievers": shown[call.id]}
-            yield _turn(call, (call,), **parts, doubt=doubt)
+            found = tuple(shown[call.id])
+            of_prompt = [one for one in found if one.contexts_source == "prompt"]
+            is_draft = len(of_prompt) == len(found) == len(of_prompt[0].documents or ()) == 1
+            doubt: SkipReason | None = "ambiguous" if is_draft else None
+            doubt = "partial" if tree.is_orphan(call) else doubt
+            yield Turn(anchor=call, path=(call,), calls=(call,), retrievers=found, doubt=doubt)
 
 
 def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
-    """Yield the turns (question and answer) that have retrievals but no LLM call.
+    """Yield the turns with retrievals, and an answer that no LLM call wrote.
 
-    There are two cases. The retrievals found nothing, and a chain returned an answer nevertheless.
-    Or the application itself recorded the answer.
+    Either nothing was found, and a chain answered nevertheless, or the application recorded it.
     """
-    called = {above.id for call in tree.generators for above in tree.ancestors(call)}
-    filled = {h.id for one in retrievals if one.documents != () for h in holders_of(tree, one)}
-    busy = called | filled
+    busy = {above.id for call in tree.generators for above in tree.ancestors(call)}
+    busy |= {h.id for one in retrievals if one.documents != () for h in tree.holders_of(one)}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
-        for holder in holders_of(tree, one):
+        for holder in tree.holders_of(one):
             found_nothing = holder.id not in busy and holder.output is not None
             if found_nothing or "output" in holder.recorded:
                 found[holder.id].append(one)
                 break
     around = _users(tree, {**dict.fromkeys(users), **{anchor: anchor for anchor in found}})
     for anchor, retrievers in found.items():
-        doubt: SkipReason | None = "partial" if _lacks_parent(tree, anchor) else None
-        line = _path(tree, anchor, around)
-        step = tree.by_id[anchor]
-        yield _turn(step, line, calls=(), other_calls=(), retrievers=retrievers, doubt=doubt)
+        yield Turn(
+            anchor=tree.by_id[anchor],
+            path=_path(tree, anchor, around),
+            retrievers=tuple(retrievers),
+            doubt="partial" if tree.lacks_parent(tree.by_id[anchor]) else None,
+        )
 
 
-def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return the steps of the trace below each anchor, by anchor id.
-
-    An anchor is a step that gets the scores of one question. If a step is below several anchors, it
-    is returned for the deepest anchor only.
-    """
-    found: dict[Hashable, list[Step]] = defaultdict(list)
-    for one in tree.steps:
-        anchor = next((owners[a.id] for a in tree.ancestors(one) if a.id in owners), None)
-        if anchor is not None:
-            found[anchor].append(one)
-    return found
-
-
-def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return the steps beside the anchor of each turn (question and answer), by anchor id.
-
-    The anchor is the step that gets the scores. A step is beside the anchor if a step above both of
-    them belongs only to this turn, and if it is below no anchor.
-    """
-    lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
-    found: dict[Hashable, list[Step]] = defaultdict(list)
-    for one in tree.steps if lines else ():
-        for above in tree.path(one):
-            if above.id in owners:
-                break
-            if above.id in lines:
-                found[lines[above.id]].append(one)
-                break
-    return found
-
-
-def _with_surroundings(
-    tree: StepTree, turn: Turn, below: Sequence[Step], around: Sequence[Step]
-) -> Turn:
-    tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
-    steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
-    ranking = {
-        one.id for one in steps if (one.kept_ids or one.documents_seen) and one.output is None
-    }
-    ranking.discard(turn.anchor.id)
-    beside = [one for one in around if one.kind == "chain"]
-    return replace(
-        turn,
-        steps=(turn.anchor, *steps, *beside),
-        ranking_calls=frozenset(
-            c.id for c in turn.calls if ranking & {a.id for a in tree.ancestors(c)}
-        ),
-        tools=tuple(tools),
-        tool_calls=_within(tree, (*turn.calls, *turn.other_calls), tools),
-        lacks_retrieval=lacks_retrieval(tree, turn.retrievers, below),
-    )
-
-
-def _within(tree: StepTree, calls: Sequence[Step], tools: Sequence[Step]) -> frozenset[Hashable]:
-    inner = {tool.id for tool in tools}
-    return frozenset(call.id for call in calls if not inner.isdisjoint(tree.active_above(call)))
-
-
-def _turn(
-    anchor: Step,
-    line: tuple[Step, ...],
-    *,
-    calls: Sequence[Step],
-    other_calls: Sequence[Step],
-    retrievers: Sequence[Step],
-    doubt: SkipReason | None,
-) -> Turn:
-    return Turn(
-        anchor=anchor,
-        path=line,
-        calls=tuple(calls),
-        other_calls=tuple(other_calls),
-        retrievers=tuple(retrievers),
-        size=_size((*line, *calls, *other_calls, *retrievers)),
-        doubt=doubt,
-    )
-
-
-def _doubt(tree: StepTree, anchor: Hashable, nesting: Nesting) -> SkipReason | None:
-    if _lacks_parent(tree, anchor):
-        return "partial"
-    return "ambiguous" if nesting.may_be_step(anchor) else None
-
-
-def _lacks_parent(tree: StepTree, anchor: Hashable) -> bool:
-    """Return True if a span above a scored question, or during it, is missing from the trace."""
-    start, end = tree.by_id[anchor].start, tree.by_id[anchor].end
-    within = tree.orphans[bisect_left(tree.orphans, start) :]
-    lacks_inner = bool(within) and (end is None or within[0] <= end)
-    return lacks_inner or tree.is_orphan(tree.path(tree.by_id[anchor])[-1])
-
-
-def _size(steps: Sequence[Step]) -> int:
-    size = _OVERHEAD
-    for one in steps:
-        size += len(one.input or "") + len(one.output or "") + sum(map(len, one.prompt))
-        size += sum(len(passage.text) for passage in one.documents or ())
-    return size
-
-
-def _retrievers(
-    tree: StepTree, owners: Owners, retrievals: Sequence[Step]
-) -> dict[Hashable, list[Step]]:
-    """Return the retrievals of each question, by the id of the step that gets the scores."""
-    found: dict[Hashable, list[Step]] = defaultdict(list)
-    for retriever in retrievals:
-        anchor = next((a.id for a in holders_of(tree, retriever) if a.id in owners), None)
-        if anchor is not None:
-            found[owners[anchor]].append(retriever)
-    return found
-
-
-def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable, list[Step]]:
+def _other_calls(tree: StepTree, calls: _Groups, users: _Users) -> dict[Hashable, list[Step]]:
     """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id.
 
-    An anchor is the step that gets the scores of one question. ``calls`` are the LLM calls that may
-    have answered it. An LLM call beside the anchor that called tools is left out, because it may
-    belong to something else.
+    A call beside the anchor that called tools may belong to something else, and is left out.
     """
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -329,12 +635,7 @@ def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable,
     return found
 
 
-def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
-    """Return for each step the ids of the anchors at or below it, by step id.
-
-    An anchor is the step that gets the scores of one question. If an anchor is an intermediate step
-    of another question, the id of the other question's anchor is returned.
-    """
+def _users(tree: StepTree, owners: _Owners) -> dict[Hashable, set[Hashable | None]]:
     users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
     for anchor, owner in owners.items():
         for step in tree.path(tree.by_id[anchor]):
@@ -347,77 +648,110 @@ def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
     return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
 
 
-def with_doubts(
-    tree: StepTree, turns: Sequence[Turn], *, users: _Users, is_complete: bool
-) -> list[Turn]:
-    """Return ``turns`` (questions with answers), with reasons not to score some of them.
+def _surroundings(
+    tree: StepTree, turns: Sequence[Turn], owners: _Owners
+) -> tuple[dict[Hashable, list[Step]], dict[Hashable, list[Step]]]:
+    """Return the steps below and the steps beside each anchor, by anchor id.
 
-    A turn gets a reason if it may be an intermediate step of another turn, or if it may grade the
-    answer of another turn. ``users`` contains for each step id the ids of the scored steps at or
-    below it.
+    A step is beside an anchor if it is below none, and a step above both is only of this turn.
+    """
+    lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
+    below: dict[Hashable, list[Step]] = defaultdict(list)
+    beside: dict[Hashable, list[Step]] = defaultdict(list)
+    for one in tree.steps:
+        above = [above.id for above in tree.path(one)]
+        anchor = next((a for a in above[1:] if a in owners), None)
+        if anchor is not None and owners[anchor] is not None:
+            below[owners[anchor]].append(one)
+        first = next((a for a in above if a in owners or a in lines), None)
+        if first in lines and first not in owners:
+            beside[lines[first]].append(one)
+    return below, beside
+
+
+def _with_surroundings(
+    tree: StepTree, turn: Turn, below: Sequence[Step], beside: Sequence[Step]
+) -> Turn:
+    tools = [one for one in below if one.kind in _ACTIVE and not tree.is_inside(one, _ACTIVE)]
+    steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
+    ranking = {s.id for s in steps if (s.kept_ids or s.documents_seen) and s.output is None}
+    return replace(
+        turn,
+        steps=(turn.anchor, *steps, *(one for one in beside if one.kind == "chain")),
+        tools=tuple(tools),
+        ranking_calls=_within(tree, turn.calls, ranking - {turn.anchor.id}),
+        tool_calls=_within(tree, (*turn.calls, *turn.other_calls), {tool.id for tool in tools}),
+        lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, below),
+    )
+
+
+def _lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
+    """Return True if of several calls of one tool only some contain a retrieval."""
+    inside = {above.id for one in retrievers for above in tree.path(one)} | tree.above_retrievals
+    tools = [one for one in below if one.kind == "tool" and one.error is None]
+    searching = {tool.name for tool in tools if tool.id in inside}
+    return any(tool.name in searching and tool.id not in inside for tool in tools)
+
+
+def _within(tree: StepTree, calls: Sequence[Step], ids: set[Hashable]) -> frozenset[Hashable]:
+    return frozenset(
+        call.id for call in calls if ids and any(a.id in ids for a in tree.ancestors(call))
+    )
+
+
+def _with_doubts(
+    tree: StepTree, turns: Sequence[Turn], users: _Users, *, is_complete: bool
+) -> Iterator[Turn]:
+    """Yield ``turns``, with a doubt if a turn may be a step on the way to another answer.
+
+    Its question is what an LLM call of another turn wrote, or the call seems to be missing whose
+    output a step with several turns returned.
     """
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
-    told: dict[str, list[Step]] = defaultdict(list)
-    for call in tree.generators:
-        told[normalised(call.output or "")].append(call)
-    answering = {call.id for turn in turns for call in turn.calls}
-    found = []
+    wrote: dict[str, set[Hashable]] = defaultdict(set)
+    for call in (call for turn in turns for call in turn.calls):
+        wrote[normalised(call.output or "")].add(call.id)
     for turn in turns:
-        asked = _calls_that_asked(turn, told)
-        is_part = is_passed_on(tree, turn.anchor, (*turn.other_calls, *turn.calls))
+        own = {call.id for call in turn.calls}
+        asked = {normalised(step.input) for step in turn.path if step.input}
+        doubt = turn.doubt
         if any(above.id in unexplained for above in tree.ancestors(turn.anchor)):
-            found.append(replace(turn, doubt=turn.doubt or "partial"))
-        elif is_part or any(c.id in answering or _was_shown(c, turn) for c in asked):
-            found.append(replace(turn, doubt=turn.doubt or "ambiguous"))
-        else:
-            found.append(turn)
-    return found
+            doubt = doubt or "partial"
+        elif any(wrote.get(text, own) - own for text in asked):
+            doubt = doubt or "ambiguous"
+        yield replace(turn, doubt=doubt)
 
 
 def _unexplained_outputs(tree: StepTree, users: _Users) -> set[Hashable]:
-    """Return the ids of steps that contain several questions and whose output no LLM call wrote."""
     shared = (one for one in tree.steps if len(users.get(one.id, ())) > 1)
     left = {one.id: one.output for one in shared if one.output and not one.flat}
     for call in tree.generators if left else ():
-        said = call.output or ""
         for above in tree.ancestors(call):
             told = left.get(above.id, "")
-            if is_in(said, told) or is_in(told, said):
+            if is_in(call.output, told) or is_in(told, call.output):
                 del left[above.id]
     return set(left)
 
 
-def _calls_that_asked(turn: Turn, told: Mapping[str, Sequence[Step]]) -> list[Step]:
-    """Return the LLM calls outside of ``turn`` whose output is the question of ``turn``."""
-    own = {call.id for call in turn.calls}
-    asked = {normalised(step.input) for step in turn.path if step.input}
-    return [call for text in asked for call in told.get(text, ()) if call.id not in own]
+# --- spans with several turns ---------------------------------------------------------------------
 
-
-def _was_shown(call: Step, turn: Turn) -> bool:
-    """Return True if the LLM ``call`` was shown documents that were retrieved for ``turn``."""
-    found = (p.text for one in turn.retrievers for p in one.documents or ())
-    return any(place(text, call.prompt) for text in found)
-
-
-ANSWER_LENGTH = 20
+ANSWER_LENGTH: Final = 20
 """The least number of characters of an LLM output that may be an answer."""
 _MAX_PARALLEL = 200  # the most calls of a flat turn that are compared, in quadratic time
 
 
-def split_flat(turn: Turn) -> list[Turn]:
-    """Split ``turn`` into one turn (question and answer) for each answer, if it has several.
-
-    Only a *flat* span, such as that of a web request, may contain several answers. Other turns are
-    returned unchanged.
-    """
+def _split_flat(turn: Turn) -> list[Turn]:
+    """Split ``turn`` into one turn for each answer, if its span may contain several answers."""
     if not turn.anchor.flat or len(turn.calls) == 1:
         return [turn]
     if len(turn.calls) > _MAX_PARALLEL:
         return [replace(turn, doubt="ambiguous")]
     last = [call for call in turn.calls if _is_answer(call, turn)]
     grounded = [(call, used) for call in last if (used := _retrievers_used(call, turn.retrievers))]
-    if not grounded or answers_repeat(grounded):
+    used_ids = [one.id for _, used in grounded for one in used]
+    asked = [tuple(one.input for one in used) for _, used in grounded]
+    if not grounded or len(set(used_ids)) < len(used_ids) or len(set(asked)) < len(asked):
+        # Several calls answered one question, of which the application chose one.
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
     if len(grounded) == 1 and is_same(turn.anchor.output, grounded[0][0].output):
         return [turn]  # the anchor has the same answer, and there is no other
@@ -442,8 +776,7 @@ def _doubt_of_part(call: Step, used: Sequence[Step], turn: Turn) -> SkipReason |
         return "ambiguous"
     ids = {one.id for one in used}
     unknown = [one for one in turn.retrievers if one.lacks_texts and one.id not in ids]
-    known = any(one.documents for one in used)
-    is_mixed = known and any(one.start < call.start for one in unknown)
+    is_mixed = any(one.documents for one in used) and any(o.start < call.start for o in unknown)
     return "no_contexts" if is_mixed else None
 
 
@@ -455,9 +788,8 @@ def is_short(call: Step) -> bool:
 def may_grade(call: Step, turn: Turn) -> bool:
     """Return True if the LLM ``call`` may grade an answer of an earlier LLM call.
 
-    This is so if ``call`` was shown the output of the earlier call, and no documents that the
-    earlier call was not shown. In fact ``call`` may translate or improve that output, but the trace
-    does not show the difference. The outputs of LLM calls within tools do not count.
+    It was shown the output of that call, and no documents that the earlier call was not shown. It
+    may also translate or improve that output: the trace does not show the difference.
     """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
@@ -465,7 +797,7 @@ def may_grade(call: Step, turn: Turn) -> bool:
         if one.start >= call.start or not one.output or one.id in turn.tool_calls:
             continue
         seen = {text for text in found if place(text, one.prompt)}
-        if seen and shown <= seen and _is_quoted(one.output or "", call.prompt):
+        if seen and shown <= seen and _is_quoted(one.output, call.prompt):
             return True
     return False
 
@@ -479,20 +811,13 @@ def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
 
 def _is_answer(call: Step, turn: Turn) -> bool:
     """Return True if the output of ``call`` is long, and no later call or retrieval used it."""
-    text = call.output or ""
-    if is_short(call):
-        return False
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     asked = [message for one in later for message in (*one.prompt, one.input or "")]
-    return place(text, asked) is None
+    return not is_short(call) and place(call.output or "", asked) is None
 
 
 def _retrievers_used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the retrievals whose documents the LLM ``call`` was shown for its own question.
-
-    If the prompt contains the query of a retrieval, all such retrievals are returned. Otherwise the
-    last retrieval is returned.
-    """
+    """Return the retrievals whose documents the LLM ``call`` was shown for its own question."""
     used = [one for one in retrievers if one.start < call.start and _is_used(one, call)]
     own = [one for one in used if one.input and place(one.input, call.prompt)]
     return tuple(own or used[-1:])
@@ -500,7 +825,6 @@ def _retrievers_used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]
 
 def _is_used(one: Step, call: Step) -> bool:
     if one.documents is None:
-        asked = (call.input, *call.variables.values())
-        return any(is_same(one.input, text) for text in asked)
+        return any(is_same(one.input, text) for text in (call.input, *call.variables.values()))
     shown = any(place(passage.text, call.prompt) for passage in one.documents)
-    return shown or (one.documents == () and is_in(one.input or "", call.input or ""))
+    return shown or (one.documents == () and is_in(one.input, call.input))

@@ -1,7 +1,7 @@
-"""Read the values of span attributes as plain data.
+"""Plain data of spans and LangChain runs: chat messages, questions and answers in them.
 
-Plain data are strings, numbers, lists and dicts. A value may be JSON, a Python repr or a chat
-message of some framework.
+Plain data are strings, numbers, lists and dicts. A value of a span may be JSON, a Python repr or a
+chat message of some framework. A chat message in plain data is a dict with a role and a content.
 """
 
 from __future__ import annotations
@@ -10,12 +10,57 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.span import PlainSpan
-from rag_eval_otel.capture.text import is_reasoning
-from rag_eval_otel.untrusted import accents_apart
+from rag_eval_otel.untrusted import accents_apart, normal_form
+
+if TYPE_CHECKING:
+    from rag_eval_otel.capture.span import PlainSpan
+
+
+def normalised(text: str) -> str:
+    """Return ``text`` without white space at its ends, and with single spaces between its words."""
+    return " ".join(text.split())
+
+
+def is_same(one: str | None, other: str | None) -> bool:
+    """Return True if two texts are equal, regardless of case and white space, and not empty."""
+    return bool(one and other) and (
+        normalised(one or "").casefold() == normalised(other or "").casefold()
+    )
+
+
+def is_in(part: str | None, whole: str | None) -> bool:
+    """Return True if ``whole`` contains ``part``, regardless of case and white space."""
+    own = normalised(part or "").casefold()
+    return bool(own) and own in normalised(whole or "").casefold()
+
+
+def json_in(text: object, *, opening: str = "") -> Any:
+    """Parse ``text`` as JSON, or return None. It must begin with a character of ``opening``."""
+    if not isinstance(text, str) or not text.lstrip().startswith(tuple(opening) or ""):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def exact(text: str) -> str:
+    """Return ``text`` as an instance of `str` itself, not of a subclass such as a string Enum."""
+    return text if type(text) is str else str.__str__(text)
+
+
+def exportable(text: str) -> str:
+    """Replace lone surrogates in ``text``, which would make the export of a batch of spans fail."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+# --- attribute values -----------------------------------------------------------------------------
 
 
 class Lost(Enum):
@@ -42,8 +87,6 @@ _BRACKETED = re.compile(r"[\[<({*_#].*[\])>}*_#]", re.DOTALL)
 _STARS = re.compile(r"[*•█#x]{3,}")
 _REPR = re.compile(r"[A-Za-z_][\w.]*\((\w+=.*|.*\))", re.DOTALL)
 _OBJECT = re.compile(r"<[\w.]*(generator|iterator|stream|object)\b", re.IGNORECASE)
-_STREAMS = re.compile(r"<?(async_)?generator\b|\w*(Iterator|Generator)\(", re.IGNORECASE)
-_STREAM = re.compile(r"generator|stream|iterator", re.IGNORECASE)
 _SAYS_CUT = re.compile(
     r"(\.\.\.|\u2026)\s{0,9}[\[(<]\W{0,9}truncated\b[^\])>]{0,60}[\])>]\W{0,9}$", re.IGNORECASE
 )
@@ -55,17 +98,8 @@ _EMPTY = frozenset({"", "null", "None", "{}", "[]", '""'})
 def is_marker(text: str) -> bool:
     """Return True if ``text`` says that a text was redacted, such as ``[REDACTED]`` or ``***``."""
     text = text.strip()
-    if _STARS.fullmatch(text):
-        return True
     stands_out = text.isupper() or _BRACKETED.fullmatch(text)
-    return bool(stands_out and _MARKER.fullmatch(text))
-
-
-def is_stream(text: str) -> bool:
-    """Return True if ``text`` is the Python repr of a stream or generator."""
-    bare = text.strip()
-    line = bare.partition("\n")[0] if bare[:1] == "<" else ""
-    return bool(_STREAMS.match(bare) or _STREAM.search(line, 0, max(0, line.rfind(">"))))
+    return bool(_STARS.fullmatch(text) or (stands_out and _MARKER.fullmatch(text)))
 
 
 def usable(text: str | None) -> str | None:
@@ -74,15 +108,11 @@ def usable(text: str | None) -> str | None:
         return None
     bare = text.strip()
     is_object = _OBJECT.match(bare) and bare[-1] == ">" and "\n" not in bare
-    return None if _REPR.fullmatch(bare) or is_object or is_stream(bare) else text
+    return None if _REPR.fullmatch(bare) or is_object else text
 
 
 def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
-    """Return the first of the attributes ``keys`` that the span ``view`` has, as plain data.
-
-    If the span has none of these attributes, return None, or `CUT` if the SDK dropped attributes of
-    the span. A string is parsed as JSON if it begins with a character of ``opening``.
-    """
+    """Return the first of the attributes ``keys`` as plain data; `CUT` if it may be lost."""
     for key in keys:
         found = view.attributes.get(key)
         if found is not None:
@@ -91,11 +121,9 @@ def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
 
 
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
-    """Return the attribute value ``raw`` as plain data.
+    """Return the attribute value ``raw`` as plain data, `HIDDEN` if redacted, `CUT` if shortened.
 
-    A string is parsed as JSON if it begins with a character of ``opening``. If the string was
-    redacted, return `HIDDEN`. If the string was shortened, return `CUT`. ``limit`` is the length
-    limit of the SDK for attribute values.
+    A string is parsed as JSON if it begins with a character of ``opening``.
     """
     if not isinstance(raw, str):
         return plain(raw)
@@ -111,11 +139,49 @@ def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> 
         return CUT if cut or _BEGINS_JSON.match(text) else raw
 
 
+def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the attributes ``<prefix>.<number>.<member>`` as pairs of number and members."""
+    found: dict[int, dict[str, Any]] = {}
+    for key, item in attributes.items():
+        if key.startswith(prefix):
+            number, _, member = key[len(prefix) + 1 :].partition(".")
+            if number.isdecimal() and member:
+                found.setdefault(int(number), {})[member] = item
+    yield from sorted(found.items())
+
+
+def has_gaps(numbers: Iterable[int]) -> bool:
+    """Return True if ``numbers`` are not 0, 1, 2, ..., which shows that items were dropped."""
+    found = list(numbers)
+    return found != list(range(len(found)))
+
+
+# --- chat messages --------------------------------------------------------------------------------
+
+_ROLES: Mapping[str, str] = {
+    name: role
+    for role, names in {
+        "assistant": ("ai", "assistant", "model", "tool-call"),
+        "system": ("developer", "system"),
+        "tool": ("function", "tool", "tool-response"),
+        "user": ("human", "user"),
+    }.items()
+    for name in names
+}
+_CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
+
+
+def role_named(name: object) -> str | None:
+    """Return the role (user, assistant, system, tool) that a framework calls ``name``, or None."""
+    if not isinstance(name, str):
+        return None
+    return _ROLES.get(name.lower().removesuffix("chunk").removesuffix("message"))
+
+
 def plain(data: Any) -> Any:
     """Return ``data`` with each chat message as a dict of role and content.
 
-    The dicts in which frameworks wrap their messages are removed. Lists of numbers, such as
-    embeddings, become empty.
+    Lists of numbers, such as embeddings, become empty.
     """
     if isinstance(data, Mapping):
         return _plain_dict(data)
@@ -123,58 +189,22 @@ def plain(data: Any) -> Any:
         return data
     if data and isinstance(data[0], int | float):
         return []  # an embedding
-    return _pair(data) or [plain(item) for item in data]
+    is_pair = len(data) == 2 and all(isinstance(item, str) for item in data)  # noqa: PLR2004
+    role = role_named(data[0]) if is_pair else None
+    if role is not None:
+        return {"role": role, "content": data[1], "tool_calls": False}
+    return [plain(item) for item in data]
 
 
 def _plain_dict(data: Mapping[Any, Any]) -> dict[str, Any]:
     inner = data.get("data")
     if "lc" in data and isinstance(data.get("kwargs"), Mapping):
-        return _plain_dict({"type": _class_of(data), **data["kwargs"]})
+        path = data.get("id")
+        name = str(path[-1]) if isinstance(path, Sequence) and path else None
+        return _plain_dict({"type": name, **data["kwargs"]})
     if isinstance(inner, Mapping) and "content" in inner:
         return _plain_dict({"type": data.get("type"), **inner})
     return _message(data) or {str(key): plain(item) for key, item in data.items()}
-
-
-_ROLES: Mapping[str, str] = {
-    "ai": "assistant",
-    "aimessage": "assistant",
-    "aimessagechunk": "assistant",
-    "assistant": "assistant",
-    "developer": "system",
-    "function": "tool",
-    "human": "user",
-    "humanmessage": "user",
-    "humanmessagechunk": "user",
-    "model": "assistant",
-    "system": "system",
-    "systemmessage": "system",
-    "tool": "tool",
-    "tool-call": "assistant",
-    "tool-response": "tool",
-    "toolmessage": "tool",
-    "user": "user",
-}
-
-
-def role_named(name: object) -> str | None:
-    """Return the role (``user``, ``assistant``, ...) that a framework calls ``name``, or None."""
-    return _ROLES.get(name.lower()) if isinstance(name, str) else None
-
-
-_CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
-
-
-def _pair(data: Sequence[Any]) -> dict[str, Any] | None:
-    """Return ``data`` as a chat message if it is a pair of a role and a text, else None."""
-    if len(data) == 2 and all(isinstance(item, str) for item in data):  # noqa: PLR2004  # a pair
-        role = role_named(data[0])
-        return None if role is None else {"role": role, "content": data[1], "tool_calls": False}
-    return None
-
-
-def _class_of(data: Mapping[str, Any]) -> str | None:
-    path = data.get("id")
-    return str(path[-1]) if isinstance(path, Sequence) and path else None
 
 
 def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -182,7 +212,7 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
     role = role_named(data.get("role") or data.get("_role") or data.get("type"))
     keys = ("content", "parts", "blocks", "_content")
     content = next((data[key] for key in keys if data.get(key) is not None), None)
-    calls = data.get("tool_calls") or _of(data, "additional_kwargs", "tool_calls")
+    calls = data.get("tool_calls") or _at(data, "additional_kwargs", "tool_calls")
     is_there = content is not None or calls or "content" in data
     if role is None or isinstance(content, Mapping) or not is_there:
         return None
@@ -190,15 +220,14 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
     if any(_is_result(block) for block in blocks):
         role = "tool"
     text = content if isinstance(content, str) else "".join(texts_of(blocks))
-    message: dict[str, Any] = {
-        "role": role,
-        "content": text,
-        "tool_calls": bool(calls) or any(_is_call(block) for block in blocks),
-    }
-    if message["tool_calls"]:
-        message["called"] = dict(_called(calls, blocks))
+    called = dict(_called(calls, blocks))
+    message: dict[str, Any] = {"role": role, "content": text, "tool_calls": bool(calls or called)}
+    if called:
+        message["called"] = called
     if role == "tool":
-        message["results"] = list(_results(data, blocks)) or [_whole_result(data, text)]
+        whole = {"id": _call_id(data), "name": data.get("name"), "text": text}
+        whole["artifact"] = plain(data.get("artifact"))
+        message["results"] = list(_results(data, blocks)) or [whole]
         message["texts"] = list(texts_of(blocks))
     return message
 
@@ -208,33 +237,27 @@ def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
     for call in (*(calls if isinstance(calls, list | tuple) else ()), *filter(_is_call, blocks)):
         if isinstance(call, Mapping):
             inner = call.get("tool_call", call.get("toolUse", call))
-            name = _of(inner, "name") or _of(inner, "tool_name") or _of(inner, "function", "name")
-            yield (
-                str(_of(inner, "id") or _of(inner, "toolUseId")),
-                name if isinstance(name, str) else "",
-            )
+            name = _at(inner, "name") or _at(inner, "tool_name") or _at(inner, "function", "name")
+            key = str(_at(inner, "id") or _at(inner, "toolUseId"))
+            yield key, name if isinstance(name, str) else ""
 
 
 def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield the tool results that are content blocks of one chat message."""
     for block in filter(_is_result, blocks):
         inner = block.get("tool_call_result", block.get("toolResult", block))
-        name = _of(inner, "name") or _of(inner, "origin", "tool_name") or data.get("name")
-        known = next((inner[key] for key in _CALL_IDS if _of(inner, key)), None)
-        yield {"id": known, "name": name, "text": _result(block) or ""}
+        name = _at(inner, "name") or _at(inner, "origin", "tool_name") or data.get("name")
+        yield {"id": _call_id(inner), "name": name, "text": _result(block) or ""}
 
 
-def _whole_result(data: Mapping[str, Any], text: str) -> dict[str, Any]:
-    known = next((data[key] for key in _CALL_IDS if data.get(key)), None)
-    artifact = plain(data.get("artifact"))
-    return {"id": known, "name": data.get("name"), "text": text, "artifact": artifact}
+def _call_id(data: Any) -> Any:
+    return next((data[key] for key in _CALL_IDS if _at(data, key)), None)
 
 
-def _of(data: Mapping[str, Any], *path: str) -> Any:
-    found: Any = data
+def _at(data: Any, *path: str) -> Any:
     for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
 
 
 # In the next functions types are looked up in tuples: a type may be a list, which has no hash.
@@ -263,7 +286,7 @@ def texts_of(blocks: Sequence[Any]) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, str):
             yield block
-        elif isinstance(block, Mapping) and not is_reasoning(block):
+        elif isinstance(block, Mapping) and not _is_reasoning(block):
             said = block.get("text")
             if said is None and block.get("type") in ("text", "output_text", "input_text", None):
                 said = block.get("content")
@@ -273,22 +296,26 @@ def texts_of(blocks: Sequence[Any]) -> Iterator[str]:
                 yield said
 
 
+def _is_reasoning(block: Mapping[Any, Any]) -> bool:
+    """Return True if the text of ``block`` is the model's thoughts, which no user is shown."""
+    kinds = " ".join(str(block.get(key)) for key in ("type", "block_type", "part_kind")).lower()
+    is_named = any(mark in kinds for mark in ("reason", "think", "thought"))
+    return is_named or block.get("thought") is True  # Gemini marks a part that has another type
+
+
 def _result(block: Mapping[str, Any]) -> str | None:
     found = block.get("response", block.get("result", block.get("content")))
-    found = _of(block, "tool_call_result", "result") if found is None else found
-    found = _of(block, "toolResult", "content") if found is None else found
-    if isinstance(found, list | tuple) and all(isinstance(part, Mapping) for part in found):
-        texts = [part.get("text") for part in found]
+    found = _at(block, "tool_call_result", "result") if found is None else found
+    found = _at(block, "toolResult", "content") if found is None else found
+    if isinstance(found, list | tuple):
+        texts = [_at(part, "text") for part in found]
         if texts and all(isinstance(text, str) for text in texts):
-            return "".join(map(str, texts))
+            return "".join(texts)
     return found if isinstance(found, str) or found is None else json.dumps(found)
 
 
 def messages_in(data: Any) -> list[dict[str, Any]]:
-    """Return the chat messages in the plain ``data``.
-
-    ``data`` may be one message, a list of messages, or a dict that contains such a list.
-    """
+    """Return the chat messages in plain ``data``: a message, a list, or a dict with such a list."""
     if isinstance(data, Mapping):
         if role_named(data.get("role")):
             return [dict(data)]
@@ -302,26 +329,83 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
     return [dict(item) for item in items if not isinstance(item.get("content"), Mapping)]
 
 
-def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the attributes ``<prefix>.<number>.<member>`` as pairs of the number and its members.
+# --- questions and answers ------------------------------------------------------------------------
 
-    The members of a number are a dict. The pairs are ordered by number.
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The dict keys under which applications keep questions and answers, the first one first."""
+
+    question: tuple[str, ...] = (
+        *("question", "input", "query", "user_input", "user_question", "prompt", "text"),
+        *("str_or_query_bundle", "query_bundle", "query_str", "user_msg", "message"),
+        *("user_prompt", "q"),
+    )
+    answer: tuple[str, ...] = (
+        *("structured_response", "answer", "result", "output", "output_text", "response"),
+        *("generation", "final_answer", "text", "message", "final_result", "completion"),
+        *("reply", "value"),
+    )
+
+
+USUAL: Final = Keys()
+_NESTED = 20  # levels of dicts within dicts that are searched for a text
+
+
+def question_in(data: Any, keys: Keys = USUAL) -> str | None:
+    """Return the question in plain ``data``: a text, a value of ``keys``, or the last user message.
+
+    JSON and a Python repr in a text are parsed, too.
     """
-    found: dict[int, dict[str, Any]] = {}
-    for key, item in attributes.items():
-        if not key.startswith(prefix):
-            continue
-        number, _, member = key[len(prefix) + 1 :].partition(".")
-        if number.isdecimal() and member:
-            found.setdefault(int(number), {})[member] = item
-    yield from sorted(found.items())
+    return _text_in(data, keys.question, "user")
 
 
-def has_gaps(numbers: Iterable[int]) -> bool:
-    """Return True if ``numbers`` are not 0, 1, 2, ..., which shows that items were dropped."""
-    found = list(numbers)
-    return found != list(range(len(found)))
+def answer_in(data: Any, keys: Keys = USUAL) -> str | None:
+    """Return the answer in plain ``data``, as `question_in` does: the last message of the model."""
+    return _text_in(data, keys.answer, "assistant")
 
+
+def _text_in(data: Any, names: Sequence[str], role: str, depth: int = _NESTED) -> str | None:
+    if isinstance(data, Mapping):
+        if isinstance(data.get("role"), str) and "content" in data:
+            data = [data]
+        else:
+            held = (data[name] for name in names if depth and data.get(name) is not None)
+            found = (_text_in(inner, names, role, depth - 1) for inner in held)
+            text = next((one for one in found if one is not None), None)
+            if text is not None:
+                return text
+            data = data.get("messages")
+            data = data if isinstance(data, list) else None
+    text = _last_message(data, role) if isinstance(data, list) else data
+    inner = _object_in(text) if isinstance(text, str) else None
+    if inner is not None and depth:
+        return _text_in(plain(inner), names, role, depth - 1)
+    return text if isinstance(text, str) else None
+
+
+def _object_in(text: str) -> Mapping[str, Any] | None:
+    """Return the JSON object, or the dict or object of a Python repr, that ``text`` is, or None."""
+    if text.lstrip()[:1] != "{":
+        return None
+    data = read(text)
+    data = data if isinstance(data, Mapping) else data_in(text)
+    return data if isinstance(data, Mapping) else None
+
+
+def _last_message(messages: Sequence[Any], role: str) -> str | None:
+    """Return the text of the last message by ``role``, or None if the user wrote a later one."""
+    for message in reversed(messages):
+        author = message.get("role") if isinstance(message, Mapping) else None
+        if author == role:
+            content = message.get("content")
+            return content if isinstance(content, str) else ""
+        if author == "user":
+            return None
+    return None
+
+
+# --- Python reprs ---------------------------------------------------------------------------------
 
 STRING: Final = r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)"""
 """A string of a Python repr; one without an end goes to the end of the text."""
@@ -329,21 +413,20 @@ STRING: Final = r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)"""
 _STRINGS = re.compile(STRING, re.DOTALL)
 _ENUM = r"""<[\w.]+:\s*(?P<enum>'[^']*'|"[^"]*"|-?\d+)>"""
 _TOKENS = re.compile(rf"(?P<string>{STRING})|{_ENUM}|<[^<>]*(?:<[^<>]*>[^<>]*)*>", re.DOTALL)
-
-
 _PARTS = ",([<"  # of a repr
 _ITEMS = 10_000  # the most such parts: parsing needs many times the memory, and the GIL
 
 
 def data_in(text: str) -> Any:
-    """Parse ``text`` as a Python repr and return its data, or None if it cannot be parsed.
-
-    An object in the repr becomes a dict of its keyword arguments.
-    """
-    source = _TOKENS.sub(_as_literal, text.strip())
+    """Return the data of which ``text`` is a Python repr, or None. An object becomes a dict."""
+    source = _TOKENS.sub(lambda it: it["string"] or it["enum"] or "None", text.strip())
     nodes = nodes_of(source, "eval")
+    # NumPy writes the strings of an array beside each other, and Python would join them.
+    strings = [one for one in nodes if isinstance(getattr(one, "value", None), str | bytes)]
+    if not nodes or len(strings) != len(_STRINGS.findall(source)):
+        return None
     try:
-        return _data(nodes[0].body) if _is_apart(nodes, source) else None
+        return _data(nodes[0].body)
     except RecursionError:
         return None
 
@@ -356,22 +439,6 @@ def nodes_of(source: str, mode: Literal["eval", "exec"]) -> list[Any]:
         return list(ast.walk(ast.parse(accents_apart(source), mode=mode)))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return []
-
-
-def _is_apart(nodes: Sequence[Any], source: str) -> bool:
-    """Return False if two strings in a repr are adjacent, because Python would join them.
-
-    NumPy writes the strings of an array in this way.
-    """
-    parsed = sum(
-        isinstance(one, ast.Constant) and isinstance(one.value, str | bytes) for one in nodes
-    )
-    return bool(nodes) and parsed == len(_STRINGS.findall(source))
-
-
-def _as_literal(found: re.Match[str]) -> str:
-    """Return a string unchanged, an Enum member as its value, and another object as ``None``."""
-    return found["string"] or found["enum"] or "None"
 
 
 def _data(node: ast.expr) -> Any:
@@ -388,3 +455,106 @@ def _data(node: ast.expr) -> Any:
         number = _data(node.operand)
         return -number if isinstance(number, int | float) else None
     return None  # a sum, a name: no repr of data
+
+
+# --- texts in prompts -----------------------------------------------------------------------------
+
+Place: TypeAlias = "tuple[int, int]"
+"""The index of a message, and the number of its letters and digits before a position in it."""
+
+_CHUNK = 24  # letters and digits in a row that two texts do not share by chance
+_NEITHER = re.compile(r"[\W_]+")
+_ESCAPED = re.compile(r"\\[nrt]")  # white space, as in JSON or in a repr
+
+
+def bare(text: str) -> str:
+    """Return only the letters and digits of ``text``, in lower case."""
+    return _NEITHER.sub("", normal_form(_ESCAPED.sub(" ", text)).casefold())
+
+
+def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
+    """Return the index of the first message with ``text`` in it, and its offset there."""
+    return Messages(messages).find(text)
+
+
+class Messages:
+    """The texts of the messages that an LLM was shown, with methods to find a text in them."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = tuple(texts)
+
+    @cached_property
+    def _normal(self) -> tuple[str, ...]:
+        return tuple(map(normalised, self.texts))
+
+    @cached_property
+    def _bare(self) -> tuple[str, ...]:
+        return tuple(map(bare, self.texts))
+
+    @property
+    def size(self) -> int:
+        """The number of letters and digits in all messages."""
+        return sum(map(len, self._bare))
+
+    def find(self, text: str) -> tuple[int, int] | None:
+        """Return the index of the first message with ``text`` in it, and the offset of ``text``.
+
+        It may be there verbatim, escaped as in JSON, or with other white space. In the last case,
+        the offset is that in the message with normalised white space.
+        """
+        if not text.strip():  # an empty text is in every message
+            return None
+        forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+        for number, message in enumerate(self.texts):
+            for form in forms:
+                at = message.find(form)
+                if at >= 0:
+                    return number, at
+        return _find(normalised(text), self._normal)
+
+    def place(self, text: str) -> Place | None:
+        """Return the position of ``text`` in the messages (see `find`), or None."""
+        found = self.find(text)
+        return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
+
+    def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
+        """Return those of ``texts`` of which the messages contain a part, with its position.
+
+        A part is 24 letters and digits in a row that none of ``others`` contains. Each message is
+        read once, however many ``texts`` there are.
+        """
+        parts = {text: _parts_of(bare(text)) for text in texts}
+        known = {part for several in parts.values() for part in several}
+        for other in others if known else ():
+            known -= _parts_in(bare(other), known).keys()
+        places: dict[str, Place] = {}
+        for number, message in enumerate(self._bare if known else ()):
+            for part, at in _parts_in(message, known).items():
+                places.setdefault(part, (number, at))
+        found = {
+            text: [places[p] for p in several if p in places] for text, several in parts.items()
+        }
+        return {text: several[0] for text, several in found.items() if several}
+
+
+def _parts_of(text: str) -> list[str]:
+    starts = range(0, len(text) - _CHUNK + 1, _CHUNK // 2)
+    return [text[start : start + _CHUNK] for start in starts]
+
+
+def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
+    """Return the first position of each of ``parts`` that is in ``text``, which is read once."""
+    places: dict[str, int] = {}
+    for at in range(len(text) - _CHUNK + 1):
+        part = text[at : at + _CHUNK]
+        if part in parts:
+            places.setdefault(part, at)
+    return places
+
+
+def _find(part: str, messages: Sequence[str]) -> Place | None:
+    for number, message in enumerate(messages):
+        at = message.find(part) if part else -1
+        if at >= 0:
+            return number, at
+    return None

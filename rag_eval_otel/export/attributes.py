@@ -23,7 +23,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import convention_of, native, openinference, owner_of
 from rag_eval_otel.capture.span import SdkSpan, attributes_of
-from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.config import ExportContent, ScoreEvents
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.types import Ending, Evaluation, Feedback, Score, SpanRef, Usage

@@ -20,7 +20,7 @@ from opentelemetry.metrics import (
 )
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.environment import sdk_metrics_enabled
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.attributes import span_context

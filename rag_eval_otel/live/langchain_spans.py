@@ -27,8 +27,7 @@ from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.capture.values import messages_in, plain
+from rag_eval_otel.capture.values import exportable, messages_in, plain
 from rag_eval_otel.config import Spans
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.runtime.guard import Edge

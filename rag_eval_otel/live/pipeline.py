@@ -42,9 +42,9 @@ from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.trace import Held, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
+from rag_eval_otel.capture.values import USUAL
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores
 from rag_eval_otel.export.metrics import InstrumentSink, Stats

@@ -25,7 +25,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.documents import passage_of
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Part
-from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.config import raises_errors
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.export.attributes import EventSink, feedback_attributes

@@ -156,12 +156,6 @@ def contexts(*steps: Step) -> tuple[str, ...]:
     return outcome.result.context_texts
 
 
-def test_documents_of_a_step_of_its_own() -> None:
-    """A chain that hands on a document which it was not handed has found it."""
-    add = replace(chain("add", "app", at=(10, 11)), documents_seen=OTHERS)
-    assert contexts(root(), search(), add, SHOWN_BOTH) == (PAGE, OTHER)
-
-
 def test_reranked_documents() -> None:
     """Where the prompt is not seen, what the last reranker of the query returned counts."""
     blind = replace(write(), prompt=(), input=None)

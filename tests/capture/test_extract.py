@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from properties import examples
-from rag_eval_otel.capture.retrieval import paragraphs
-from rag_eval_otel.capture.sample import extract
+from rag_eval_otel.capture.documents import paragraphs
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.types import Passage, Sample
 from steps import chain, forests, llm, outcomes, retriever, sample
 
@@ -50,12 +46,6 @@ def test_contexts_stand_as_the_prompt_has_them() -> None:
     assert contexts(root(), *found, write(shown, ASKED)) == (PAGES[2], PAGES[0])
 
 
-def test_the_order_of_messages_counts() -> None:
-    """What an earlier message shows comes first."""
-    prompt = (PAGES[1], f"{PAGES[0]} {ASKED}")
-    assert contexts(root(), search(*PAGES), write(*prompt)) == (PAGES[1], PAGES[0])
-
-
 @pytest.mark.parametrize(
     "prompt",
     [(), (f"Gegründet 1987 von einer Ada. Rückgabe in 45 Tagen. {ASKED}",)],
@@ -64,11 +54,6 @@ def test_the_order_of_messages_counts() -> None:
 def test_all_that_was_retrieved_where_the_prompt_shows_none(prompt: tuple[str, ...]) -> None:
     """Where none can be told from the others, all are contexts."""
     assert contexts(root(), search(*PAGES), write(*prompt)) == PAGES
-
-
-def test_a_prompt_without_room_for_the_pages() -> None:
-    """The model was only asked: nobody knows what became of the pages."""
-    assert outcomes(root(), search(*PAGES), write(ASKED)) == ["ambiguous"]
 
 
 def test_pages_that_only_a_grader_has_seen() -> None:
@@ -84,13 +69,11 @@ PAGE = 'Opening:\n- "early" & late\n- 7 to 22, it\'s said'
 @pytest.mark.parametrize(
     "shown",
     [
-        html.escape(PAGE),
         repr(PAGE),
         json.dumps(json.dumps(PAGE)),
         "> " + PAGE.replace("\n", "\n> "),
         PAGE.replace("\n- ", "\n    * "),
         PAGE.replace("\n- ", " "),
-        PAGE.replace("\n- ", "\n1. "),
         PAGE.upper(),
     ],
 )
@@ -98,18 +81,6 @@ def test_a_page_is_known_whatever_it_is_wrapped_in(shown: str) -> None:
     """Its letters and digits are left, and it counts as it was retrieved."""
     prompt = f"1. {PAGES[0]}\n2. {shown}\n\n{ASKED}"
     assert contexts(root(), search(PAGE, PAGES[0], PAGES[2]), write(prompt)) == (PAGES[0], PAGE)
-
-
-@pytest.mark.parametrize(
-    "shown",
-    ["The office is closed on [date], call the porter", "porter | office | closed | Sundays"],
-    ids=["masked", "its words"],
-)
-def test_a_page_that_was_changed_counts_in_full(shown: str) -> None:
-    """A part of it is there, which is in no other page: it must not disappear."""
-    page = "The office is closed on Sundays, call the porter."
-    prompt = f"{PAGES[0]}\n{shown}\n{ASKED}"
-    assert set(contexts(root(), search(page, *PAGES), write(prompt))) == {page, PAGES[0]}
 
 
 @pytest.mark.parametrize(
@@ -133,12 +104,6 @@ def test_a_blank_page_is_not_found_everywhere(blank: str) -> None:
     """A page without text does not pass for what the prompt shows."""
     assert contexts(root(), search(blank, PAGES[0]), write(PAGES[0], ASKED)) == (PAGES[0],)
     assert contexts(root(), search(blank, PAGES[0]), write()) == (blank, PAGES[0])
-
-
-def test_pages_that_differ_in_spaces_are_one() -> None:
-    """The first spelling counts."""
-    found = search("one  page", "one page", "another")
-    assert contexts(root(), found, write()) == ("one  page", "another")
 
 
 def test_a_retrieval_of_nothing_is_a_retrieval() -> None:
@@ -215,14 +180,6 @@ def test_a_later_grader_is_not_taken_for_the_writer(verdict: str) -> None:
     assert contexts(root(told=answer), search(*PAGES), writer, grader) == (PAGES[0],)
 
 
-def test_the_writer_of_most_of_the_answer() -> None:
-    """Where the application adds to what the model said, the longest part found in it counts."""
-    writer = write(PAGES[0], ASKED, said=ANSWER, at=(10, 11))
-    grader = write(PAGES[1], said="founded", at=(20, 21))
-    edited = root(told=f"Dear user: {ANSWER}\nRegards")
-    assert contexts(edited, search(*PAGES), writer, grader) == (PAGES[0],)
-
-
 def test_the_last_speaker_where_none_wrote_the_answer() -> None:
     """If the answer is rephrased outside of any call, the last that spoke is the generator."""
     early = write(PAGES[0], said="something", at=(10, 11))
@@ -235,14 +192,6 @@ def test_a_silent_call_is_the_generator_of_a_structured_output() -> None:
     steps = root(), search(*PAGES), write(PAGES[1], ASKED, said="")
     assert sample(*steps).answer == ANSWER
     assert contexts(*steps) == (PAGES[1],)
-
-
-@pytest.mark.parametrize("said", ['{"binary_score": "yes"}', '{"score": 0.3, "passed": true}'])
-def test_a_record_of_verdicts_is_no_answer(said: str) -> None:
-    """There is no text in it that anybody could read as an answer."""
-    assert outcomes(root(told=None), search(*PAGES), write(*PAGES, ASKED, said=said)) == [
-        "no_answer"
-    ]
 
 
 def test_a_verdict_that_the_prompt_demands_is_no_answer() -> None:
@@ -307,24 +256,6 @@ def test_which_question_counts(
     prompt = (PAGES[0], message) if message is not None else ()
     steps = root(asked=asked), search(PAGES[0], query=searched), write(*prompt)
     assert sample(*steps).question == expected
-
-
-@pytest.mark.parametrize(
-    ("searched", "message", "expected"),
-    [("Who?", "Question: Who?", "Question: Who?"), ("x", "Clean message", "Clean message")],
-)
-def test_a_branch_is_asked_its_own_question(searched: str, message: str, expected: str) -> None:
-    """What the whole was asked is not what this part of it was made to answer."""
-    above = chain("both", at=(0, 200), asked="Both"), retriever("r", "both", at=(150, 151))
-    steps = (
-        replace(root(asked="Both"), parent="both"),
-        search(PAGES[0], query=searched),
-        write(PAGES[0], message),
-        llm("l", "both", at=(160, 170), shown=["And?"], said="An answer to something else."),
-    )
-    first, _ = outcomes(*above, *steps)
-    assert isinstance(first, Sample)
-    assert first.question == expected
 
 
 @pytest.mark.parametrize("asked_first", [True, False], ids=["before", "after a retrieval"])
@@ -400,21 +331,6 @@ def test_a_stream_left_early_is_refused(
     assert (found if isinstance(found, str) else "told") == expected
 
 
-def test_a_chain_that_never_ended_is_refused() -> None:
-    """Nobody knows what it will have answered."""
-    assert outcomes(root(at=(0, None)), search(), write(ASKED)) == ["abandoned"]
-
-
-def test_without_an_answer_there_is_no_sample() -> None:
-    """Neither chain nor model said anything."""
-    assert outcomes(root(told=None), search(), write(ASKED, said=" ")) == ["no_answer"]
-
-
-def test_without_a_question_there_is_no_sample() -> None:
-    """Neither chain nor search nor model was asked anything that is known."""
-    assert outcomes(root(asked=None), search(query=None), write()) == ["no_question"]
-
-
 # --- of any trace ---------------------------------------------------------------------------------
 
 
@@ -445,37 +361,7 @@ def test_samples_of_any_trace(steps: list[Step]) -> None:
 @pytest.mark.slow
 @examples(100)
 @given(st.data())
-def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
-    """Whatever gets lost, an answer is still the output of something that is there."""
-    steps = data.draw(forests())
-    left = [step for step in steps if data.draw(st.booleans())]
-    for result in outcomes(*left):
-        if isinstance(result, Sample):
-            assert result.answer in texts(left, "output")
-            found = {p for f in left for p in f.documents or ()}
-            found |= {p for f in left if f.kind == "tool" for p in paragraphs(f.output or "")}
-            assert set(result.contexts) <= found
-
-
-@pytest.mark.slow
-@examples(100)
-@given(st.data())
 def test_the_order_of_the_steps_does_not_change_the_samples(data: st.DataObject) -> None:
     """Samples are the same in whichever order the spans of a trace come."""
     steps = data.draw(forests())
     assert outcomes(*data.draw(st.permutations(steps))) == outcomes(*steps)
-
-
-@pytest.mark.slow
-@examples(100)
-@given(forests(), st.sampled_from(["input", "output", "prompt", "documents"]))
-def test_traces_without_texts(steps: list[Step], name: str) -> None:
-    """Where an instrumentation captures no content there are refusals, not samples of nothing."""
-    nothing: dict[str, Any] = {name: () if name == "prompt" else None}
-    bare = [replace(step, **nothing) for step in steps]
-    for turn in find_turns(bare):
-        result = extract(turn)
-        assert name != "output" or isinstance(result, str)
-        if name == "documents" and isinstance(result, Sample):
-            told = {p for f in bare if f.kind == "tool" for p in paragraphs(f.output or "")}
-            assert set(result.contexts) <= told

@@ -27,7 +27,7 @@ from parallel import at_once
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import USUAL
+from rag_eval_otel.capture.values import USUAL
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
 from recording import ANSWER, PAGE, QUESTION, Capture, Events, Spiteful, capture, said

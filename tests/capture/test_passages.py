@@ -35,7 +35,6 @@ SPLIT = {
     "JSON below a name": json.dumps({"query": "q", "results": BOTH}),
     "JSON below an unknown name": json.dumps({"found": BOTH}),
     "JSON within JSON": json.dumps({"result": json.dumps(BOTH)}),
-    "JSON lines": "\n".join(json.dumps({"content": text}) for text in BOTH),
     "repr of a list": str(BOTH),
     "repr of a list of dicts": str([{"content": text, "id": 1} for text in BOTH]),
     "repr of documents": str(DOCUMENTS),
@@ -65,7 +64,6 @@ SPLIT = {
         f"[{n}] Source: {n}.md\n{text}" for n, text in enumerate(BOTH, 1)
     ),
     "rules": "\n\n---\n\n".join(BOTH),
-    "rules after sentences": "\n---\n".join(BOTH),
     "tags": "\n".join(f"<document index='1'>\n{text}\n</document>" for text in BOTH),
     "tags and rules": "\n\n---\n\n".join(
         f'<Document href="x"/>\n{text}\n</Document>' for text in BOTH

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rag_eval_otel.capture.retrieval import block_in, parts_of
+from rag_eval_otel.capture.documents import block_in, parts_of
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Result, Step
 from rag_eval_otel.capture.turns import Turn, find_turns
@@ -138,31 +138,6 @@ def test_where_documents_begin_in_a_text(text: str, expected: tuple[str, ...] | 
     assert (None if found is None else tuple(p.text for p in found)) == expected
 
 
-def test_a_paragraph_that_was_found_by_itself() -> None:
-    """Then the paragraphs of another result are documents, too."""
-    assert parts_of("The house\n\nForty rooms", ["Forty rooms"]) == (
-        Passage(text="The house"),
-        Passage(text="Forty rooms"),
-    )
-
-
-def test_a_text_of_which_nobody_can_tell_is_refused() -> None:
-    """One document of two paragraphs, or two documents."""
-    text = f"Founding\n\n{PAGE}"
-    (turn,) = find_turns([app(), tool("search", "app", at=(5, 9), told=text), write(text)])
-    assert extract(turn) == "ambiguous"
-
-
-def test_documents_that_a_step_came_up_with() -> None:
-    """Nobody recorded its retrieval; what it handed on it has found."""
-    find = replace(chain("find", "app", at=(5, 9), asked=ASKED), documents_seen=DOCUMENTS)
-    join = replace(
-        chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
-    )
-    turn, sample = only(app(), find, join, write(f"{PAGE} {OTHER}"))
-    assert (sample.context_texts, turn.retrievers[0].parent) == ((PAGE, OTHER), "find")
-
-
 def test_documents_of_which_only_the_use_is_seen() -> None:
     """A step was handed them, and the application was not."""
     join = replace(
@@ -187,7 +162,6 @@ def test_documents_that_the_application_was_given() -> None:
         (["Use it.\nContext: A was.\n\nQuestion: When?\nAnswer:"], "A was.", "When?"),
         (["Question: What is it?\nContext: A was.\nAnswer:"], "A was.", "What is it?"),
         (["<documents>\nA was.\n</documents>\nUser question: x y"], "A was.", "x y"),
-        (["Context information is below.\n-----\nA was.\n-----\nQuery: q?"], "A was.", "q?"),
         (["Answer using only this context:\n", "When?"], None, None),
         (["You have access to documents: use the tools."], None, None),
         (["For more information: ask the user."], None, None),
@@ -229,10 +203,3 @@ def test_a_retrieval_without_texts_is_read_in_the_prompt(
     found = extract(turn)
     assert turn.contexts_source == "prompt"
     assert found == "ambiguous" if expected is None else isinstance(found, Sample)
-
-
-def test_a_retrieval_without_texts_anywhere() -> None:
-    """There is nothing to score."""
-    blind = retriever("r", "app", at=(5, 9), query=ASKED, found=None)
-    (turn,) = find_turns([app(), blind, write(PAGE)], loss="possible")
-    assert extract(turn) == "no_contexts"

@@ -21,14 +21,7 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from rag_eval_otel.capture.langchain import note
-from rag_eval_otel.capture.text import (
-    answer_of,
-    last_message,
-    question_of,
-    role_of,
-    text_of_message,
-)
-from rag_eval_otel.capture.values import plain
+from rag_eval_otel.capture.values import answer_in, plain, question_in
 
 TEXTS: list[str | dict[str, object]] = [{"type": "text", "text": "a"}]
 BLOCKS = [*TEXTS, "b", {"type": "image"}, {"text": None}, 7]
@@ -118,7 +111,7 @@ class Plain:
 )
 def test_questions(value: object, expected: str | None) -> None:
     """A question is a string, the last of the user's messages, or under one of the usual keys."""
-    assert question_of(plain(note(value))) == expected
+    assert question_in(plain(note(value))) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,32 +138,13 @@ def test_questions(value: object, expected: str | None) -> None:
 )
 def test_answers(value: object, expected: str | None) -> None:
     """An answer is a string, the assistant's last message, or under one of the usual keys."""
-    assert answer_of(plain(note(value))) == expected
+    assert answer_in(plain(note(value))) == expected
 
 
 def test_an_answer_to_an_earlier_question_is_none() -> None:
     """A chat that ends with the user has no answer yet, whatever was said before."""
     chat = plain(note(CHAT))
-    assert answer_of({"messages": chat}) is None
-    assert last_message(chat, roles=frozenset({"assistant"})) is None
-
-
-@pytest.mark.parametrize(
-    ("message", "role", "text"),
-    [
-        ({"role": "user", "content": ["a", {"text": "b"}, {"text": None}, 7]}, "user", "ab"),
-        ({"role": "user", "content": "q"}, "user", "q"),
-        ({"type": "ai", "content": "a"}, "ai", "a"),
-        ({"role": 5}, None, ""),
-        ({}, None, ""),
-        ("text", None, ""),
-        (None, None, ""),
-    ],
-)
-def test_messages_of_any_make(message: object, role: str | None, text: str) -> None:
-    """A message says who speaks and what; what says neither is silent."""
-    assert role_of(message) == role
-    assert text_of_message(message) == text
+    assert answer_in({"messages": chat}) is None
 
 
 VALUES = st.recursive(
@@ -188,5 +162,5 @@ VALUES = st.recursive(
 def test_any_value_gives_a_text_or_none(value: object) -> None:
     """Whatever applications pass around, reading it does not fail."""
     data = plain(note(value))
-    assert isinstance(question_of(data), str | None)
-    assert isinstance(answer_of(data), str | None)
+    assert isinstance(question_in(data), str | None)
+    assert isinstance(answer_in(data), str | None)

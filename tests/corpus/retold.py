@@ -24,8 +24,8 @@ from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.span import SdkSpan
-from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.turns import find_turns
+from rag_eval_otel.capture.values import USUAL
 from rag_eval_otel.capture.vectorstores import VectorStoreSearches
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Sample

@@ -13,12 +13,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.build import bare
 from rag_eval_otel.capture.conventions import native
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import PlainSpan, SpanView, metadata_in, word
-from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text
-from rag_eval_otel.capture.text import USUAL, Keys
+from rag_eval_otel.capture.step import Kind, Part, Step, bare, has_longer_text
+from rag_eval_otel.capture.values import USUAL, Keys
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log

@@ -12,13 +12,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import genai, openinference
 from rag_eval_otel.capture.documents import passages_in, passages_in_text
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.capture.text import json_in
-from rag_eval_otel.capture.values import Lost, nodes_of, plain, read, value
+from rag_eval_otel.capture.values import (
+    Lost,
+    answer_in,
+    json_in,
+    nodes_of,
+    plain,
+    question_in,
+    read,
+    value,
+)
 from rag_eval_otel.types import Passage
 
 # --- Google ADK -----------------------------------------------------------------------------------
@@ -141,7 +149,7 @@ def _question(view: PlainSpan, inputs: Any, outputs: Any) -> str | None:
     """
     if isinstance(inputs, Mapping) and "agent" not in inputs:
         messages = inputs.get("messages")
-        found = messages if isinstance(messages, str) else build.question_in(inputs, view.keys)
+        found = messages if isinstance(messages, str) else question_in(inputs, view.keys)
         if found is not None:
             return found
     tasks = outputs.get("tasks_output", [outputs]) if isinstance(outputs, Mapping) else []
@@ -197,7 +205,7 @@ def dspy_step(view: PlainSpan, of: Kind) -> Step:
         inputs = inputs if isinstance(inputs, Mapping) else {}
     step = replace(
         openinference.to_step(view, of),
-        input=None if isinstance(inputs, Lost) else build.question_in(inputs, view.keys),
+        input=None if isinstance(inputs, Lost) else question_in(inputs, view.keys),
     )
     found = _context(inputs) if _INNERMOST.fullmatch(view.name) and step.input else None
     if found is None:
@@ -222,7 +230,7 @@ def _dspy_llm(view: PlainSpan) -> Step:
         return step
     if _CALLS_TOOLS in fields:
         return replace(step, output=None, calls_tools=True)
-    reply = build.answer_in(fields, view.keys) or [*fields.values()][-1]
+    reply = answer_in(fields, view.keys) or [*fields.values()][-1]
     return replace(step, output=reply)
 
 

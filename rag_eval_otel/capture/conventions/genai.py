@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import LogView, PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step

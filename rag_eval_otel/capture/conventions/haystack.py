@@ -10,13 +10,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.capture.text import USUAL, Keys
-from rag_eval_otel.capture.values import CUT, JSON, STRING, Lost, data_in, plain, value
+from rag_eval_otel.capture.values import (
+    CUT,
+    JSON,
+    STRING,
+    USUAL,
+    Keys,
+    Lost,
+    answer_in,
+    data_in,
+    plain,
+    question_in,
+    value,
+)
 from rag_eval_otel.types import Passage
 
 _PREFIX: Final = "haystack."
@@ -170,7 +181,7 @@ def query_of(inputs: Any, keys: Keys = USUAL) -> Any:
 def _queries(part: Any, keys: Keys) -> Iterator[str]:
     if isinstance(part, Mapping):
         yield from (part[key] for key in _QUERY_KEYS if isinstance(part.get(key), str))
-        if isinstance(part.get("messages"), list) and (inputs := build.question_in(part, keys)):
+        if isinstance(part.get("messages"), list) and (inputs := question_in(part, keys)):
             yield inputs
 
 
@@ -184,7 +195,7 @@ def answer_of_components(outputs: Any, keys: Keys = USUAL) -> Any:
         return outputs
     built = [part for part in outputs.values() if isinstance(part, Mapping) and "answers" in part]
     parts = built or outputs.values()  # the application reads the result of an answer builder
-    found = {text for part in parts if (text := build.answer_in(answers(part), keys))}
+    found = {text for part in parts if (text := answer_in(answers(part), keys))}
     return next(iter(found)) if len(found) == 1 else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import passages_in

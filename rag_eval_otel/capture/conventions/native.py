@@ -15,8 +15,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.documents import passages_in
 from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Part, Step
-from rag_eval_otel.capture.text import normalised
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, read
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, normalised, read
 from rag_eval_otel.types import Passage
 
 PARTS: Final[Mapping[str, Part]] = {

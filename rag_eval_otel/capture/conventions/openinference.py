@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import documents_in, ids_in, passages_of, window_of
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word

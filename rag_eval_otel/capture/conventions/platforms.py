@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.capture.text import Keys
-from rag_eval_otel.capture.values import JSON, value
+from rag_eval_otel.capture.values import JSON, Keys, question_in, value
 
 # --- Langfuse -------------------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ def _only(inputs: object, keys: Keys) -> object:
 
     If the only argument has a usual name of a question, return all ``inputs``, too.
     """
-    if isinstance(inputs, Mapping) and len(inputs) == 1 and build.question_in(inputs, keys) is None:
+    if isinstance(inputs, Mapping) and len(inputs) == 1 and question_in(inputs, keys) is None:
         return next(iter(inputs.values()))
     return inputs
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import genai
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.conventions.haystack import answer_of_components, query_of

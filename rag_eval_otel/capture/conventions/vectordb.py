@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rag_eval_otel.capture import build
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.export.attributes import MAX_EXPLANATION
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
