@@ -15,18 +15,16 @@ import text_growth as growth
 from rag_eval_otel.capture import build, documents, values
 from rag_eval_otel.capture.contexts import _truncated
 from rag_eval_otel.capture.retrieval import block_in, is_verdict, joined_lines, passages_of_tool
-from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import USUAL, Messages, bare, is_in, json_in, place, words
+from rag_eval_otel.capture.text import Messages, bare, is_in, json_in, place, words
 from rag_eval_otel.judge.prompting import clipped
 from rag_eval_otel.judge.words import MAX, Passages, claims_of, coverage, relevancy
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.types import Passage, Sample
 from rag_eval_otel.untrusted import harmless, says_nothing, suspicions
 
-VIEW = PlainSpan(
-    name="a", scope="", span_id=1, parent_id=None, start=0, end=1, error=None, keys=USUAL
-)
+VIEW = Span(name="a", span_id=1, start=0, end=1)
 
 
 def _tool(text: str) -> object:

@@ -19,7 +19,7 @@ from rag_eval_otel.capture.documents import (
     passages_in,
     passages_with_text,
 )
-from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import Kind, Part, Result, Step
 from rag_eval_otel.capture.text import USUAL, Keys, answer_of, question_of
 from rag_eval_otel.capture.values import (
@@ -74,7 +74,7 @@ class Losses:
         return usable(text)
 
 
-def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
+def new_step(view: Span, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
     """Build a `Step` from ``parts`` and the name, times, parent and scope of the span ``view``.
 
     ``losses`` says which parts were redacted or shortened.
@@ -95,7 +95,7 @@ def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> St
     )
 
 
-def bare(view: PlainSpan, kind: Kind, **parts: Any) -> Step:
+def bare(view: Span, kind: Kind, **parts: Any) -> Step:
     """Build a `Step` without texts, from the name and the times of the span ``view``."""
     return new_step(view, kind, losses=Losses(), **parts)
 
@@ -147,11 +147,11 @@ def _unnested(text: str | None, inner: Callable[[Found], str | None]) -> str | N
     return inner(plain(data)) if isinstance(data, Mapping) else text
 
 
-def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
+def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a chain or agent from the ``inputs`` and ``outputs`` on its span."""
     losses = Losses()
-    output = losses.text("output", outputs, answer_in(outputs, view.keys))
-    question = losses.text("input", inputs, question_in(inputs, view.keys))
+    output = losses.text("output", outputs, answer_in(outputs))
+    question = losses.text("input", inputs, question_in(inputs))
     streams = isinstance(outputs, str) and is_stream(outputs)
     return new_step(
         view,
@@ -180,7 +180,7 @@ def texts_in(data: Found) -> tuple[str, ...]:
     return tuple(text for text in texts if text is not None)
 
 
-def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step:
+def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span.
 
     The documents of the step are the documents in the artifact of the tool message, or else the
@@ -196,8 +196,8 @@ def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step
     return new_step(
         view,
         "tool",
-        input=losses.text("input", inputs, question_in(inputs, view.keys)),
-        output=losses.text("output", outputs, _tool_text(outputs, view.keys)),
+        input=losses.text("input", inputs, question_in(inputs)),
+        output=losses.text("output", outputs, _tool_text(outputs)),
         documents=documents,
         documents_seen=artifact or tuple(documents_within(outputs)),
         losses=losses,
@@ -210,7 +210,7 @@ def _of(data: Found, key: str) -> Found:
 
 
 def retrieval(
-    view: PlainSpan,
+    view: Span,
     *,
     inputs: Found,
     documents: Found,
@@ -236,7 +236,7 @@ def retrieval(
     return new_step(
         view,
         kind,
-        input=losses.text("input", inputs, question_in(inputs, view.keys)),
+        input=losses.text("input", inputs, question_in(inputs)),
         documents=found,
         document_count=count,
         losses=losses,
@@ -245,7 +245,7 @@ def retrieval(
 
 
 def llm(
-    view: PlainSpan,
+    view: Span,
     *,
     messages: Found,
     reply: Found,
@@ -364,7 +364,7 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
     return found
 
 
-def _tool_text(outputs: Found, keys: Keys) -> str | None:
+def _tool_text(outputs: Found, keys: Keys = USUAL) -> str | None:
     if isinstance(outputs, list):
         if outputs and all(
             isinstance(block, Mapping) and block.get("type") == "text" for block in outputs

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal
 
-from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.text import is_reasoning
 from rag_eval_otel.untrusted import accents_apart
 
@@ -77,7 +77,7 @@ def usable(text: str | None) -> str | None:
     return None if _REPR.fullmatch(bare) or is_object or is_stream(bare) else text
 
 
-def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
+def value(view: Span, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
     """Return the first of the attributes ``keys`` that the span ``view`` has, as plain data.
 
     If the span has none of these attributes, return None, or `CUT` if the SDK dropped attributes of

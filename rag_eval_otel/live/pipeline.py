@@ -33,9 +33,8 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import convention_of, read
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import turns_in
-from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.trace import Held, Trace, ids_above
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
@@ -305,7 +304,7 @@ class Pipeline:
         span = get_current_span(tree.context)
         if not isinstance(span, ReadableSpan) or not span.is_recording():
             return "read"
-        view = SdkSpan(span)
+        view = SpanRecord.from_sdk(span)
         if convention_of(view) not in {None, "native"}:
             return "read"
         taken = self.store.join(tree, view)
@@ -389,7 +388,7 @@ class Pipeline:
 
     def _read_tree(self, item: EndedTree) -> _StartedTree:
         tree = item.tree
-        steps = tree.steps(USUAL, most=self.config.max_text_chars)
+        steps = tree.steps(most=self.config.max_text_chars)
         by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
         if item.use != "read":
             return _StartedTree(by_id)
@@ -485,7 +484,7 @@ class Pipeline:
         most = self.config.max_text_chars
         steps = [read(view, most=most) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
-            steps += tree.steps(USUAL, parent=span_id, most=most)
+            steps += tree.steps(parent=span_id, most=most)
         return steps
 
     def _refuse(self, trace: Trace, steps: Sequence[Step]) -> SkipReason | None:

@@ -26,7 +26,6 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -36,7 +35,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import MARKS, UNMARKED_SCOPES, kind_of
 from rag_eval_otel.capture.logs import PendingLogs
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, has_none
+from rag_eval_otel.capture.span import LogView, Span, has_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
@@ -224,7 +223,7 @@ class Store:
         with self.lock:
             if not self.is_open:
                 return Taken(is_late=self.is_fed and self._stands_late(span))
-            view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
+            view = Span.from_sdk(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
@@ -238,7 +237,7 @@ class Store:
                 fate = self._hold_span(span, trace, anchoring=anchoring, may_hold=may_hold)
         return Taken(fate, is_added=True, is_new=is_new, evicted=evicted)
 
-    def join(self, tree: RunTree, around: SdkSpan) -> Taken:
+    def join(self, tree: RunTree, around: Span) -> Taken:
         """Add LangChain runs to the trace of the open span ``around``, within which they ran."""
         with self.lock:  # `close` may come before it
             if not (self.is_open and self.is_fed):
@@ -409,19 +408,22 @@ class Store:
         if trace is None:
             now = self._clock()
             trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
-            self._bytes += sum(map(trace.add_early, self.open_spans.recently_ended(trace_id)))
-            self.open_spans.note_current(trace_id)
         return trace
 
-    def _add(self, trace: Trace, view: SdkSpan, kind: Kind) -> Anchoring:
+    def _add(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
         """Add the span ``view`` to ``trace``, and return whether this span may get scores."""
         known = trace.spans.get(view.span_id)
-        if trace.is_lost or (known is not None and view.is_of(known)):
+        is_known = known is not None and (known.name, known.start, known.end) == (
+            view.name,  # the SDK makes copies of a span
+            view.start,
+            view.end,
+        )
+        if trace.is_lost or is_known:
             trace.last = self._clock()
             return "no"
         trace.is_doubled = trace.is_doubled or known is not None
         size = size_of(view) if kind != "other" else OVERHEAD
-        kept = view if kind != "other" else Bystander.of(view)
+        kept = view if kind != "other" else view.bystander()
         trace.add(kept, size=size, now=self._clock())
         self._bytes += size
         return self._anchoring(trace, view, kind=kind)
@@ -472,13 +474,13 @@ class Store:
 
     def _stands_late(self, span: ReadableSpan) -> bool:
         """Return True if ``span``, which has ended after `close`, may stand for a turn."""
-        view, now, trace_id = SdkSpan(span), self._clock(), trace_of(span)
+        view, now, trace_id = Span.from_sdk(span), self._clock(), trace_of(span)
         late = self._lost.setdefault(trace_id, Trace(trace_id=trace_id, first=now, last=now))
         if len(self._lost) > _LOST:
             self._lost.popitem(last=False)
         return self._anchoring(late, view, kind=kind_of(view)) == "likely"
 
-    def _anchoring(self, trace: Trace, view: SdkSpan, *, kind: Kind) -> Anchoring:
+    def _anchoring(self, trace: Trace, view: Span, *, kind: Kind) -> Anchoring:
         chosen = self._contexts_from_prompt
         return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
 
@@ -486,10 +488,8 @@ class Store:
         """Add to each trace its spans that ended before RAG was found in the trace."""
         for span in self.open_spans.ended.copy() if self.traces else ():
             trace = self.traces.get(trace_of(span))
-            if trace is not None:
-                self._bytes += trace.add_early(span)
-        for trace in self.traces.values():
-            trace.add_bystanders()
+            if trace is not None and span.context.span_id not in trace.spans:
+                self._bytes += trace.add_bystander(Span.from_sdk(span))
 
     def _parts(
         self,
@@ -539,9 +539,11 @@ class Store:
         turns = trace.count_turns()
         for held in trace.held.values():
             self.decide(held, ending)
-        self.evicted.append(copy(trace))
-        trace.empty()
-        self._lost[trace.trace_id] = trace
+        trace.is_lost = True
+        self.evicted.append(trace)
+        now = self._clock()
+        lost = Trace(trace_id=trace.trace_id, first=now, last=trace.last, is_lost=True)
+        self._lost[trace.trace_id] = lost
         if len(self._lost) > _LOST:
             self._lost.popitem(last=False)
         return turns
@@ -554,9 +556,9 @@ class Store:
         for trace in traces:
             self._remove(trace)
             for span in self.open_spans.of(trace.trace_id):
-                view = SdkSpan(span)
+                view = Span.from_sdk(span)
                 if is_bystander(view):
-                    trace.add_bystander(Bystander.of(view))
+                    trace.add_bystander(view)
 
     def _remove(self, trace: Trace) -> None:
         if self.traces.get(trace.trace_id) is trace:

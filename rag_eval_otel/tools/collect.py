@@ -6,7 +6,6 @@ A *turn* is one question of a user and its answer. Its sample is what the metric
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +15,10 @@ from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.otlp import ExportedSpan, TracePart, parts_of, spans_of
-from rag_eval_otel.capture.otlp_files import LONGEST, VALUES, Message, values_in
+from rag_eval_otel.capture.otlp import Message, TracePart, parts_of, spans_of
+from rag_eval_otel.capture.otlp_files import LONGEST
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import MAX_TEXT_CHARS, Config
 from rag_eval_otel.errors import ConfigError
@@ -26,6 +26,7 @@ from rag_eval_otel.tools.rows import iso
 from rag_eval_otel.types import Passage, Sample
 
 _DENOMINATOR: Final = 2**64
+_SPAN_BYTES: Final = 1000  # about what a span takes in memory without its texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,7 @@ def collect(
 
 def _turn(
     outcome: Outcome,
-    spans: Sequence[ExportedSpan],
+    spans: Sequence[Span],
     *,
     selection: Selection,
     counts: Collected,
@@ -202,7 +203,7 @@ def _turn(
     yield collected
 
 
-def read_trace(spans: Sequence[ExportedSpan], selection: Selection) -> list[Outcome]:
+def read_trace(spans: Sequence[Span], selection: Selection) -> list[Outcome]:
     """Return the outcomes of the turns in ``spans``, all spans of one trace, by their start.
 
     A trace without a turn has one outcome, the reason, unless it has nothing to do with RAG.
@@ -220,7 +221,7 @@ def read_trace(spans: Sequence[ExportedSpan], selection: Selection) -> list[Outc
     return sorted(outcomes, key=lambda outcome: outcome.turn.anchor.start if outcome.turn else 0)
 
 
-def _without_repeats(spans: Sequence[ExportedSpan]) -> list[ExportedSpan]:
+def _without_repeats(spans: Sequence[Span]) -> list[Span]:
     """Return ``spans`` without copies, and without our spans beside those of an instrumentation.
 
     Spans that this library writes for LangChain runs are read if one of them stands for a turn.
@@ -232,7 +233,7 @@ def _without_repeats(spans: Sequence[ExportedSpan]) -> list[ExportedSpan]:
     return [span for span in kept.values() if span.scope != semconv.SCOPE]
 
 
-def _collected(sample: Sample, turn: Turn, spans: Mapping[Any, ExportedSpan]) -> CollectedTurn:
+def _collected(sample: Sample, turn: Turn, spans: Mapping[Any, Span]) -> CollectedTurn:
     line = [spans[step.id] for step in turn.path if step.id in spans]
     scored = next((span for span in line if semconv.EVALUATION_STATUS in span.attributes), None)
     span = scored or spans[turn.anchor.id]
@@ -251,29 +252,27 @@ class _Spool:
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("")  # a private file, which SQLite deletes
-        self._database.execute(
-            "CREATE TABLE parts (trace TEXT, part TEXT, size INTEGER, items INTEGER)"
-        )
+        self._database.execute("CREATE TABLE parts (trace, signal, service, scope, content)")
 
     def add(self, part: TracePart) -> None:
-        content = json.dumps([part.signal, part.service, part.scope, part.content])
-        row = (part.trace_id, content, len(content), values_in(content))
-        self._database.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", row)
+        row = (part.trace_id, part.signal, part.service, part.scope, part.content)
+        self._database.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", row)
 
     def traces(self) -> Iterator[tuple[str, list[TracePart]]]:
         """Yield each trace and its parts, or none if it is too large, in the order of the parts."""
-        self._database.execute("CREATE INDEX traces ON parts (trace, size, items)")
-        first = "SELECT trace, SUM(size), SUM(items) FROM parts GROUP BY trace ORDER BY MIN(rowid)"
-        each = "SELECT part FROM parts WHERE trace = ? ORDER BY rowid"
-        for trace, size, items in self._database.execute(first):
-            is_large = size > LONGEST or items > VALUES
-            contents = () if is_large else self._database.execute(each, (trace,))
-            yield trace, [_part(trace, content) for (content,) in contents]
+        self._database.execute("CREATE INDEX traces ON parts (trace)")
+        size = f"SUM(length(content) + {_SPAN_BYTES})"
+        first = f"SELECT trace, {size} FROM parts GROUP BY trace ORDER BY MIN(rowid)"  # noqa: S608
+        each = "SELECT signal, service, scope, content FROM parts WHERE trace = ? ORDER BY rowid"
+        for trace, size in self._database.execute(first):
+            rows = () if size > LONGEST else self._database.execute(each, (trace,))
+            yield (
+                trace,
+                [
+                    TracePart(signal=sig, trace_id=trace, service=name, scope=scope, content=data)
+                    for sig, name, scope, data in rows
+                ],
+            )
 
     def close(self) -> None:
         self._database.close()
-
-
-def _part(trace: str, content: str) -> TracePart:
-    signal, service, scope, raw = json.loads(content)
-    return TracePart(signal=signal, trace_id=trace, service=service, scope=scope, content=raw)

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import MARKS, native
-from rag_eval_otel.capture.otlp import as_attributes
-from rag_eval_otel.capture.otlp_files import Message
+from rag_eval_otel.capture.otlp import Message, as_attributes
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.backends.annotation import OVERALL, backend_error

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
@@ -27,14 +27,12 @@ from parallel import at_once
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.types import Passage
 from recording import ANSWER, PAGE, QUESTION, Capture, Events, Spiteful, capture, said
 
 
 def step_of(run: Run) -> Step:
-    return next(step for step in run.tree.steps(USUAL) if step.id == run.id)
+    return next(step for step in run.tree.steps() if step.id == run.id)
 
 
 TURN = [(QUESTION, (PAGE,), ANSWER)]
@@ -419,17 +417,3 @@ def test_a_hook_that_was_removed_is_silent() -> None:
     rag().invoke(company.SPARS)
     hook.remove()
     assert len(captured.truths) == 2
-
-
-def test_documents_of_another_kind() -> None:
-    """A retriever of one's own may number its documents by what is no text."""
-    events = Events(capture(content="all"))
-    events.start()
-    events.look_up()
-    numbered = SimpleNamespace(page_content="text", id=UUID(int=7))
-    events.find([numbered, SimpleNamespace(page_content="bare")])
-    assert step_of(events.run(events.search)).documents == (
-        Passage(text="text", id=str(UUID(int=7))),
-        Passage(text="bare"),
-    )
-    events.captured.recorder.flush()

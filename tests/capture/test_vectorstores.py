@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from langchain_core.example_selectors import SemanticSimilarityExampleSelector
 from langchain_core.prompts import FewShotPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
-from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from langchain_core.vectorstores import InMemoryVectorStore
 from opentelemetry.sdk.trace import TracerProvider
 
 from apps import company
@@ -23,7 +23,8 @@ from apps.replies import saying
 from parallel import at_once
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import instrument
-from rag_eval_otel.capture.vectorstores import VectorStoreSearches
+from rag_eval_otel.capture import vectorstores
+from rag_eval_otel.capture.vectorstores import record_searches
 from recording import Capture, capture
 
 QUESTION, PAGES = company.FOUNDED, (company.HISTORY, company.FOUNDER)
@@ -31,22 +32,8 @@ VECTOR = WordEmbeddings().embed_query(QUESTION)
 
 
 @pytest.fixture(autouse=True)
-def searches() -> Iterator[VectorStoreSearches]:
-    vars(VectorStore).get("_rag_eval_otel_users", set()).clear()  # handles nobody has shut down
-    VectorStoreSearches().remove()
-    before = state()
-    made = VectorStoreSearches()
-    made.install()
-    yield made
-    made.remove()
-    assert state() == before
-
-
-def state() -> dict[tuple[type, str], Any]:
-    classes = [VectorStore, InMemoryVectorStore, Handbook]
-    names = {name for one in classes for name in vars(one) if "search" in name}
-    names.add("__init_subclass__")
-    return {(one, name): vars(one).get(name) for one in classes for name in names}
+def _searches() -> None:
+    record_searches()
 
 
 class Handbook(InMemoryVectorStore):
@@ -275,25 +262,6 @@ def test_a_class_with_a_hook_of_its_own() -> None:
         type("Odd", (InMemoryVectorStore,), {}, unknown=1)
 
 
-def test_classes_are_restored(searches: VectorStoreSearches) -> None:
-    """Once the last user has gone all classes are as they were, those made meanwhile, too."""
-
-    class Meanwhile(InMemoryVectorStore):
-        def similarity_search(self, *_: Any, **__: Any) -> list[Document]:
-            return []
-
-    wrapped = Meanwhile.similarity_search
-    second = VectorStoreSearches()
-    second.install()
-    second.install()
-    searches.remove()
-    assert Meanwhile.similarity_search is wrapped, "the second is still there"
-    second.remove()
-    assert Meanwhile.similarity_search is not wrapped
-    second.remove()
-    assert Meanwhile.similarity_search.__module__ == __name__
-
-
 def test_two_handles() -> None:
     """Each records what its own handler is told of; one shutdown leaves the other's recording."""
     kept = capture()
@@ -309,14 +277,12 @@ def test_two_handles() -> None:
     assert len(kept.truths) == 1
 
 
-def test_the_recording_can_be_switched_off(searches: VectorStoreSearches) -> None:
+def test_the_recording_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``host_hooks=False`` no class is touched."""
-    searches.remove()
-    before = state()
+    monkeypatch.setattr(vectorstores, "record_searches", None)  # a call raises an exception
     provider = TracerProvider()
     handle = instrument(tracer_provider=provider, judge=good_judge(), host_hooks=False)
     assert handle.callback
-    assert state() == before
     handle.shutdown()
 
 

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 from e2e.programs import responding
-from rag_eval_otel.capture.otlp import ExportedSpan
+from rag_eval_otel.capture.span import Span
 
 KEY = "the-right-key"
 PROJECT = "shop"
@@ -148,7 +148,7 @@ _TEXTS = (
 )
 
 
-def langfuse_observation(span: ExportedSpan, *, flat: bool = False) -> dict[str, Any]:
+def langfuse_observation(span: Span, *, flat: bool = False) -> dict[str, Any]:
     """Return what Langfuse makes of a span, as its source of 2026 says.
 
     Texts become input and output. Of instrumentations other than its own, the other attributes are

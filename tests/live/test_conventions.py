@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from live import KIND, STATUS, App, asked, attached, said, told
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.export.attributes import SpanScores
 from rag_eval_otel.types import Ending, Evaluation, Score
 
@@ -80,4 +80,4 @@ def test_events_of_scores_are_not_read_as_texts() -> None:
     span.add_event("gen_ai.choice", {"message": said(1)})
     span.end()
     assert isinstance(span, ReadableSpan)
-    assert read(SdkSpan(scores.copy(span, ending))) == read(SdkSpan(span))
+    assert read(Span.from_sdk(scores.copy(span, ending))) == read(Span.from_sdk(span))

@@ -160,18 +160,6 @@ def test_spans_that_left_before_the_retrieval_ended() -> None:
         assert app.statuses() == {None: 3}
 
 
-def test_a_call_whose_chain_has_ended() -> None:
-    """The span of the call has the scores, where that of its chain has left."""
-    with attached() as app:
-        chain = app.chain()
-        chain.end()
-        app.retrieve(1, chain)
-        app.generate(1, chain)
-        assert app.handle.flush()
-        assert app.counted() == SCORED
-        assert app.statuses() == {"scored": 1, None: 2}
-
-
 def test_an_agent_that_ends_before_its_steps() -> None:
     """The span around the last call has the scores, where that of the agent has left."""
     with attached() as app:

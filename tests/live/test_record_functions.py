@@ -22,7 +22,7 @@ from opentelemetry.trace import Tracer, set_span_in_context
 from pipeline import ANSWER, CONTEXT, QUESTION, running, turns_counted
 from rag_eval_otel import Passage, Sample, record_answer, record_question, record_retrieval, semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.span import Span
 from steps import outcomes_of
 from support import hide
 
@@ -45,7 +45,7 @@ class App:
 
     @property
     def results(self) -> list[object]:
-        return [outcome.result for outcome in outcomes_of(map(SdkSpan, self.spans))]
+        return [outcome.result for outcome in outcomes_of(map(Span.from_sdk, self.spans))]
 
 
 class Node:
@@ -87,7 +87,7 @@ def test_documents_of_every_kind(document: object, passage: Passage) -> None:
     app = App()
     with app.tracer.start_as_current_span("search"):
         record_retrieval(QUESTION, [document])
-    found = read(SdkSpan(app.spans[0]))
+    found = read(Span.from_sdk(app.spans[0]))
     assert (found.documents, found.query) == ((passage,), QUESTION)
 
 
@@ -193,7 +193,7 @@ def test_a_retriever_in_another_process() -> None:
         with service.tracer.start_as_current_span("GET", context=set_span_in_context(span)):
             record_retrieval(QUESTION, [CONTEXT])
         record_answer(ANSWER)
-    spans = map(SdkSpan, (*service.spans, *caller.spans))
+    spans = map(Span.from_sdk, (*service.spans, *caller.spans))
     assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
 
 
@@ -278,7 +278,7 @@ def test_in_threads_and_tasks() -> None:
     traces = {span.context.trace_id for span in app.spans if span.context}
     assert len(traces) == 6
     for trace in traces:
-        spans = [SdkSpan(s) for s in app.spans if s.context and s.context.trace_id == trace]
+        spans = [Span.from_sdk(s) for s in app.spans if s.context and s.context.trace_id == trace]
         assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
 
 

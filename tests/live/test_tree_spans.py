@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 from rag_eval_otel.capture.conventions import convention_of, read
-from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.config import Config, Spans
 from recording import ANSWER, PAGE, QUESTION, Capture, begin, capture, fail, finish, run_turn
 
@@ -250,7 +250,7 @@ def test_our_own_spans_are_read_as_before(spans: Spans) -> None:
     """Exported spans are read by the GenAI conventions, and have the texts."""
     captured = capture(config=Config(export_content="all", spans=spans))
     run_turn(captured)
-    views = [SdkSpan(span) for span in captured.spans]
+    views = [SpanRecord.from_sdk(span) for span in captured.spans]
     assert {convention_of(view) for view in views} == {"genai"}
     assert {read(view).input for view in views} >= {QUESTION}
 

@@ -23,7 +23,7 @@ import pytest
 import requests
 
 from e2e.recorded import KEY, Langfuse, Recorded, langfuse_observation
-from rag_eval_otel.capture.otlp import ExportedSpan
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.collect import Collected, CollectedTurn, Selection, collect
 from rag_eval_otel.tools.stored import langfuse_messages, mlflow_messages
@@ -56,7 +56,7 @@ def rows(tmp_path: Path) -> Output:
 # --- Phoenix --------------------------------------------------------------------------------------
 
 
-def phoenix_span(span: ExportedSpan) -> dict[str, Any]:
+def phoenix_span(span: Span) -> dict[str, Any]:
     """Return a recorded span as the client of Phoenix does: no scope, times as text."""
     assert span.end is not None
     return {
@@ -178,7 +178,7 @@ class _Page(list[Any]):
     token: str | None = None
 
 
-def mlflow_trace(spans: Iterable[ExportedSpan], *, adding: str = "mlflow.spanType") -> Any:
+def mlflow_trace(spans: Iterable[Span], *, adding: str = "mlflow.spanType") -> Any:
     """Return a trace as MLflow does: with values of JSON as objects, and attributes of its own."""
     found = []
     for span in spans:
@@ -338,9 +338,7 @@ def langfuse(monkeypatch: pytest.MonkeyPatch) -> Langfuse:
     return service
 
 
-def from_langfuse(
-    service: Langfuse, spans: Iterable[ExportedSpan], **how: bool
-) -> list[CollectedTurn]:
+def from_langfuse(service: Langfuse, spans: Iterable[Span], **how: bool) -> list[CollectedTurn]:
     """Return the turns that are collected after Langfuse has stored ``spans``."""
     service.observations = [langfuse_observation(span, **how) for span in spans]
     counts = Collected()
