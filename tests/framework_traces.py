@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.capture.sample import Outcome
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.types import Sample
 from replay import Call, Recording, Truth, replay
 from verdicts import unmatched, verdict
@@ -90,10 +90,10 @@ def _times(raw: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
     return times
 
 
-def _span(raw: Mapping[str, Any], times: tuple[int, int]) -> ExportedSpan:
+def _span(raw: Mapping[str, Any], times: tuple[int, int]) -> Span:
     start, end = times
     ours = "rag.evaluation."
-    return ExportedSpan(
+    return Span(
         name=raw["name"],
         scope=raw["scope"],
         trace_id=int(raw["trace"], 16),

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NoOpTracerProvider, SpanContext, Status, StatusCode, TraceFlags
 
-from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, why_none
 from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config
@@ -37,7 +37,7 @@ class Call:
     """One recorded call of a span processor, at the start or end of a span."""
 
     operation: Literal["start", "end"]
-    span: ExportedSpan
+    span: SpanRecord
     at: int
 
 
@@ -59,7 +59,7 @@ class Recording:
     app: str
     calls: tuple[Call, ...]
     truths: tuple[Truth, ...] | None
-    spans: tuple[ExportedSpan, ...] = field(default=())
+    spans: tuple[SpanRecord, ...] = field(default=())
 
 
 def load(path: Path) -> Recording:
@@ -86,7 +86,7 @@ def load(path: Path) -> Recording:
     )
 
 
-def _calls(data: Mapping[str, Any], spans: Mapping[str, ExportedSpan]) -> list[Call]:
+def _calls(data: Mapping[str, Any], spans: Mapping[str, SpanRecord]) -> list[Call]:
     found = []
     for raw in data["processor_sequence"]:
         span = spans.get(raw["span_id"]) or _unended(raw, data)
@@ -96,11 +96,11 @@ def _calls(data: Mapping[str, Any], spans: Mapping[str, ExportedSpan]) -> list[C
     return found
 
 
-def _as_started(span: ExportedSpan, attributes: Mapping[str, Any]) -> ExportedSpan:
+def _as_started(span: SpanRecord, attributes: Mapping[str, Any]) -> SpanRecord:
     return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
 
 
-def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> ExportedSpan:
+def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> SpanRecord:
     """Return a span that has started but not ended, with the values in the recording ``data``."""
     known: Mapping[str, Any] = next(
         (s for s in data["never_ended"] if s.get("span_id") == raw["span_id"]), {}
@@ -108,7 +108,7 @@ def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> ExportedSpan:
     traces = [span["trace_id"] for span in data["spans"]]
     trace = known.get("trace_id") or (traces[0] if traces else "0")
     parent = known.get("parent_span_id")
-    return ExportedSpan(
+    return SpanRecord(
         name=str(raw.get("name") or known.get("name") or ""),
         scope="",
         trace_id=int(trace, 16),
@@ -125,9 +125,9 @@ def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> ExportedSpan:
     )
 
 
-def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None) -> ExportedSpan:
+def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None) -> SpanRecord:
     parent = raw.get("parent_span_id")
-    return ExportedSpan(
+    return SpanRecord(
         name=raw["name"],
         scope=(raw.get("scope") or {}).get("name") or "",
         trace_id=int(raw["trace_id"], 16),
@@ -188,10 +188,11 @@ class ReplayedSpan(ReadableSpan):
     the end of the span.
     """
 
-    def __init__(self, view: ExportedSpan) -> None:
+    def __init__(self, view: SpanRecord) -> None:
         self.fill(view)
 
-    def fill(self, view: ExportedSpan) -> None:
+    def fill(self, view: SpanRecord) -> None:
+        """Set name, times, attributes and all else of this SDK span from the recorded span."""
         attributes = _Attributes(view.attributes)
         attributes.max_value_len = view.value_limit
         super().__init__(

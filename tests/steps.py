@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.sample import Outcome, extract, why_none
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.types import Passage, Sample, SkipReason
@@ -160,5 +160,5 @@ def outcomes_of_steps(steps: Sequence[Step]) -> list[Outcome]:
     return [] if reason is None else [Outcome(result=reason)]
 
 
-def outcomes_of(spans: Iterable[SpanView]) -> list[Outcome]:
+def outcomes_of(spans: Iterable[Span]) -> list[Outcome]:
     return outcomes_of_steps([read(span) for span in spans])

@@ -16,9 +16,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from types import CodeType, MethodType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, SupportsFloat, TypeVar, cast
 from uuid import UUID, uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SCALARS: Final = frozenset({bool, int, float, type(None)})
-_NUMBERS: Final = frozenset({int, float})
 _LEVELS: Final = 5  # levels of containers within containers that are copied
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
 _PAIR: Final = 2
@@ -66,9 +66,7 @@ async def _pattern(*_: Any, **__: Any) -> None:
 class _Event:
     """A method of a callback handler that `inspect` takes for a coroutine function.
 
-    `inspect.iscoroutinefunction` accepts any object that has the attributes of a function.
-    Synchronous LangChain ignores the value that an event method returns. Asynchronous LangChain
-    awaits this value in its own event loop.
+    Synchronous LangChain ignores what it returns, asynchronous LangChain awaits it in its own loop.
     """
 
     __code__: CodeType = _pattern.__code__
@@ -76,18 +74,14 @@ class _Event:
     __kwdefaults__ = None
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.__annotations__ = {}
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self.function(*args, **options)
-
     def __get__(self, handler: object | None, owner: type | None = None) -> Any:
-        return self if handler is None else MethodType(self, handler)
+        return self if handler is None else MethodType(self, handler)  # type: ignore[arg-type]
 
 
 def _event(function: F) -> F:
@@ -98,8 +92,7 @@ def _event(function: F) -> F:
 class LangChainCapture(BaseCallbackHandler):
     """A LangChain callback handler that records every run of a chain, model, retriever or tool.
 
-    ``recorder`` is a function that returns the `RunRecorder` in which the runs are stored. ``edge``
-    is an error handler that keeps our exceptions from the application.
+    ``recorder()`` stores the runs. ``edge`` keeps our exceptions from the application.
     """
 
     raise_error = False
@@ -111,208 +104,115 @@ class LangChainCapture(BaseCallbackHandler):
         self.edge = edge
         for name, event in vars(LangChainCapture).items():
             if isinstance(event, _Event) and getattr(type(self), name) is event:  # not overridden
-                setattr(self, name, MethodType(event, self))
+                setattr(self, name, MethodType(event, self))  # type: ignore[arg-type]
 
     @_event
-    def on_chain_start(
-        self,
-        serialized: dict[str, Any] | None,
-        inputs: Any,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **event: Any,
-    ) -> _Done:
-        """Record the start and the input of a chain, graph, node or agent."""
+    def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> _Done:
         with self.edge:
-            run = self._start("chain", run_id, parent_run_id, serialized, event)
+            run = self._start("chain", serialized, event, note, inputs)
             if run is not None:
-                run.asked = note(inputs)
                 run.is_prompt = event.get("run_type") == "prompt"
         return _DONE
 
     @_event
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> _Done:
-        """Record the end and the output of a chain.
-
-        If the chain got its input as a stream, the input is known only now, and is recorded, too.
-        """
+    def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> _Done:
         with self.edge:
-            run = self._recorder().runs.get(run_id.int)
-            if run is None:
-                return _DONE
-            try:
-                if event.get("inputs") is not None:
-                    run.asked = note(event["inputs"])
-                run.told = note(outputs)
-            finally:
-                self._end(run)
+            self._start("llm", serialized, event, _note_messages, messages)
         return _DONE
 
     @_event
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        self._fail(error, run_id)
-        return _DONE
-
-    @_event
-    def on_chat_model_start(
-        self,
-        serialized: dict[str, Any] | None,
-        messages: list[list[Any]],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **event: Any,
-    ) -> _Done:
-        """Record the start of a chat model's call and the messages that the model was shown."""
+    def on_llm_start(self, serialized: Any, prompts: Any, **event: Any) -> _Done:
         with self.edge:
-            run = self._start("llm", run_id, parent_run_id, serialized, event)
-            if run is not None and messages:
-                run.asked = [note_message(message) for message in messages[0]]
+            self._start("llm", serialized, event, note, prompts[0] if prompts else None)
         return _DONE
 
     @_event
-    def on_llm_start(
-        self,
-        serialized: dict[str, Any] | None,
-        prompts: list[str],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **event: Any,
-    ) -> _Done:
-        """Record the start of a completion model's call and the prompt that the model was shown."""
+    def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> _Done:
         with self.edge:
-            run = self._start("llm", run_id, parent_run_id, serialized, event)
-            if run is not None and prompts:
-                run.asked = prompts[0]
+            self._start("retriever", serialized, event, note, query)
         return _DONE
 
     @_event
-    def on_llm_end(
-        self, response: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **event: Any
-    ) -> _Done:
-        """Record the end of a model call and the reply of the model.
-
-        If LangChain did not report the start of the call, because another handler has set
-        ``run_inline``, the start is recorded now.
-        """
+    def on_tool_start(self, serialized: Any, input_str: Any, **event: Any) -> _Done:
         with self.edge:
-            known = self._recorder().runs
-            run = known.get(run_id.int)
-            if run is None and parent_run_id is not None and parent_run_id.int in known:
-                run = self._start("llm", run_id, parent_run_id, None, event)
-            if run is None:
-                return _DONE
-            try:
-                _note_generation(run, response)
-            finally:
-                self._end(run)
-        return _DONE
-
-    @_event
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        self._fail(error, run_id)
-        return _DONE
-
-    @_event
-    def on_retriever_start(
-        self,
-        serialized: dict[str, Any] | None,
-        query: str,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **event: Any,
-    ) -> _Done:
-        """Record the start of a retrieval and its query."""
-        with self.edge:
-            run = self._start("retriever", run_id, parent_run_id, serialized, event)
+            arguments = event.get("inputs")
+            asked = input_str if arguments is None else arguments
+            run = self._start("tool", serialized, event, note, asked)
             if run is not None:
-                run.asked = note(query)
-        return _DONE
-
-    @_event
-    def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> _Done:
-        """Record the end of a retrieval, and copy its documents before they are changed."""
-        with self.edge:
-            run = self._recorder().runs.get(run_id.int)
-            if run is None:
-                return _DONE
-            try:
-                if isinstance(documents, list | tuple):
-                    run.told = [note_document(document) for document in documents]
-            finally:
-                self._end(run)
-        return _DONE
-
-    @_event
-    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        self._fail(error, run_id)
-        return _DONE
-
-    @_event
-    def on_tool_start(
-        self,
-        serialized: dict[str, Any] | None,
-        input_str: str,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **event: Any,
-    ) -> _Done:
-        """Record the start of a tool call, its arguments, and the description of the tool."""
-        with self.edge:
-            run = self._start("tool", run_id, parent_run_id, serialized, event)
-            if run is not None:
-                given = event.get("inputs")
-                run.asked = note(input_str if given is None else given)
                 run.description = (serialized or {}).get("description")
         return _DONE
 
     @_event
-    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> _Done:
-        """Record the end of a tool call and what it returned: a text, documents or a message."""
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> _Done:
+        """Record the end and the output of a chain, and its input if that came as a stream."""
         with self.edge:
-            run = self._recorder().runs.get(run_id.int)
-            if run is None:
-                return _DONE
-            try:
-                run.told = note(output)
-            finally:
-                self._end(run)
+            run = self.find(run_id)
+            if run is not None:
+                try:
+                    if inputs is not None:
+                        run.asked = note(inputs)
+                finally:
+                    self.end(run, note, outputs)
         return _DONE
 
     @_event
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        self._fail(error, run_id)
+    def on_llm_end(self, response: Any, **event: Any) -> _Done:
+        """Record the end of a model call and the reply of the model.
+
+        If another handler has set ``run_inline``, LangChain did not report the start of the call.
+        """
+        with self.edge:
+            run = self.find(event["run_id"])
+            if run is None and self.find(event.get("parent_run_id")) is not None:
+                run = self._start("llm", None, event, note, None)
+            if run is not None:
+                self.end(run, partial(_note_reply, run), response)
         return _DONE
+
+    @_event
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> _Done:
+        with self.edge:
+            self.end(self.find(run_id), _note_documents, documents)
+        return _DONE
+
+    @_event
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> _Done:
+        with self.edge:
+            self.end(self.find(run_id), note, output)
+        return _DONE
+
+    @_event
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
+        with self.edge:
+            run = self.find(run_id)
+            if run is not None:
+                self.failed(run, error)
+        return _DONE
+
+    on_llm_error = on_retriever_error = on_tool_error = on_chain_error
 
     def _start(
         self,
         kind: Kind,
-        run_id: UUID,
-        parent_run_id: UUID | None,
         serialized: Mapping[str, Any] | None,
         event: Mapping[str, Any],
+        noted: Callable[[Any], Any],
+        asked: Any,
     ) -> Run | None:
+        """Record the start of a run with the input ``noted(asked)``; return it, or None."""
         if not self.enabled:
             return None
         recorder = self._recorder()
-        parent = parent_run_id.int if parent_run_id is not None else None
+        parent_id = event.get("parent_run_id")
+        parent = parent_id.int if parent_id is not None else None
         if parent not in recorder.runs and is_silent():
             return None
         name = event.get("name") or (serialized or {}).get("name") or kind
-        return recorder.start(kind, run_id.int, parent, name, event.get("metadata") or {})
-
-    def _end(self, run: Run) -> None:
-        self._recorder().end(run)
-
-    def _fail(self, error: BaseException, run_id: UUID) -> None:
-        with self.edge:
-            run = self._recorder().runs.get(run_id.int)
-            if run is not None:
-                self.failed(run, error)
+        metadata = event.get("metadata") or {}
+        run = recorder.start(kind, event["run_id"].int, parent, name, metadata)
+        if run is not None:
+            run.asked = noted(asked)
+        return run
 
     def find(self, run_id: UUID | None) -> Run | None:
         """Return the run with the id ``run_id``, or None if it has ended or is not recorded."""
@@ -325,24 +225,22 @@ class LangChainCapture(BaseCallbackHandler):
             run.is_search = True
         return run
 
-    def found(self, run: Run, documents: Sequence[Any]) -> None:
-        """Record that the vector store search ``run`` has ended and has found ``documents``."""
-        try:
-            run.told = [note_found(document) for document in documents]
-        finally:
-            self._end(run)
+    def end(self, run: Run | None, noted: Callable[[Any], Any], output: Any) -> None:
+        """Record that ``run`` has ended with ``noted(output)``, if it is recorded."""
+        if run is not None:
+            try:
+                run.told = noted(output)
+            finally:
+                self._recorder().end(run)
 
     def failed(self, run: Run, error: BaseException) -> None:
         """Record that ``run`` has ended with the exception ``error``."""
         run.error = type(error).__qualname__
-        self._end(run)
+        self._recorder().end(run)
 
 
 def active_run() -> tuple[LangChainCapture, Run] | None:
-    """Return the LangChain run that the caller is in, with our handler that records this run.
-
-    Return None if the caller is in no LangChain run, or if our handler does not record the run.
-    """
+    """Return the LangChain run that the caller is in, with our handler that records it."""
     config = var_child_runnable_config.get()
     manager = config.get("callbacks") if config else None
     if not isinstance(manager, BaseCallbackManager):
@@ -389,29 +287,27 @@ class LangChainHook:
         return self._handler
 
 
-def _note_generation(run: Run, response: Any) -> None:
+def _note_reply(run: Run, response: Any) -> Any:
+    """Return the reply of a model; put its model, id and tokens on ``run``."""
     generation = next((row[0] for row in response.generations if row), None)
     if generation is None:
-        return
-    said = response.llm_output or {}
-    run.model = said.get("model_name") or run.metadata.get("ls_model_name")
+        return None
+    run.model = (response.llm_output or {}).get("model_name") or run.metadata.get("ls_model_name")
     message = getattr(generation, "message", None)
     if message is None:
-        run.told = generation.text
-        return
-    run.told = {**note_message(message), "content": generation.text}
+        return generation.text
     run.model = message.response_metadata.get("model_name") or run.model
     run.response_id = message.response_metadata.get("id") or message.id
     usage = getattr(message, "usage_metadata", None)
     if usage:
         run.tokens = (usage["input_tokens"], usage["output_tokens"])
+    return {**note_message(message), "content": generation.text}
 
 
 def note(value: Any, depth: int = 0) -> Any:
     """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect.
 
-    Messages, documents, dataclass instances and similar objects become dicts. Containers are copied
-    up to `_LEVELS` levels deep. Other objects become None.
+    Messages, documents, dataclass instances and the like become dicts, other objects None.
     """
     kind = type(value)
     if kind is str or kind in _SCALARS:
@@ -421,7 +317,7 @@ def note(value: Any, depth: int = 0) -> Any:
     if kind is dict:
         return {key: note(part, depth + 1) for key, part in islice(value.items(), _ITEMS)}
     if kind is list or kind is tuple:
-        if value and type(value[0]) in _NUMBERS:
+        if value and type(value[0]) in {int, float}:
             return []  # an embedding
         return [note(part, depth + 1) for part in value[-_ITEMS:]]
     return _note_object(value, depth)
@@ -452,7 +348,7 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
 def note_document(document: Any) -> Any:
     """Return the text, the id and the metadata of a LangChain document as a dict."""
     if not isinstance(document, Document):
-        return _note_like_document(document)
+        return note(document)
     fields = document.__dict__  # read often: the model's own attribute access is slower
     metadata = fields.get("metadata")
     return {
@@ -462,21 +358,23 @@ def note_document(document: Any) -> Any:
     }
 
 
-def _note_like_document(document: Any) -> Any:
-    text, name = getattr(document, "page_content", None), getattr(document, "id", None)
-    if not isinstance(text, str):
-        return note(document)
-    return {"page_content": text, "id": None if name is None else str(name)}
+def _note_messages(messages: Sequence[Sequence[Any]]) -> Any:
+    return list(map(note_message, messages[0])) if messages else None
 
 
-def note_found(found: Any) -> Any:
-    """Return a result of a vector store search, a document or a pair with its score, as a dict."""
-    if not isinstance(found, tuple) or len(found) != _PAIR:
-        return note_document(found)
-    document, score = found
-    noted = note_document(document)
-    if isinstance(noted, dict) and hasattr(score, "__float__"):  # numpy's, too
-        noted["score"] = float(score)
+def _note_documents(documents: Any) -> Any:
+    return list(map(note_document, documents)) if isinstance(documents, list | tuple) else None
+
+
+def note_search(results: Sequence[Any]) -> list[Any]:
+    """Return the results of a vector store search, documents or pairs with a score, as dicts."""
+    noted = []
+    for result in results:
+        is_pair = isinstance(result, tuple) and len(result) == _PAIR
+        document, score = result if is_pair else (result, None)
+        noted.append(note_document(document))
+        if isinstance(noted[-1], dict) and isinstance(score, SupportsFloat):  # numpy's, too
+            noted[-1]["score"] = float(score)
     return noted
 
 
@@ -485,14 +383,10 @@ def note_message(message: Any, depth: int = 0) -> Any:
     if not isinstance(message, BaseMessage):  # a pair, a dict or a text
         return note(message, depth)
     fields = message.__dict__
-    content, role = fields["content"], fields["type"]
-    noted = {
-        "type": role,
-        "content": content if type(content) is str else note(content, depth + 1),
-    }
+    noted = {"type": fields["type"], "content": note(fields["content"], depth + 1)}
     if fields.get("tool_calls"):
         noted["tool_calls"] = note(fields["tool_calls"], depth + 1)
-    if role == "tool":
+    if fields["type"] == "tool":
         noted["name"] = fields.get("name")
         noted["artifact"] = note(fields.get("artifact"), depth + 1)
     return noted

@@ -19,31 +19,21 @@ _MARK = "_rag_eval_otel_tap"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listener:
-    """Passes the log records that the application writes within spans to ``add_log``.
-
-    Log records of a judge are left out. ``edge`` keeps our exceptions from the application.
-    """
+    """Passes log records to ``add_log``, except those of a judge."""
 
     add_log: Callable[[int, int, LogView], None]
     edge: Edge
 
-    def tell(self, name: str, record: Any) -> None:
-        """Pass the log ``record`` on if the record was written within a span.
-
-        ``name`` is the event name of the record.
-        """
-        if not record.span_id or JUDGING.get() is not None:
-            return
-        with self.edge:
-            view = LogView(event=name, body=record.body, attributes=record.attributes or {})
-            self.add_log(record.trace_id, record.span_id, view)
+    def hear(self, name: str, record: Any) -> None:
+        """Pass the log ``record`` of the event ``name`` on if it was written within a span."""
+        if record.span_id and JUDGING.get() is None:
+            with self.edge:
+                view = LogView(event=name, body=record.body, attributes=record.attributes or {})
+                self.add_log(record.trace_id, record.span_id, view)
 
 
 class LogTap:
-    """A log record processor for the OpenTelemetry SDK that passes log records to listeners.
-
-    The processor exports nothing.
-    """
+    """A log record processor of the SDK that passes log records to listeners, and exports none."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
@@ -52,7 +42,7 @@ class LogTap:
         self._listeners = (*self._listeners, listener)
 
     def close(self, listener: Listener) -> None:
-        self._listeners = tuple(one for one in self._listeners if one is not listener)
+        self._listeners = tuple(other for other in self._listeners if other is not listener)
 
     def on_emit(self, log_record: Any) -> None:
         if self._listeners:
@@ -62,40 +52,27 @@ class LogTap:
                 name = record.attributes.get("event.name")
             if may_be_read(name):
                 for listener in self._listeners:
-                    listener.tell(name, record)
+                    listener.hear(name, record)
 
     def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
-        """Return True if there is a listener and log records of this event are read.
-
-        ``event_name`` is the name of the event.
-        """
+        """Return True if log records of this event are read."""
         return bool(self._listeners) and may_be_read(event_name)
 
     def shutdown(self) -> None:
-        """Remove all listeners of this processor, so that no more log records are passed on."""
         self._listeners = ()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's name
-        """Return True, because this processor exports nothing."""
         return True
 
 
 def may_be_read(event: object) -> bool:
-    """Return True if log records with the event name ``event`` may contain parts of a RAG trace.
-
-    The event in which this library reports a score is not read.
-    """
-    if not isinstance(event, str):
-        return False
-    return event.startswith(LOG_EVENTS) and event != semconv.EVALUATION_EVENT
+    """Return True if log records of ``event`` may have texts of a turn. Scores have none."""
+    is_read = isinstance(event, str) and event.startswith(LOG_EVENTS)
+    return is_read and event != semconv.EVALUATION_EVENT
 
 
 def log_tap(provider: Any) -> LogTap | None:
-    """Return the `LogTap` of the logger ``provider``, and add a `LogTap` if there is none yet.
-
-    Return None if ``provider`` is not the logger provider of the OpenTelemetry SDK. Other providers
-    take no log record processors.
-    """
+    """Return the `LogTap` of ``provider``, a new one at first; None if it takes no processors."""
     add = getattr(provider, "add_log_record_processor", None)
     known = getattr(provider, _MARK, None)
     if add is None or isinstance(known, LogTap):
@@ -113,10 +90,7 @@ _LOST_RECORDS = (LogView(event=""),)  # stands for log records that were dropped
 
 
 class PendingLogs:
-    """Stores log records by the trace id and span id of their span until that span has ended.
-
-    If the records take more than ``max_bytes``, the records of the oldest spans are dropped.
-    """
+    """Stores log records until their span has ended; drops the oldest above ``max_bytes``."""
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -142,7 +116,7 @@ class PendingLogs:
 
     def take(self, key: Key) -> Sequence[LogView]:
         """Remove and return the log records of one span. ``key`` is its trace id and span id."""
-        found = self._records.pop(key, ())
-        if found is not _LOST_RECORDS:
-            self.size -= sum(map(size_of_log, found))
-        return found
+        records = self._records.pop(key, ())
+        if records is not _LOST_RECORDS:
+            self.size -= sum(map(size_of_log, records))
+        return records

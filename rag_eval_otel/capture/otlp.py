@@ -1,242 +1,176 @@
-"""Read the spans and log records in messages of OTLP.
-
-A *message* is one OTLP export request as a dict, in the field names of OTLP JSON. A *part* is one
-span or one log record of a trace, with its scope and service.
-"""
+"""Split OTLP export requests into the spans and log records of traces, and read them."""
 
 from __future__ import annotations
 
-import binascii
-import json
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.capture.logs import may_be_read
-from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.span import LogView, Span, attributes_of_otlp
+from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.errors import ConfigError
 
-Message: TypeAlias = Mapping[str, Any]
-Signal: TypeAlias = Literal["span", "log"]
+if TYPE_CHECKING:
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+Request: TypeAlias = "ExportTraceServiceRequest | ExportLogsServiceRequest"
+Message: TypeAlias = "Mapping[str, Any] | Request"
+"""An export request, as the object of OTLP JSON or in protobuf."""
 
 _TRACE_ID, _SPAN_ID = 16, 8  # bytes
-_HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span
-_REMOTE_KINDS = (2, "SPAN_KIND_SERVER", 5, "SPAN_KIND_CONSUMER")
-_ERROR = (2, "STATUS_CODE_ERROR")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracePart:
-    """One span or log record of a trace: ``content`` is its object in OTLP JSON.
+    """A span or log record in protobuf. ``trace_id`` is in hexadecimal digits."""
 
-    ``trace_id`` is the id of the trace in hexadecimal digits.
-    """
-
-    signal: Signal
+    signal: Literal["span", "log"]
     trace_id: str
     service: str
     scope: str
-    content: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedSpan:
-    """A span from a file or a recording: a `rag_eval_otel.capture.span.SpanView` of plain data."""
-
-    name: str
-    scope: str
-    trace_id: int
-    span_id: int
-    parent_id: int | None
-    parent_is_remote: bool
-    start: int
-    end: int | None
-    error: str | None
-    attributes: Mapping[str, Any]
-    events: Sequence[tuple[str, Mapping[str, Any]]]
-    service: str = ""
-    logs: Sequence[LogView] = ()
-    dropped: int = 0
-    dropped_events: int = 0
-    value_limit: int | None = None
-
-
-# --- the parts of a message -----------------------------------------------------------------------
+    content: bytes
 
 
 def parts_of(message: Message) -> Iterator[TracePart]:
-    """Yield the spans in ``message``, and its log records that may have texts of a RAG turn.
-
-    Raises `ConfigError` if ``message`` is not valid.
-    """
+    """Yield the spans in ``message``, and log records with texts; `ConfigError` if not valid."""
     try:
-        yield from _parts_of(message)
+        for request in _requests(message) if isinstance(message, Mapping) else [message]:
+            yield from _parts_of(request)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = f"is not valid OTLP: {error!r}"
         raise ConfigError(msg) from error
 
 
-def _parts_of(message: Message) -> Iterator[TracePart]:
-    for service, scope, span in _contents(message, "resourceSpans", "scopeSpans", name="spans"):
-        trace, _ = _id(span["traceId"], _TRACE_ID), _id(span["spanId"], _SPAN_ID)
-        yield TracePart(
-            signal="span", trace_id=f"{trace:032x}", service=service, scope=scope, content=span
+def _requests(message: Mapping[str, Any]) -> Iterator[Request]:
+    """Yield ``message``, OTLP JSON, in protobuf."""
+    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
+    from opentelemetry.proto.collector.trace.v1 import (  # noqa: PLC0415
+        trace_service_pb2 as traces,
+    )
+
+    for name, kind in (
+        ("resourceSpans", traces.ExportTraceServiceRequest),
+        ("resourceLogs", logs.ExportLogsServiceRequest),
+    ):
+        if message.get(name):
+            request = kind()
+            _fill(request, {name: message[name]})
+            yield request
+
+
+def _fill(message: Any, content: Mapping[str, Any]) -> None:
+    """Set the fields of ``message``. Protobuf's own parser takes ten times as long."""
+    fields = _fields(message.DESCRIPTOR)
+    for name, value in content.items():
+        field, convert = fields.get(name, ("", None))
+        if not field or value is None:
+            continue
+        if convert is not None:
+            setattr(message, field, convert(value))
+        elif isinstance(value, list):
+            items = getattr(message, field)
+            for item in value:
+                _fill(items.add(), item)
+        else:
+            inner = getattr(message, field)
+            inner.SetInParent()
+            _fill(inner, value)
+
+
+@cache
+def _fields(descriptor: Any) -> Mapping[str, tuple[str, Callable[[Any], Any] | None]]:
+    """Return name and conversion of the fields of a message, by their names in JSON."""
+    fields: dict[str, tuple[str, Callable[[Any], Any] | None]] = {}
+    for field in descriptor.fields:
+        convert = None if field.message_type is not None else _CONVERT.get(field.type, int)
+        if field.enum_type is not None:
+            convert = partial(_number, field.enum_type)
+        elif field.name == "bytes_value":
+            convert = b64decode
+        fields[field.camelcase_name] = (field.name, convert)
+    return fields
+
+
+def _number(enum: Any, value: int | str) -> int:
+    return enum.values_by_name[value].number if isinstance(value, str) else value
+
+
+_CONVERT: Final[Mapping[int, Callable[[Any], Any]]] = {
+    1: float,
+    8: bool,
+    9: str,
+    12: bytes.fromhex,  # ids
+}
+"""Conversions by the type of a field in its descriptor. Other fields are integers."""
+
+
+def _parts_of(request: Any) -> Iterator[TracePart]:
+    is_of_spans = hasattr(request, "resource_spans")
+    for resource in request.resource_spans if is_of_spans else request.resource_logs:
+        service = str(attributes_of_otlp(resource.resource).get("service.name") or "")
+        for scope in resource.scope_spans if is_of_spans else resource.scope_logs:
+            for item in scope.spans if is_of_spans else scope.log_records:
+                has_ids = (len(item.trace_id), len(item.span_id)) == (_TRACE_ID, _SPAN_ID)
+                if is_of_spans and not (has_ids and len(item.parent_span_id) in {0, _SPAN_ID}):
+                    msg = f"the ids of the span {item.name!r} do not have 16 and 8 bytes"
+                    raise ValueError(msg)
+                if is_of_spans or (has_ids and may_be_read(LogView.from_otlp(item).event)):
+                    yield TracePart(
+                        signal="span" if is_of_spans else "log",
+                        trace_id=item.trace_id.hex(),
+                        service=service,
+                        scope=scope.scope.name,
+                        content=item.SerializeToString(),
+                    )
+
+
+def spans_of(parts: Iterable[TracePart], *, value_limit: int | None = None) -> list[Span]:
+    """Return the spans in ``parts``, which are of one trace, each with its log records.
+
+    Repeated parts count once. ``value_limit`` is that of the SDK that wrote the spans.
+    """
+    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord  # noqa: PLC0415
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage  # noqa: PLC0415
+
+    spans: dict[bytes, TracePart] = {}
+    logs: dict[bytes, dict[bytes, LogView]] = defaultdict(dict)
+    for part in parts:
+        if part.signal == "span":
+            spans[part.content] = part
+        else:
+            record = LogRecord.FromString(part.content)
+            logs[record.span_id][part.content] = LogView.from_otlp(record)
+    return [
+        Span.from_otlp(
+            message := SpanMessage.FromString(content),
+            scope=part.scope,
+            service=part.service,
+            logs=tuple(logs[message.span_id].values()),
+            value_limit=value_limit,
         )
-    for service, scope, log in _contents(message, "resourceLogs", "scopeLogs", name="logRecords"):
-        if log.get("traceId") and log.get("spanId") and may_be_read(_event_name(log)):
-            trace = _id(log["traceId"], _TRACE_ID)
-            yield TracePart(
-                signal="log", trace_id=f"{trace:032x}", service=service, scope=scope, content=log
-            )
-
-
-def _contents(
-    message: Message, resources: str, scopes: str, *, name: str
-) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    for resource in message.get(resources) or ():
-        service = str(_attributes(resource.get("resource") or {}).get("service.name") or "")
-        for scope in resource.get(scopes) or ():
-            scope_name = str((scope.get("scope") or {}).get("name") or "")
-            for content in scope.get(name) or ():
-                yield service, scope_name, content
-
-
-def _event_name(log: Mapping[str, Any]) -> object:
-    return log.get("eventName") or _attributes(log).get("event.name")
-
-
-def _id(text: object, size: int) -> int:
-    """Return the id ``text`` of ``size`` bytes, in hexadecimal digits or, from protobuf, base64."""
-    if not isinstance(text, str):
-        msg = f"an id must be text, not {type(text).__name__}"
-        raise TypeError(msg)
-    is_hex = len(text) == 2 * size
-    try:
-        content = bytes.fromhex(text) if is_hex else b64decode(text, validate=True)
-    except binascii.Error as error:
-        msg = f"{text!r} is no id: {error}"
-        raise ValueError(msg) from error
-    if len(content) != size:
-        msg = f"{text!r} is no id of {size} bytes"
-        raise ValueError(msg)
-    return int.from_bytes(content, "big")
-
-
-def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
-    return {one["key"]: _value(one.get("value") or {}) for one in holder.get("attributes") or ()}
-
-
-def _value(value: Mapping[str, Any]) -> Any:
-    """Return ``value``, an ``AnyValue`` of OTLP, as plain data."""
-    found: Any
-    kind, found = next(iter(value.items()), ("", None))
-    if kind == "intValue":
-        return int(found)
-    if kind == "doubleValue":
-        return float(found)  # also "NaN" and "Infinity"
-    if kind == "arrayValue":
-        return [_value(one) for one in (found or {}).get("values") or ()]
-    if kind == "kvlistValue":
-        values = (found or {}).get("values") or ()
-        return {one["key"]: _value(one.get("value") or {}) for one in values}
-    return b64decode(found) if kind == "bytesValue" else found
+        for content, part in spans.items()
+    ]
 
 
 def as_attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return ``values``, plain data by name, as a list of attributes in OTLP JSON."""
-    return [{"key": name, "value": _as_value(value)} for name, value in values.items()]
-
-
-_KINDS: Mapping[type, str] = {
-    str: "stringValue",
-    bool: "boolValue",
-    int: "intValue",
-    float: "doubleValue",
-}
+    return [{"key": exportable(name), "value": _as_value(value)} for name, value in values.items()]
 
 
 def _as_value(value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
     if isinstance(value, Mapping):
         return {"kvlistValue": {"values": as_attributes(value)}}
     if isinstance(value, list | tuple):
-        return {"arrayValue": {"values": [_as_value(one) for one in value]}}
-    return {_KINDS[type(value)]: value}
-
-
-# --- the spans of a trace -------------------------------------------------------------------------
-
-
-def spans_of(parts: Iterable[TracePart], *, value_limit: int | None = None) -> list[ExportedSpan]:
-    """Return the spans in ``parts``, which are of one trace, each with its log records.
-
-    A part that is there twice, because its export was repeated, counts once. ``value_limit`` is the
-    length to which the SDK of the application cut attribute values, if it did. Raises `ConfigError`
-    for a part that is not valid.
-    """
-    parts = list(parts)
-    try:
-        logs: dict[int, dict[str, LogView]] = {}
-        for part in parts:
-            if part.signal == "log":
-                same = logs.setdefault(_id(part.content["spanId"], _SPAN_ID), {})
-                same[json.dumps(part.content, sort_keys=True)] = _log(part.content)
-        spans = {
-            json.dumps(part.content, sort_keys=True): part
-            for part in parts
-            if part.signal == "span"
-        }
-        return [_span(part, logs, value_limit=value_limit) for part in spans.values()]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = f"trace {parts[0].trace_id}: is not valid OTLP: {error!r}"
-        raise ConfigError(msg) from error
-
-
-def _log(log: Mapping[str, Any]) -> LogView:
-    return LogView(
-        event=str(_event_name(log) or ""),
-        body=_value(log.get("body") or {}),
-        attributes=_attributes(log),
-    )
-
-
-def _span(
-    part: TracePart, logs: Mapping[int, Mapping[str, LogView]], *, value_limit: int | None
-) -> ExportedSpan:
-    raw = part.content
-    attributes, span_id = _attributes(raw), _id(raw["spanId"], _SPAN_ID)
-    parent_id = _id(raw["parentSpanId"], _SPAN_ID) if raw.get("parentSpanId") else 0
-    return ExportedSpan(
-        name=str(raw.get("name") or ""),
-        scope=part.scope,
-        service=part.service,
-        trace_id=int(part.trace_id, 16),
-        span_id=span_id,
-        parent_id=parent_id or None,
-        parent_is_remote=bool(parent_id) and _is_remote(raw),
-        start=int(raw.get("startTimeUnixNano") or 0),
-        end=int(raw["endTimeUnixNano"]) if raw.get("endTimeUnixNano") else None,
-        error=_error(raw.get("status") or {}, attributes),
-        attributes=attributes,
-        events=[(str(one.get("name")), _attributes(one)) for one in raw.get("events") or ()],
-        logs=tuple(logs.get(span_id, {}).values()),
-        dropped=int(raw.get("droppedAttributesCount") or 0),
-        dropped_events=int(raw.get("droppedEventsCount") or 0),
-        value_limit=value_limit,
-    )
-
-
-def _is_remote(raw: Mapping[str, Any]) -> bool:
-    """Return True if the parent of the span is in another service."""
-    flags = int(raw.get("flags") or 0)
-    if flags & _HAS_REMOTE:
-        return bool(flags & _IS_REMOTE)
-    return raw.get("kind") in _REMOTE_KINDS  # an SDK that does not say
-
-
-def _error(status: Mapping[str, Any], attributes: Mapping[str, Any]) -> str | None:
-    if status.get("code") not in _ERROR:
-        return None
-    return str(attributes.get("error.type") or status.get("message") or "error")
+        return {"arrayValue": {"values": [_as_value(item) for item in value]}}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": value}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    return {} if value is None else {"stringValue": exportable(value)}

@@ -11,26 +11,23 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry import context as otel_context
 
-from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.native import distinct_passages
-from rag_eval_otel.capture.span import Copier, PlainSpan
+from rag_eval_otel.capture.span import Copier, Span
 from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text
-from rag_eval_otel.capture.values import Keys, plain
+from rag_eval_otel.capture.values import plain
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-MAX_RUNS = 10_000
-"""The most runs of a tree. A larger tree is not scored, and the reason is ``evicted``."""
+MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
 
 _RETRIEVALS = frozenset({"retriever", "tool"})
 
@@ -38,13 +35,9 @@ _RETRIEVALS = frozenset({"retriever", "tool"})
 class Run:
     """One recorded LangChain run. Times are nanoseconds since the epoch.
 
-    ``asked`` is the input and ``told`` is the output of the run. Both are plain data that nobody
-    changes any more. ``said`` contains texts and documents that the application itself recorded
-    within the run, with functions such as `record_answer`. ``query`` is the query of a retrieval
-    that was recorded in this way. ``description`` is the description of a tool. ``model``,
-    ``response_id`` and ``tokens`` (the numbers of input and output tokens) are set for calls of a
-    model. ``is_prompt`` is true if the run filled a prompt template. ``is_search`` is true if the
-    run is a search of a vector store.
+    ``asked`` and ``told`` are its input and output, plain data that nobody changes any more.
+    ``said`` are texts and documents that the application itself recorded within the run, and
+    ``query`` is the query of such a retrieval. ``tokens`` are those of input and output.
     """
 
     # Defaults of the class. A run sets only attributes that differ, which is faster than slots.
@@ -79,41 +72,26 @@ class Run:
         self.start = time.time_ns()
 
 
+@dataclass(slots=True, eq=False)
 class RunTree:
     """A LangChain root run and all runs below it, in the order in which they started.
 
-    ``context`` is the OpenTelemetry context in which the root run started. If a span was active
-    then, it is in ``context``. ``open`` is the number of runs that have not ended. ``ended_at`` is
-    the time at which the root run ended, in seconds of the recorder's clock. ``is_kept`` is true
-    until the recorder passes the tree on. ``lost`` is the number of runs that were not recorded
-    because the tree already had `MAX_RUNS` runs. ``searched`` is the start of the first retrieval
-    or tool call. ``called`` is the start of the last call of a model.
+    ``context`` is the one in which the root run started. ``open`` is the number of runs that have
+    not ended, and ``lost`` that of runs over `MAX_RUNS`. Until it is passed on, it ``is_kept``.
+    ``searched`` is the start of the first retrieval or tool call, ``called`` of the last model
+    call.
     """
 
-    __slots__ = (
-        "called",
-        "context",
-        "ended_at",
-        "is_kept",
-        "lost",
-        "open",
-        "runs",
-        "searched",
-        "size",
-        "started_at",
-    )
-
-    def __init__(self, context: Context, started_at: float) -> None:
-        self.context = context
-        self.started_at = started_at
-        self.runs: list[Run] = []
-        self.open = 0
-        self.ended_at: float | None = None
-        self.is_kept = True
-        self.lost = 0
-        self.size = 0
-        self.searched: int | None = None
-        self.called: int | None = None
+    context: Context
+    started_at: float
+    runs: list[Run] = field(default_factory=list)
+    open: int = 0
+    ended_at: float | None = None
+    is_kept: bool = True
+    lost: int = 0
+    size: int = 0
+    searched: int | None = None
+    called: int | None = None
 
     @property
     def root(self) -> Run:
@@ -122,86 +100,59 @@ class RunTree:
 
     @property
     def may_be_turn(self) -> bool:
-        """Whether a model was called after a retrieval, so that there may be an answer to score.
-
-        Only start times are compared. No texts are read.
-        """
+        """Whether a model was called after a retrieval, so that there may be an answer to score."""
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
-    def steps(
-        self, keys: Keys, *, parent: int | None = None, most: int = MAX_TEXT_CHARS
-    ) -> list[Step]:
+    def steps(self, *, parent: int | None = None, most: int = MAX_TEXT_CHARS) -> list[Step]:
         """Convert all runs of this tree into steps. The root's step becomes a child of ``parent``.
 
-        A *step* is one call in a trace. ``keys`` are the dict keys under which the application
-        keeps questions and answers. ``most`` is the limit of texts: see `Copier`.
-
-        The tree may contain no call of a model, because LangChain's cache had the reply, or because
-        the model is not one of LangChain's. Then a run that filled a prompt template becomes the
-        step of a model.
+        Without the call of a model (LangChain's cache had the reply, or the model is not one of
+        LangChain's), a run that filled a prompt template becomes the step of a model.
         """
-        asked = any(run.kind == "llm" for run in self.runs)
+        has_model = any(run.kind == "llm" for run in self.runs)
         _nest_searches(self.runs)
         said = _said(self.runs)
-        found = []
+        steps = []
         for run in self.runs:
-            step = step_of(run, keys, most=most)
+            step = _step_of(run, most)
             if run.id in said:
                 step = _with_said(step, run, said[run.id], most=most)
-            if run.is_prompt and step.prompt and not asked:
+            if run.is_prompt and step.prompt and not has_model:
                 step = replace(step, kind="llm")
-            found.append(step if run.parent is not None else replace(step, parent=parent))
-        return found
+            steps.append(step if run.parent is not None else replace(step, parent=parent))
+        return steps
 
 
 def _nest_searches(runs: Sequence[Run]) -> None:
     """Set the parent of each vector store search to the retriever that made the search.
 
-    A LangChain retriever does not become the active run while it searches its store. So the search
-    is recorded with the same parent as the retriever. A search belongs to a retriever if both have
-    the same parent, and the retriever was open during the whole search.
+    A retriever does not become LangChain's active run, so both have the same parent.
     """
     retrievers = [run for run in runs if run.kind == "retriever" and not run.is_search]
     for search in runs if retrievers else ():
         if search.is_search:
             end = search.end or search.start
             around = (
-                one
-                for one in reversed(retrievers)
-                if one.parent == search.parent
-                and one.start <= search.start
-                and (one.end is None or one.end >= end)
+                run.id
+                for run in reversed(retrievers)
+                if run.parent == search.parent
+                and run.start <= search.start
+                and (run.end is None or run.end >= end)
             )
-            search.parent = next((one.id for one in around), search.parent)
+            search.parent = next(around, search.parent)
 
 
-def step_of(run: Run, keys: Keys, *, most: int = MAX_TEXT_CHARS) -> Step:
-    """Convert ``run`` into a step, the form in which all calls in a trace are read.
-
-    Spans are converted by the same functions. ``keys`` are the dict keys under which the
-    application keeps questions and answers.
-    """
-    view = PlainSpan(
-        name=run.name,
-        scope=semconv.SCOPE,
-        span_id=run.id,
-        parent_id=run.parent,
-        start=run.start,
-        end=run.end,
-        error=run.error,
-        keys=keys,
-    )
-    copier = Copier(most)
+def _step_of(run: Run, most: int) -> Step:
+    view, copier = Span.from_run(run), Copier(most)
     inputs, outputs = plain(copier.value(run.asked)), plain(copier.value(run.told))
     if run.kind == "llm":
         step = build.llm(view, messages=inputs, reply=outputs, response_id=run.response_id)
     elif run.kind == "retriever":
         step = build.retrieval(view, inputs=inputs, documents=outputs)
     elif run.kind == "tool":
-        step = build.tool(
-            view, inputs=inputs, outputs=outputs, description=(run.description or "")[:most]
-        )
+        description = (run.description or "")[:most]
+        step = build.tool(view, inputs=inputs, outputs=outputs, description=description)
     else:
         step = build.chain(view, run.kind, inputs=inputs, outputs=outputs)
         if run.is_prompt:
@@ -213,85 +164,67 @@ def step_of(run: Run, keys: Keys, *, most: int = MAX_TEXT_CHARS) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return the parts (question, documents, answer) that the application recorded, by run id.
-
-    A recorded question or answer also counts for all runs above the run in which the application
-    recorded it.
-    """
+    """Return the recorded parts by run id; question and answer count for all runs above, too."""
     by_id = {run.id: run for run in runs}
-    found: dict[int, dict[Part, Any]] = {}
+    said: dict[int, dict[Part, Any]] = {}
     for run in runs:
         if run.said is None:
             continue
-        found.setdefault(run.id, {}).update(run.said)
-        turn_parts = {**run.said}
-        turn_parts.pop("documents", None)
-        above = by_id.get(run.parent) if run.parent is not None else None
-        while turn_parts and above is not None:
-            found[above.id] = {**found.get(above.id, {}), **turn_parts, **(above.said or {})}
-            above = by_id.get(above.parent) if above.parent is not None else None
-    return found
+        said.setdefault(run.id, {}).update(run.said)
+        of_turn: dict[Part, Any] = {p: value for p, value in run.said.items() if p != "documents"}
+        above = by_id.get(run.parent or 0)
+        while of_turn and above is not None:
+            said[above.id] = {**said.get(above.id, {}), **of_turn, **(above.said or {})}
+            above = by_id.get(above.parent or 0)
+    return said
 
 
 def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> Step:
-    """Return ``step`` with the parts ``said``, which the application itself recorded.
-
-    The parts are the question, the documents or the answer. They replace the parts that LangChain
-    reported. A part with a text of more than ``most`` characters is cut.
-    """
-    found: dict[Any, Any] = dict(said)
-    cut = {part for part, value in found.items() if _longest(value) > most}
-    found |= dict.fromkeys(cut)
-    if found.get("documents") is not None:
-        found["documents"] = tuple(distinct_passages(found["documents"]))
-    query = (run.query or "")[:most] or None
+    """Return ``step`` with the recorded parts ``said``, without those of more than ``most``."""
+    parts: dict[Any, Any] = dict(said)
+    cut: set[Part] = set()
+    for part, value in said.items():
+        texts = [value] if isinstance(value, str) else [passage.text for passage in value]
+        if max(map(len, texts), default=0) > most:
+            cut.add(part)
+            parts[part] = None
+    if parts.get("documents") is not None:
+        parts["documents"] = tuple(distinct_passages(parts["documents"]))
     recorded = frozenset(said)
-    return replace(
-        step, **found, query=query, recorded=recorded, cut=(step.cut - recorded) | cut, flat=False
-    )
+    query, all_cut = (run.query or "")[:most] or None, (step.cut - recorded) | cut
+    return replace(step, **parts, query=query, recorded=recorded, cut=all_cut, flat=False)
 
 
-def _longest(value: str | Sequence[Passage]) -> int:
-    texts = [value] if isinstance(value, str) else [passage.text for passage in value]
-    return max(map(len, texts), default=0)
-
-
-def size_of(noted: object) -> int:
-    """Return the number of characters in all texts of the plain data ``noted``."""
-    if isinstance(noted, str):
-        return len(noted)
-    if isinstance(noted, Mapping):
-        return sum(map(size_of, noted.values()))
-    return sum(map(size_of, noted)) if isinstance(noted, list) else 0
+def size_of(value: object) -> int:
+    """Return the number of characters in all texts of plain data."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(size_of, value.values()))
+    return sum(map(size_of, value)) if isinstance(value, list) else 0
 
 
 class TreeIntake(Protocol):
-    """Takes the run trees that a `RunRecorder` passes on."""
+    """Takes complete trees, and trees that were removed to limit memory.
 
-    def finished(self, tree: RunTree) -> None:
-        """Take ``tree``, which is complete. No run will be added to it."""
+    After ``waiting()``, a root run has ended before runs below it: `RunRecorder.sweep` must be
+    called.
+    """
 
-    def evicted(self, tree: RunTree) -> None:
-        """Take ``tree``, which was removed to limit memory before it was complete."""
+    def finished(self, tree: RunTree) -> None: ...
 
-    def waiting(self) -> None:
-        """React to the end of a root run before the end of the runs below it.
+    def evicted(self, tree: RunTree) -> None: ...
 
-        From now on, the receiver must call `RunRecorder.sweep` at intervals.
-        """
+    def waiting(self) -> None: ...
 
 
 class RunRecorder:
     """Stores the runs of every LangChain root run until its tree is complete, then passes it on.
 
-    A tree contains a root run and all runs below it. The tree is complete when all of its runs have
-    ended, or ``grace`` seconds after the end of its root run. Some runs below a root run end later
-    or never: if a stream is abandoned, the root run ends before its model call, and a cancelled
-    model call never ends.
-
-    If a root run does not end, its tree may be removed, oldest first. This happens if the tree is
-    older than ``max_age`` seconds, if there are more than ``max_trees`` trees, or if all runs
-    together contain more than ``max_size`` characters.
+    The tree is complete when all of its runs have ended, or ``grace`` seconds after the end of its
+    root run: if a stream is abandoned, the root run ends before its model call, and a cancelled
+    model call never ends. The oldest tree is removed if it is older than ``max_age`` seconds, if
+    there are more than ``max_trees``, or if all runs contain more than ``max_size`` characters.
     """
 
     def __init__(
@@ -327,68 +260,49 @@ class RunRecorder:
     def start(
         self, kind: Kind, run_id: int, parent: int | None, name: str, metadata: Mapping[str, Any]
     ) -> Run | None:  # positional: see `Run`
-        """Record the start of a run, and return the run.
+        """Record the start of a run; return None if it is already known, or if its tree is full.
 
-        Return None if the run is already known, or if its tree is full. If the parent of the run is
-        not known, the run becomes a root run, because a handler may be added in the middle of a
-        run.
+        If its parent is not known, as the handler was added late, the run becomes a root run.
         """
-        above = self.runs.get(parent) if parent is not None else None
-        if above is None:
-            return self._start_root(kind, run_id, name, metadata)
-        tree = above.tree
+        stale: list[RunTree] = []
         with self._lock:
             if run_id in self.runs:
                 return None
-            if len(tree.runs) >= MAX_RUNS:
-                tree.lost += 1
-                return None
-            run = Run(run_id, above.id, tree, kind, name, metadata)
-            return self._added(run)
-
-    def _start_root(
-        self, kind: Kind, run_id: int, name: str, metadata: Mapping[str, Any]
-    ) -> Run | None:
-        with self._lock:
-            if run_id in self.runs:
-                return None
-            stale = self._stale() if self._trees else ()
-            tree = RunTree(otel_context.get_current(), self._clock())
-            self._trees[run_id] = tree
-            run = self._added(Run(run_id, None, tree, kind, name, metadata))
+            above = self.runs.get(parent) if parent is not None else None
+            if above is None:
+                stale = self._stale()
+                tree = self._trees[run_id] = RunTree(otel_context.get_current(), self._clock())
+            else:
+                tree = above.tree
+                if len(tree.runs) >= MAX_RUNS:
+                    tree.lost += 1
+                    return None
+            run = Run(run_id, parent if above is not None else None, tree, kind, name, metadata)
+            tree.runs.append(run)
+            tree.open += 1
+            self.runs[run_id] = run
+            if kind == "llm":
+                tree.called = run.start
+            elif kind in _RETRIEVALS and tree.searched is None:
+                tree.searched = run.start
         for old in stale:
             self._intake.evicted(old)
-        return run
-
-    def _added(self, run: Run) -> Run:
-        tree = run.tree
-        tree.runs.append(run)
-        tree.open += 1
-        self.runs[run.id] = run
-        if run.kind == "llm":
-            tree.called = run.start
-        elif run.kind in _RETRIEVALS and tree.searched is None:
-            tree.searched = run.start
         return run
 
     def _stale(self) -> list[RunTree]:
         """Remove and return the oldest trees if there are too many or they are too old or large."""
         stale: list[RunTree] = []
-        now = self._clock()
         while self._trees:
             oldest = next(iter(self._trees.values()))
             too_many = len(self._trees) >= self._max_trees or self._size > self._max_size
-            if not too_many and now - oldest.started_at <= self._max_age:
+            if not too_many and self._clock() - oldest.started_at <= self._max_age:
                 break
             self._forget(oldest)
             stale.append(oldest)
         return stale
 
     def end(self, run: Run) -> None:
-        """Record the end of ``run``, and pass on its tree if it is complete.
-
-        If the end of ``run`` is already recorded, do nothing.
-        """
+        """Record the end of ``run``, at the first call, and pass on its tree if it is complete."""
         tree = run.tree
         is_root = run.parent is None
         # Inner chains are not counted: they mostly pass on texts of other runs.
@@ -415,14 +329,13 @@ class RunRecorder:
 
     def sweep(self) -> None:
         """Pass on the trees whose root ended at least ``grace`` seconds ago."""
-        if self._trees:
-            self._finish_ended(self._clock() - self._grace)
+        self._pass_ended(self._clock() - self._grace)
 
     def flush(self) -> None:
         """Pass on the trees whose root has ended, without waiting for the runs below it."""
-        self._finish_ended(self._clock())
+        self._pass_ended(self._clock())
 
-    def _finish_ended(self, until: float) -> None:
+    def _pass_ended(self, until: float) -> None:
         with self._lock:
             ended = [t for t in self._trees.values() if t.ended_at is not None]
             ready = [t for t in ended if (t.ended_at or 0.0) <= until and self._forget(t)]

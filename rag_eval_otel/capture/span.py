@@ -1,257 +1,247 @@
-"""Define `SpanView`, the form in which this library reads spans.
-
-A *convention* is a module that reads the attribute names of one instrumentation. Its functions get
-each span as a `SpanView`, whether the span comes from the OpenTelemetry SDK or from an exported
-file. This module also finds the session, the user and other metadata in the attributes of a span.
-"""
+"""`Span`, the one record of a span, whatever reported it, and the metadata in its attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from opentelemetry.trace import INVALID_SPAN_CONTEXT
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.values import USUAL, Keys, exact, exportable, json_in
+from rag_eval_otel.capture.values import exact, exportable, json_in
 from rag_eval_otel.config import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import SpanContext
 
+    from rag_eval_otel.capture.runs import Run
 
 _NOTHING: Mapping[str, Any] = {}
 _AS_IT_IS: Final = frozenset({bool, int, float, type(None)})
 _DEPTH: Final = 50  # levels of containers within containers that are copied
-_ITEMS: Final = 1_000_000  # the most items of one value that are copied
 _SEVERAL: Final = 4  # JSON has several texts: it may be so many times as long as one text
-_ARRAYS: Final = frozenset({"numpy", "pandas"})
-
-
-class SpanView(Protocol):
-    """A span in the form in which its attributes are read. Times are nanoseconds since the epoch.
-
-    ``scope`` is the name of the instrumentation scope. ``events`` are pairs of an event name and
-    the attributes of the event. ``logs`` are the log records that were written within the span.
-    ``error`` is the type or message of the error with which the span failed, or None. ``dropped``
-    is the number of attributes, and ``dropped_events`` the number of events, that the SDK dropped
-    because of its limits. ``value_limit`` is the length to which the SDK cuts attribute values. It
-    is None if there is no limit or if the limit is not known. ``end`` is None while the span is
-    open.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def scope(self) -> str: ...
-    @property
-    def attributes(self) -> Mapping[str, Any]: ...
-    @property
-    def events(self) -> Sequence[tuple[str, Mapping[str, Any]]]: ...
-    @property
-    def logs(self) -> Sequence[LogView]: ...
-    @property
-    def trace_id(self) -> int: ...
-    @property
-    def span_id(self) -> int: ...
-    @property
-    def parent_id(self) -> int | None: ...
-    @property
-    def parent_is_remote(self) -> bool: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int | None: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def dropped(self) -> int: ...
-    @property
-    def dropped_events(self) -> int: ...
-    @property
-    def value_limit(self) -> int | None: ...
+_HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
+_REMOTE_KINDS: Final = frozenset({2, 5})  # server and consumer, from an SDK without these flags
+_ERROR: Final = 2  # a status code of OTLP
+ROUTES: Final = ("http.route", "url.path", "http.target")
+"""The attributes with the route of a web request, the most general first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
-    """One log record that was written within a span."""
+    """A log record that was written within a span."""
 
     event: str
     body: Any = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
-
-def simple(value: Any) -> Any:
-    """Return ``value`` as plain data: strings, numbers, lists and dicts of exactly these types.
-
-    A member of an Enum becomes its value. Bytes become text. Arrays and data frames become lists.
-    An object of any other type becomes None, because its ``str()`` is not a text of the
-    application. If a container contains itself, the inner reference becomes None. If ``value`` has
-    more than a million items, return None.
-    """
-    return Copier().value(value)
-
-
-class Copier:
-    """Copies values into plain data, with texts of at most ``most`` characters.
-
-    A longer text is cut after ``most`` + 1 characters: then its length shows that it is not whole.
-    ``is_cut`` says whether a text was cut. JSON is parsed if it is longer than one text, so that
-    each of its texts is cut by itself, but cut if it is more than four times as long.
-    """
-
-    __slots__ = ("_left", "_within", "is_cut", "most")
-
-    def __init__(self, most: int = MAX_TEXT_CHARS) -> None:
-        self.most = most
-        self.is_cut = False
-        self._left = _ITEMS
-        self._within: set[int] = set()
-
-    def value(self, value: Any) -> Any:
-        """Return a copy of ``value``; see `simple`."""
-        if type(value) is str:
-            return value if len(value) <= self.most else self._of_long(value)
-        if type(value) in _AS_IT_IS:
-            return value
-        self._left = _ITEMS
-        found = self._of(value)
-        return found if self._left > 0 else None
-
-    def _of_long(self, text: str) -> Any:
-        data = json_in(text, opening="{[") if len(text) <= _SEVERAL * self.most else None
-        return self._text(text) if data is None else self.value(data)
-
-    def _text(self, text: str) -> str:
-        self.is_cut |= len(text) > self.most
-        return text[: self.most + 1]
-
-    def _of(self, value: Any) -> Any:
-        self._left -= 1
-        if type(value) in _AS_IT_IS:
-            return value
-        if isinstance(value, Enum):
-            return self._of(value.value)
-        if isinstance(value, bytes | bytearray | memoryview):
-            value = bytes(value).decode(errors="replace")
-        if isinstance(value, str):
-            return self._text(exact(value))
-        if isinstance(value, int | float):
-            return int(value) if isinstance(value, int) else float(value)
-        if type(value).__module__.partition(".")[0] in _ARRAYS:
-            return self._of_array(value)
-        return self._of_container(value)
-
-    def _of_array(self, value: Any) -> Any:
-        """Return a numpy or pandas value as plain data.
-
-        A data frame becomes a list of dicts, one for each row. An array becomes a list, and a numpy
-        scalar becomes a number or a text.
-        """
-        if hasattr(value, "columns"):
-            return self._of(value.to_dict("records"))
-        items = value.tolist() if hasattr(value, "tolist") else None
-        return None if type(items) is type(value) else self._of(items)
-
-    def _of_container(self, value: Any) -> Any:
-        is_circle = id(value) in self._within
-        if is_circle or self._left <= 0 or len(self._within) >= _DEPTH:
-            return None
-        self._within.add(id(value))
-        found: Any = None
-        if isinstance(value, Mapping):
-            found = {str(self._of(key)): self._of(item) for key, item in value.items()}
-        elif isinstance(value, Sequence | AbstractSet):
-            found = [self._of(item) for item in value]
-        self._within.discard(id(value))
-        return found
+    @classmethod
+    def from_otlp(cls, record: Any) -> LogView:
+        attributes = attributes_of_otlp(record)
+        event = record.event_name or str(attributes.get("event.name") or "")
+        return cls(event=event, body=_value_of_otlp(record.body), attributes=attributes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainSpan:
-    """A `SpanView` whose attributes, events and log records are plain data.
+class Span:
+    """A span or a LangChain run. Times are nanoseconds since the epoch.
 
-    Plain data are strings, numbers, lists and dicts. ``keys`` are the dict keys under which the
-    application keeps questions and answers.
+    ``events`` are pairs of a name and attributes. ``error`` is the type or message of the error
+    with which the span failed. The SDK dropped ``dropped`` attributes, and cut values at
+    ``value_limit`` characters. ``end`` is None while the span is open. ``is_cut``: whether `plain`
+    cut a text.
     """
 
     name: str
-    scope: str
     span_id: int
-    parent_id: int | None
     start: int
-    end: int | None
-    error: str | None
-    keys: Keys
+    end: int | None = None
+    scope: str = ""
     trace_id: int = 0
+    parent_id: int | None = None
     parent_is_remote: bool = False
+    context: SpanContext = INVALID_SPAN_CONTEXT
+    error: str | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     events: Sequence[tuple[str, Mapping[str, Any]]] = ()
     logs: Sequence[LogView] = ()
     dropped: int = 0
     dropped_events: int = 0
     value_limit: int | None = None
+    service: str = ""
     is_cut: bool = False
-    """Whether a text of the span was longer than the limit of texts."""
 
     @classmethod
-    def of(cls, view: SpanView, keys: Keys = USUAL, *, most: int = MAX_TEXT_CHARS) -> PlainSpan:
-        """Copy ``view``, with texts of at most ``most`` characters: see `Copier`."""
-        copier = Copier(most)
+    def from_sdk(cls, span: ReadableSpan, logs: Sequence[LogView] = ()) -> Span:
+        """Return a record of ``span`` with references to its values, which are not copied."""
+        context, parent, scope = span.context, span.parent, span.instrumentation_scope
+        context = context or INVALID_SPAN_CONTEXT
+        attributes, status = attributes_of(span), span.status
+        error = None
+        if not (status.is_unset or status.is_ok):
+            error = str(attributes.get("error.type") or status.description or "error")
+        limit = getattr(getattr(span, "_attributes", None), "max_value_len", None)
         return cls(
-            name=view.name[:most],
-            scope=view.scope[:most],
-            attributes=_values(view.attributes, copier),
-            events=[(name[:most], _values(values, copier)) for name, values in view.events],
-            logs=[
-                LogView(
-                    event=exact(log.event)[:most],
-                    body=copier.value(log.body),
-                    attributes=_values(log.attributes, copier),
-                )
-                for log in view.logs
-            ],
-            is_cut=copier.is_cut,
-            trace_id=view.trace_id,
-            span_id=view.span_id,
-            parent_id=view.parent_id,
-            parent_is_remote=view.parent_is_remote,
-            start=view.start,
-            end=view.end,
-            error=view.error,
-            dropped=view.dropped,
-            dropped_events=view.dropped_events,
-            value_limit=min(most + 1, view.value_limit or most + 1),
-            keys=keys,
+            name=span.name,
+            span_id=context.span_id,
+            start=span.start_time or 0,
+            end=span.end_time,
+            scope=scope.name if scope is not None else "",
+            trace_id=context.trace_id,
+            parent_id=parent.span_id if parent is not None else None,
+            parent_is_remote=parent is not None and parent.is_remote,
+            context=context,
+            error=error,
+            attributes=attributes,
+            events=[(event.name, event.attributes or _NOTHING) for event in span.events],
+            logs=logs,
+            dropped=span.dropped_attributes,
+            dropped_events=span.dropped_events,
+            value_limit=limit if isinstance(limit, int) else None,
         )
 
+    @classmethod
+    def from_run(cls, run: Run) -> Span:
+        """Return a record of a LangChain run, without its texts."""
+        return cls(
+            name=run.name,
+            span_id=run.id,
+            start=run.start,
+            end=run.end,
+            scope=semconv.SCOPE,
+            parent_id=run.parent,
+            error=run.error,
+        )
 
-def _values(attributes: Mapping[str, Any], copier: Copier) -> Mapping[str, Any]:
-    return {exact(name): copier.value(value) for name, value in attributes.items()}
+    @classmethod
+    def from_otlp(cls, span: Any, **more: Any) -> Span:
+        """Return a record of ``span``, a protobuf message; ``more`` are fields it does not have."""
+        attributes = attributes_of_otlp(span)
+        parent_id = int.from_bytes(span.parent_span_id, "big") or None
+        says_remote = bool(span.flags & _HAS_REMOTE)
+        is_remote = bool(span.flags & _IS_REMOTE) if says_remote else span.kind in _REMOTE_KINDS
+        error = None
+        if span.status.code == _ERROR:
+            error = str(attributes.get("error.type") or span.status.message or "error")
+        return cls(
+            name=span.name,
+            span_id=int.from_bytes(span.span_id, "big"),
+            start=span.start_time_unix_nano,
+            end=span.end_time_unix_nano or None,
+            trace_id=int.from_bytes(span.trace_id, "big"),
+            parent_id=parent_id,
+            parent_is_remote=parent_id is not None and is_remote,
+            error=error,
+            attributes=attributes,
+            events=[(event.name, attributes_of_otlp(event)) for event in span.events],
+            dropped=span.dropped_attributes_count,
+            dropped_events=span.dropped_events_count,
+            **more,
+        )
+
+    def plain(self, most: int = MAX_TEXT_CHARS) -> Span:
+        """Return a copy of plain data, with texts of at most ``most`` characters: see `Copier`."""
+        copier = Copier(most)
+        logs = [
+            LogView(
+                event=exact(log.event)[:most],
+                body=copier.value(log.body),
+                attributes=copier.values(log.attributes),
+            )
+            for log in self.logs
+        ]
+        return replace(
+            self,
+            name=self.name[:most],
+            scope=self.scope[:most],
+            attributes=copier.values(self.attributes),
+            events=[(name[:most], copier.values(values)) for name, values in self.events],
+            logs=logs,
+            value_limit=min(most + 1, self.value_limit or most + 1),
+            is_cut=copier.is_cut,
+        )
+
+    def bystander(self) -> Span:
+        """Return a copy without texts of a span that is no part of RAG; the web route stays."""
+        routes = {name: self.attributes[name] for name in ROUTES if name in self.attributes}
+        return replace(self, attributes=routes, events=(), logs=())
 
 
-def word(view: SpanView, name: str) -> str | None:
-    """Return the value of the attribute ``name`` of a span as text, or None if it is missing.
+def attributes_of_otlp(message: Any) -> dict[str, Any]:
+    """Return the attributes of a protobuf message as plain data."""
+    return {item.key: _value_of_otlp(item.value) for item in message.attributes}
 
-    The value is short, such as a kind or a name.
+
+def _value_of_otlp(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_value_of_otlp(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return {item.key: _value_of_otlp(item.value) for item in value.kvlist_value.values}
+    return None if kind is None else getattr(value, kind)
+
+
+class Copier:
+    """Copies values into plain data: strings, numbers, lists and dicts of exactly these types.
+
+    Texts are cut after ``most`` + 1 characters, so that their length shows it; of JSON of up to
+    four times that length, each text. Bytes become text, objects of other types None.
     """
-    found = view.attributes.get(name)
-    if type(found) is str or found is None:
-        return found
-    found = simple(found)
-    return None if found is None else str(found)
+
+    __slots__ = ("is_cut", "most")
+
+    def __init__(self, most: int = MAX_TEXT_CHARS) -> None:
+        self.most = most
+        self.is_cut = False
+
+    def values(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        return {exact(name): self.value(value) for name, value in attributes.items()}
+
+    def value(  # noqa: PLR0911  # one for each kind of value
+        self, value: Any, within: tuple[int, ...] = ()
+    ) -> Any:
+        """Copy ``value``; ``within`` are the ids of the containers around it."""
+        if type(value) in _AS_IT_IS:
+            return value
+        if isinstance(value, bytes | bytearray | memoryview):
+            value = bytes(value).decode(errors="replace")
+        if isinstance(value, str):
+            return self._text(exact(value), may_be_json=not within)
+        if isinstance(value, int | float):
+            return int(value) if isinstance(value, int) else float(value)
+        if len(within) == _DEPTH or id(value) in within:
+            return None
+        within = (*within, id(value))
+        if isinstance(value, Mapping):
+            return {str(self.value(key, within)): self.value(v, within) for key, v in value.items()}
+        if isinstance(value, Sequence | AbstractSet):
+            return [self.value(item, within) for item in value]
+        return None
+
+    def _text(self, text: str, *, may_be_json: bool) -> Any:
+        if len(text) <= self.most:
+            return text
+        if may_be_json and len(text) <= _SEVERAL * self.most:
+            data = json_in(text, opening="{[")
+            if data is not None:
+                return self.value(data, (id(text),))
+        self.is_cut = True
+        return text[: self.most + 1]
+
+
+def word(view: Span, name: str) -> str | None:
+    """Return the value of an attribute that is short, such as a kind or a name, as text."""
+    value = view.attributes.get(name)
+    if value is None or type(value) is str:
+        return value
+    value = Copier().value(value)
+    return None if value is None else str(value)
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
-    """Return the attributes of ``span`` as the SDK stores them. The caller must not change them.
-
-    If the SDK has a private dict of the attributes, this dict is read. The two wrappers around the
-    dict cost more time than everything else that this library does on the application's thread.
-    """
+    """Return the attributes of ``span`` as the SDK stores them, without its slow wrappers."""
     try:
         return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
     except AttributeError:
@@ -259,99 +249,12 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
 
 
 def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
-    """Return True if ``span`` has no attribute of ``names`` and the SDK dropped no attribute.
-
-    This is called for every span of the application when the span has ended. So it reads the SDK's
-    private dict of attributes, which is faster than the public property.
-    """
+    """Return True if ``span`` has no attribute of ``names``, and none was dropped."""
     try:
         attributes: Any = span._attributes  # noqa: SLF001
         return names.isdisjoint(attributes._dict) and not attributes.dropped  # noqa: SLF001
     except AttributeError:
         return names.isdisjoint(span.attributes or ()) and not span.dropped_attributes
-
-
-class SdkSpan:
-    """Presents a span of the OpenTelemetry SDK as a `SpanView`.
-
-    The ids, the name and the attributes of the span are looked up once, because the application's
-    thread reads them often.
-    """
-
-    __slots__ = (
-        "_logs",
-        "_span",
-        "attributes",
-        "context",
-        "name",
-        "parent_id",
-        "parent_is_remote",
-        "scope",
-        "span_id",
-        "trace_id",
-    )
-
-    def __init__(self, span: ReadableSpan, logs: Sequence[LogView] = ()) -> None:
-        self._span = span
-        self._logs = logs
-        self.name = span.name
-        scope = span.instrumentation_scope
-        self.scope = scope.name if scope is not None else ""
-        self.attributes: Mapping[str, Any] = attributes_of(span)
-        self.context: SpanContext = span.context or INVALID_SPAN_CONTEXT
-        self.trace_id = self.context.trace_id
-        self.span_id = self.context.span_id
-        parent = span.parent
-        self.parent_id = parent.span_id if parent is not None else None
-        self.parent_is_remote = parent is not None and parent.is_remote
-
-    def is_of(self, other: SpanView) -> bool:
-        """Return True if this view and ``other`` show the same span.
-
-        The SDK makes copies of a span, so the names and the times of the two spans are compared.
-        """
-        return (self.name, self.start, self.end) == (other.name, other.start, other.end)
-
-    def add_log(self, record: LogView) -> None:
-        """Add a log record that was written within the span, and is known after the span only."""
-        self._logs = (*self._logs, record)
-
-    @property
-    def events(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        return [(event.name, event.attributes or _NOTHING) for event in self._span.events]
-
-    @property
-    def logs(self) -> Sequence[LogView]:
-        return self._logs
-
-    @property
-    def start(self) -> int:
-        return self._span.start_time or 0
-
-    @property
-    def end(self) -> int | None:
-        return self._span.end_time
-
-    @property
-    def error(self) -> str | None:
-        if self._span.status.is_ok or self._span.status.is_unset:
-            return None
-        kind = self.attributes.get("error.type")
-        return str(kind or self._span.status.description or "error")
-
-    @property
-    def dropped(self) -> int:
-        return self._span.dropped_attributes
-
-    @property
-    def dropped_events(self) -> int:
-        return self._span.dropped_events
-
-    @property
-    def value_limit(self) -> int | None:
-        """The length to which the SDK cuts attribute values, or None if no limit is known."""
-        found = getattr(getattr(self._span, "_attributes", None), "max_value_len", None)
-        return found if isinstance(found, int) else None
 
 
 Scalar: TypeAlias = "str | bool | int | float"
@@ -361,105 +264,48 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     semconv.USER_ID: ("user.id", "user_id", "langfuse_user_id", "mlflow.trace.user", "enduser.id"),
     semconv.GEN_AI_CONVERSATION_ID: ("gen_ai.conversation.id", "conversation_id", "thread_id"),
 }
-"""The standard name of an attribute, and the names under which applications may write its value.
-
-The names are used by LangChain applications and by tracing libraries.
-"""
+"""Standard names of attributes, and the names under which applications may write their values."""
 
 _KNOWN: Final = frozenset(name for names in _NAMES.values() for name in names)
 
 
 def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> Mapping[str, Any]:
-    """Return the metadata that the application wrote into the span ``attributes``, by name.
+    """Return the metadata that the application wrote into ``attributes``, by name.
 
-    Metadata may be in three kinds of attributes: in the attribute ``metadata`` as a JSON object, in
-    attributes whose name begins with ``metadata.`` or with one of ``prefixes``, and in attributes
-    with a known name such as ``session.id``. The prefix is removed from the returned names.
+    They are in the JSON object ``metadata``, under ``prefixes``, and under names such as
+    ``user_id``.
     """
     prefixes = (*prefixes, "metadata.")
-    metadata = json_in(attributes.get("metadata"))
-    found: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
+    data = json_in(attributes.get("metadata"))
+    metadata: dict[str, Any] = data if isinstance(data, dict) else {}
     for name, value in attributes.items():
-        prefix = next((one for one in prefixes if name.startswith(one)), None)
+        prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
         if prefix is not None:
             text = json_in(value, opening='"')  # Langfuse writes texts as JSON
-            found.setdefault(name.removeprefix(prefix), value if text is None else text)
+            metadata.setdefault(name.removeprefix(prefix), value if text is None else text)
         elif name in _KNOWN:
-            found[name] = value
-    return found
+            metadata[name] = value
+    return metadata
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
-    """Return the session, user and conversation of a trace by their standard attribute names.
+    """Return session, user and conversation of a trace, and the metadata ``keys``, for a span.
 
-    ``metadata`` contains the metadata of each step of the trace. If several steps have the same
-    name, the first value counts. ``keys`` are the names of further metadata to return. If there is
-    no conversation id, the session id is returned as conversation id, too.
+    ``metadata`` are those of each step. Without a conversation id, the session id counts as one.
     """
     merged: dict[str, Any] = {}
-    for one in metadata:
-        for name, value in one.items():
+    for values in metadata:
+        for name, value in values.items():
             if value is not None and value != "":
                 merged.setdefault(name, value)
-    found: dict[str, Scalar] = {}
+    known: dict[str, Scalar] = {}
     for standard, names in _NAMES.items():
-        known = next((merged[name] for name in names if name in merged), None)
-        if known and isinstance(known, str | int) and known is not True:
-            found[standard] = exportable(str(known))
-    if semconv.SESSION_ID in found:
-        found.setdefault(semconv.GEN_AI_CONVERSATION_ID, found[semconv.SESSION_ID])
+        value = next((merged[name] for name in names if name in merged), None)
+        if value and isinstance(value, str | int) and value is not True:
+            known[standard] = exportable(str(value))
+    if semconv.SESSION_ID in known:
+        known.setdefault(semconv.GEN_AI_CONVERSATION_ID, known[semconv.SESSION_ID])
     for key in keys:
-        value = merged.get(key)
-        if isinstance(value, str | bool | int | float):
-            found[semconv.METADATA_PREFIX + key] = value
-    return found
-
-
-ROUTES: Final = ("http.route", "url.path", "http.target")
-"""The attributes with the route of a web request, the most general first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bystander:
-    """A span that is no part of RAG, as a `SpanView` without events and log records.
-
-    The span is kept because its parent id connects other spans of the trace. Of its attributes,
-    only the route of a web request is kept, for sampling rules.
-    """
-
-    context: SpanContext
-    name: str
-    scope: str
-    parent_id: int | None
-    parent_is_remote: bool
-    start: int
-    end: int | None
-    error: str | None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    events: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    logs: Sequence[LogView] = ()
-    dropped: int = 0
-    dropped_events: int = 0
-    value_limit: int | None = None
-
-    @classmethod
-    def of(cls, view: SdkSpan) -> Bystander:
-        return cls(
-            context=view.context,
-            name=view.name,
-            scope=view.scope,
-            parent_id=view.parent_id,
-            parent_is_remote=view.parent_is_remote,
-            start=view.start,
-            end=view.end,
-            error=view.error,
-            attributes={name: view.attributes[name] for name in ROUTES if name in view.attributes},
-        )
-
-    @property
-    def trace_id(self) -> int:
-        return self.context.trace_id
-
-    @property
-    def span_id(self) -> int:
-        return self.context.span_id
+        if isinstance(merged.get(key), str | bool | int | float):
+            known[semconv.METADATA_PREFIX + key] = merged[key]
+    return known

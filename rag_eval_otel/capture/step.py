@@ -35,7 +35,7 @@ from rag_eval_otel.capture.values import (
 from rag_eval_otel.types import ContextsSource, Passage
 
 if TYPE_CHECKING:
-    from rag_eval_otel.capture.span import PlainSpan
+    from rag_eval_otel.capture.span import Span
 
 Kind = Literal["agent", "chain", "embedding", "llm", "other", "reranker", "retriever", "tool"]
 Part = Literal["documents", "input", "output", "prompt"]
@@ -194,7 +194,7 @@ class Losses:
         return usable(text)
 
 
-def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
+def new_step(view: Span, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
     """Build a `Step` from ``parts`` and the name, times, parent and scope of the span ``view``."""
     return Step(
         id=view.span_id,
@@ -212,16 +212,16 @@ def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> St
     )
 
 
-def bare(view: PlainSpan, kind: Kind, **parts: Any) -> Step:
+def bare(view: Span, kind: Kind, **parts: Any) -> Step:
     """Build a `Step` without texts, from the name and the times of the span ``view``."""
     return new_step(view, kind, losses=Losses(), **parts)
 
 
-def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
+def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a chain or agent from the ``inputs`` and ``outputs`` on its span."""
     losses = Losses()
-    output = losses.text("output", outputs, answer_in(outputs, view.keys))
-    question = losses.text("input", inputs, question_in(inputs, view.keys))
+    output = losses.text("output", outputs, answer_in(outputs))
+    question = losses.text("input", inputs, question_in(inputs))
     given = tuple(documents_within(inputs)) if kind != "tool" else ()
     returned = tuple(documents_within(outputs)) if kind != "tool" else ()
     return new_step(
@@ -246,7 +246,7 @@ def _texts_in(data: Found) -> tuple[str, ...]:
     return tuple(text for text in found if isinstance(text, str) and usable(text) is not None)
 
 
-def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step:
+def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span.
 
     ``documents_seen`` are objects of a framework's document class: only retrievals return those.
@@ -260,8 +260,8 @@ def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step
     return new_step(
         view,
         "tool",
-        input=losses.text("input", inputs, question_in(inputs, view.keys)),
-        output=losses.text("output", outputs, _tool_text(outputs, view.keys)),
+        input=losses.text("input", inputs, question_in(inputs)),
+        output=losses.text("output", outputs, _tool_text(outputs)),
         documents=documents,
         documents_seen=artifact or tuple(documents_within(outputs)),
         losses=losses,
@@ -269,7 +269,7 @@ def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step
     )
 
 
-def _tool_text(outputs: Found, keys: Keys) -> str | None:
+def _tool_text(outputs: Found, keys: Keys = USUAL) -> str | None:
     if isinstance(outputs, list):
         if outputs and all(_of(block, "type") == "text" for block in outputs):
             return _joined(outputs)
@@ -289,7 +289,7 @@ def _joined(blocks: Sequence[Any]) -> str:
 
 
 def retrieval(
-    view: PlainSpan,
+    view: Span,
     *,
     inputs: Found,
     documents: Found,
@@ -309,7 +309,7 @@ def retrieval(
     return new_step(
         view,
         kind,
-        input=losses.text("input", inputs, question_in(inputs, view.keys)),
+        input=losses.text("input", inputs, question_in(inputs)),
         documents=found,
         document_count=len(found) if found is not None and count is None else count,
         losses=losses,
@@ -340,7 +340,7 @@ def _of(data: Found, key: str) -> Found:
 
 
 def llm(
-    view: PlainSpan,
+    view: Span,
     *,
     messages: Found,
     reply: Found,

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice, takewhile
+from itertools import chain, takewhile
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from weakref import ref
-
-from opentelemetry.sdk.trace import Span
-from opentelemetry.trace import get_current_span
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import (
@@ -24,32 +21,28 @@ from rag_eval_otel.capture.conventions import (
     is_exported_late,
     is_flat,
     is_instrumentation,
-    is_recorded,
     kind_of,
+    output_on,
     recorded_on,
-    returns_documents,
-    returns_list,
     shows_documents,
     tool_name,
 )
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, SpanView
-from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Kind, Part
+from rag_eval_otel.capture.span import LogView, Span
+from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Kind
 from rag_eval_otel.types import Ending
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
 
-AnyView: TypeAlias = "SdkSpan | Bystander"
-
 Key: TypeAlias = "tuple[int, int]"
 """Trace id and span id. LangChain run trees have trace id 0, as their spans do not exist yet."""
 
+T = TypeVar("T")
 State: TypeAlias = Literal["collecting", "scoring", "leaving", "left"]
 
-OVERHEAD = 2600
-"""The estimated size in bytes of a span without its attributes and events."""
+OVERHEAD = 2600  # the estimated size in bytes of a span without its attributes and events
 
 _ENTRY = 100  # estimated bytes of an attribute without its value
 _NESTING = 8  # levels of a value that are measured
@@ -58,20 +51,17 @@ _OPEN = 4096  # the most open spans that are kept; some spans never end
 _ENDED = 256  # the most ended spans that are kept of traces in which no RAG was found
 _STARTED = 4096  # the most started spans that are kept until the next refresh
 _NEWEST = 64  # the most spans that are searched on the application's thread
-DEPTH = 100
-"""The most ancestors that are searched."""
+_DEPTH = 100  # the most ancestors that are searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceLimits:
     """The waiting times, in seconds, before a trace is read, and the limits of stored traces.
 
-    A trace is read ``root_quiet`` after the end of its last span. If its root has not ended, or if
-    its spans are exported late, ``slow_quiet`` counts instead. A trace is read at the latest
-    ``max_age`` after its first span. If the spans of a turn (a question with its answer) have ended
-    below an open span, they are read ``quiet`` after the last of them. Over ``max_traces`` or
-    ``max_bytes`` the oldest traces are removed. A single trace is removed if it has more than
-    ``max_spans`` spans or takes more than a quarter of ``max_bytes``.
+    A trace is read ``root_quiet`` after its last span; ``slow_quiet`` if its root has not ended or
+    its spans are exported late; a turn below an open span ``quiet`` after its last span. Removed
+    are the oldest traces, and each trace with more than ``max_spans`` spans or a quarter of
+    ``max_bytes``.
     """
 
     quiet: float = 0.5
@@ -85,11 +75,9 @@ class TraceLimits:
 
 @dataclass(slots=True, eq=False)
 class Subtree:
-    """When the first retrieval and the last LLM call at or below a span started.
+    """When the first retrieval (``searched``) and the last LLM call (``called``) below a span were.
 
-    ``searched`` and ``called`` are these start times. An LLM call that follows a retrieval further
-    down is not counted. ``shown`` is true if a chain at or below the span received or returned
-    documents, which may be of an unknown retrieval.
+    ``shown``: whether a chain took or returned documents, which may be of an unknown retrieval.
     """
 
     searched: int | None = None
@@ -131,13 +119,9 @@ class Held:
         collecting ──► scoring ──► leaving ──► left
             └─────────────────────────►┘
 
-    - ``collecting``: the span has ended, but its trace is not complete, or has not been read yet.
-    - ``scoring``: a turn was found for it, and is being evaluated.
-    - ``leaving``: it was decided how it leaves (``ending``). The first decision counts.
-    - ``left``: it was passed on, with its scores or with the reason why it has none.
-
-    It leaves in ``context``, the one in which the span ended. If ``is_likely`` is false, another
-    span will probably get the scores, and this one leaves as it is unless a turn is found for it.
+    It is scoring when a turn was found for it, and leaving when its ``ending`` was decided; the
+    first decision counts. It leaves in ``context``, the one in which the span ended. If it is not
+    likely, another span will probably get the scores, and this one leaves as it is.
     """
 
     key: Key
@@ -164,12 +148,10 @@ class Trace:
     trace_id: int
     first: float
     last: float
-    spans: dict[int, AnyView] = field(default_factory=dict)
+    spans: dict[int, Span] = field(default_factory=dict)
     """The ended spans by span id, in the order in which they ended."""
     arrivals: dict[int, tuple[float, int]] = field(default_factory=dict)
     """By span id, the time at which a span ended, and its size in bytes."""
-    early: dict[int, ReadableSpan] = field(default_factory=dict)
-    """Spans that ended before any RAG was found in the trace, and were not read yet."""
     held: dict[int, Held] = field(default_factory=dict)
     """The spans that are kept back from the exporter until they are scored, by span id."""
     trees: list[tuple[int, RunTree]] = field(default_factory=list)
@@ -189,7 +171,7 @@ class Trace:
     is_claimed: bool = False
     """Whether its turns were counted: by the thread that has found them, or that gave it up."""
 
-    def add(self, view: AnyView, *, size: int, now: float) -> None:
+    def add(self, view: Span, *, size: int, now: float) -> None:
         """Add the ended span ``view`` of ``size`` bytes to the trace."""
         self.last = now
         self.spans[view.span_id] = view
@@ -213,77 +195,55 @@ class Trace:
         self.unheld += size
         note_above(self, span_id, Subtree(tree.searched, tree.called))
 
-    def add_bystander(self, view: Bystander) -> int:
-        """Add a span that is no part of RAG, unless the span is known. Return the bytes added."""
-        if view.span_id in self.spans:
+    def add_bystander(self, view: Span) -> int:
+        """Add a span if it is no part of RAG and not known. Return the bytes added."""
+        if view.span_id in self.spans or view.scope == semconv.SCOPE or kind_of(view) != "other":
             return 0
-        self.spans[view.span_id] = view
+        self.spans[view.span_id] = view.bystander()
         self.arrivals[view.span_id] = (self.last, OVERHEAD)
         self.size += OVERHEAD
         return OVERHEAD
 
-    def add_early(self, span: ReadableSpan) -> int:
-        """Add a span that ended before RAG was found in the trace. Return the bytes added."""
-        span_id = span.context.span_id if span.context is not None else 0
-        if span_id in self.spans or span_id in self.early:
-            return 0
-        self.early[span_id] = span
-        self.size += OVERHEAD
-        return OVERHEAD
-
-    def add_bystanders(self) -> None:
-        """Read the spans in ``early``, and keep the spans that are no part of RAG."""
-        while self.early:
-            view = SdkSpan(self.early.popitem()[1])
-            if view.scope != semconv.SCOPE and kind_of(view) == "other":
-                self.spans[view.span_id] = Bystander.of(view)
-                self.arrivals[view.span_id] = (self.last, OVERHEAD)
-
     def part(self, ids: Iterable[int]) -> Trace:
         """Move the spans with these ``ids`` from this trace to a new trace, and return it."""
-        taken = Trace(
+        chosen = dict.fromkeys(ids)
+        _moved(self.subtrees, chosen)
+        part = Trace(
             trace_id=self.trace_id,
             first=self.first,
             last=self.last,
+            spans=_moved(self.spans, chosen),
+            arrivals=_moved(self.arrivals, chosen),
+            held=_moved(self.held, chosen),
+            trees=[pair for pair in self.trees if pair[0] in chosen],
+            turns=self.turns & chosen.keys(),
             is_slow=self.is_slow,
             is_doubled=self.is_doubled,
         )
-        for one in ids:
-            taken.spans[one] = self.spans.pop(one)
-            taken.arrivals[one] = self.arrivals.pop(one)
-            self.subtrees.pop(one, None)
-            if one in self.held:
-                taken.held[one] = self.held.pop(one)
-            if one in self.turns:
-                self.turns.discard(one)
-                taken.turns.add(one)
-        taken.trees = [one for one in self.trees if one[0] in taken.spans]
-        self.trees = [one for one in self.trees if one[0] not in taken.spans]
-        taken.size = sum(size for _, size in taken.arrivals.values())
-        taken.size += sum(tree.size for _, tree in taken.trees)
-        self.size -= taken.size
+        self.trees = [pair for pair in self.trees if pair[0] not in chosen]
+        self.turns -= part.turns
+        part.size = sum(size for _, size in part.arrivals.values())
+        part.size += sum(tree.size for _, tree in part.trees)
+        self.size -= part.size
         self.first = min((came for came, _ in self.arrivals.values()), default=self.last)
-        return taken
+        return part
 
     def count_turns(self) -> int:
         """Return the number of turns in this trace, which is not read: at least one."""
         likely = sum(held.is_likely for held in self.held.values())
         return max(1, likely, len(self.turns))
 
-    def empty(self) -> None:
-        """Delete all spans of the trace, and ignore its later spans."""
-        self.is_lost = True
-        self.spans, self.arrivals, self.early, self.subtrees, self.held = {}, {}, {}, {}, {}
-        self.trees, self.turns, self.size = [], set(), 0
+
+def _moved(items: dict[int, T], ids: Iterable[int]) -> dict[int, T]:
+    return {span_id: items.pop(span_id) for span_id in ids if span_id in items}
 
 
-def size_of(view: SdkSpan) -> int:
+def size_of(view: Span) -> int:
     """Return the estimated size of a span in bytes, with its attributes, events and log records."""
-    written = view.attributes.values()
-    size = OVERHEAD + _ENTRY * len(written) + sum(map(getsizeof, written))
-    size += sum(_weight(value) for value in written if type(value) not in _FLAT)
-    for _, values in view.events:
-        size += _weight(values)
+    values = view.attributes.values()
+    size = OVERHEAD + _ENTRY * len(values) + sum(map(getsizeof, values))
+    size += sum(_weight(value) for value in values if type(value) not in _FLAT)
+    size += sum(_weight(attributes) for _, attributes in view.events)
     return size + sum(map(size_of_log, view.logs))
 
 
@@ -303,16 +263,13 @@ def _weight(value: Any, level: int = 0) -> int:
     return 0
 
 
-_LEAVES = RETRIEVALS | {"llm"}
-
-
 Anchoring: TypeAlias = Literal["no", "possibly", "likely"]
 """Whether a span may get the scores of a turn, as far as is known when the span has ended."""
 
 
 def may_be_anchor(
     trace: Trace,
-    view: SdkSpan,
+    view: Span,
     kind: Kind,
     *,
     spans: OpenSpans,
@@ -320,18 +277,15 @@ def may_be_anchor(
 ) -> Anchoring:
     """Return whether the span ``view`` may get scores.
 
-    Which span gets them is known only when the trace has been read. So a span may get scores if a
-    retrieval is below it. It is likely to get them if a later LLM call is below it, too, and below
-    none of its children. A streamed answer may still be written when the span has ended. So a span
-    is also likely to get scores if a retrieval, or a span that started after a retrieval, is open
-    below it. With ``contexts_from_prompt``, every LLM call may get scores.
+    It may if a retrieval is below it. It is likely if a later LLM call is below it, too, and below
+    none of its children, or if a streamed answer may still be written below it.
     """
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
-    if said:
-        own.add(_recorded_subtree(said, view.start, own))
-    if holds_documents(view):
+    if "documents" in said or holds_documents(view):
         own.add(Subtree(view.start))
+    if "output" in said:
+        own.add(Subtree(called=view.start if own.searched is None else own.searched))
     is_likely = is_possible = False
     if kind in RETRIEVALS:
         up = Subtree(searched=view.start)
@@ -347,48 +301,38 @@ def may_be_anchor(
         up = own
         own.shown = own.shown or (kind == "chain" and shows_documents(view))
         is_possible = own.may_be_turn or (kind != "other" and is_exported_late(view))
+        is_likely = bool(said) or own.is_turn  # recorded: it gets the reason for no scores, too
         may_go_on = own.searched is not None or kind != "other"
-        is_likely = own.is_turn or (may_go_on and _is_open_below(trace, view, own, spans=spans))
-        is_likely = is_likely or is_recorded(view)  # it gets the reason if it cannot be scored
+        is_likely = is_likely or (may_go_on and _is_open_below(trace, view, own, spans=spans))
         if own.is_turn:
             trace.note_turn(view.span_id)
             up = own.above
-    is_possible = is_possible or _outlives_its_agent(trace, view, up)
+    around = trace.subtrees.get(view.parent_id or 0)
+    if up.called is not None and around is not None and around.searched is not None:
+        is_possible |= view.parent_id in trace.spans  # an agent whose span ended before its steps
     note_above(trace, view.parent_id, up)
     return "likely" if is_likely else "possibly" if is_possible else "no"
 
 
-def _outlives_its_agent(trace: Trace, view: SdkSpan, up: Subtree) -> bool:
-    """Return True if the span above ``view``, with the retrieval for its LLM call, has ended."""
-    above = trace.subtrees.get(view.parent_id or 0)
-    is_turn = up.called is not None and above is not None and above.searched is not None
-    return is_turn and view.parent_id in trace.spans
-
-
-def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:
+def _may_have_searched(view: Span, kind: Kind, own: Subtree) -> bool:
     if kind == "tool":
         return True
     if kind != "chain" or own.called is not None:
         return False
-    return returns_documents(view) or (
-        returns_list(view) and CONTEXT_TOOLS.search(tool_name(view)) is not None
-    )
+    output = output_on(view)
+    is_list = output[:1] == "[" and CONTEXT_TOOLS.search(tool_name(view)) is not None
+    return is_list or '"page_content"' in output
 
 
 def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
-    """Tell the span ``above`` and the spans above it about a retrieval and an LLM call below them.
-
-    ``up`` contains the start times of the first retrieval and of the last LLM call below.
-    """
-    for _ in range(DEPTH):
+    """Tell the span ``above``, and those above it, when a retrieval and a call were below them."""
+    for _ in range(_DEPTH):
         if above is None or not (up.shown or up.called is not None or up.searched is not None):
             return
         below = trace.subtrees.setdefault(above, Subtree())
         below.add(up)
-        if above in trace.early:
-            trace.add_bystanders()
         view = trace.spans.get(above)
-        if view is None or kind_of(view) in _LEAVES:
+        if view is None or kind_of(view) in {"llm", *RETRIEVALS}:
             return
         if below.is_turn:
             trace.note_turn(above)
@@ -396,20 +340,10 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
         above = view.parent_id
 
 
-def _recorded_subtree(said: Collection[Part], start: int, own: Subtree) -> Subtree:
-    searched = start if "documents" in said else None
-    known = searched if own.searched is None else own.searched
-    return Subtree(searched, (start if known is None else known) if "output" in said else None)
-
-
-def _answers_alone(trace: Trace, view: SdkSpan, own: Subtree, *, spans: OpenSpans) -> bool:
-    """Return True if no step of RAG contains both the LLM call ``view`` and its retrieval.
-
-    Examples are a call without a parent whose prompt has tool results, and one of several answers
-    below the span of a web request.
-    """
-    opened = {one.span_id: one for one in map(SdkSpan, spans.newest(view.trace_id))}
-    parents = {one.span_id: one.parent_id for one in opened.values()}
+def _answers_alone(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) -> bool:
+    """Return True if no step of RAG contains both the LLM call ``view`` and its retrieval."""
+    opened = {one.span_id: one for one in map(Span.from_sdk, spans.newest(view.trace_id))}
+    parents = {span_id: one.parent_id for span_id, one in opened.items()}
     for above in ids_above(view.parent_id, trace.spans, parents):
         below = trace.subtrees.get(above)
         if own.searched is not None or (below is not None and below.searched is not None):
@@ -418,19 +352,20 @@ def _answers_alone(trace: Trace, view: SdkSpan, own: Subtree, *, spans: OpenSpan
     return own.searched is not None
 
 
-def _is_open_below(trace: Trace, view: SdkSpan, own: Subtree, *, spans: OpenSpans) -> bool:
+def _is_open_below(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) -> bool:
     """Return True if a retrieval, or a span that follows a retrieval, is open below ``view``."""
-    trace.add_bystanders()
-    views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
+    newest = spans.newest(view.trace_id)
+    views = [Span.from_sdk(span) for span in newest if span.end_time is None]
     parents = {one.span_id: one.parent_id for one in views}
     inner = [one for one in views if view.span_id in ids_above(one.parent_id, trace.spans, parents)]
-    if any(kind_of(one) in RETRIEVALS for one in inner):
-        return True
     known = Subtree(own.searched, own.called)
     for one in inner:
         known.add(trace.subtrees.get(one.span_id) or Subtree())
-    later = (one.start > known.searched for one in inner if known.searched is not None)
-    return known.is_turn or any(later)
+    searched = known.searched
+    return known.is_turn or any(
+        kind_of(one) in RETRIEVALS or (searched is not None and one.start > searched)
+        for one in inner
+    )
 
 
 def completed_parts(
@@ -438,18 +373,17 @@ def completed_parts(
 ) -> Iterator[list[int]]:
     """Yield the span ids of each part of ``trace`` that is complete and can be scored.
 
-    A part is an ended span without an ended parent, and all spans below it. None is open, and none
-    has ended after ``until``. A parent in this process must be an open span that is no part of RAG.
-    ``opened`` are the open spans of the trace.
+    A part is an ended span without a parent, or below an ``opened`` span that is no part of RAG,
+    and all spans below it. None of them is open, and none has ended after ``until``.
     """
-    if trace.is_slow or not any(turn in trace.spans for turn in trace.turns):
+    if trace.is_slow or trace.turns.isdisjoint(trace.spans):
         return
-    views = [SdkSpan(span) for span in opened]
+    views = list(map(Span.from_sdk, opened))
     parents = {one.span_id: one.parent_id for one in views}
     around = {one.span_id for one in views if is_bystander(one)}
     units: dict[int, list[int]] = defaultdict(list)
-    for one, top in _tops(trace).items():
-        units[top].append(one)
+    for span_id, top in _tops(trace).items():
+        units[top].append(span_id)
     busy = set[int]()
     for above in (ids_above(one.parent_id, trace.spans, parents) for one in views):
         busy.update(takewhile(lambda span_id: span_id not in busy, above))
@@ -465,26 +399,17 @@ def completed_parts(
 def _tops(trace: Trace) -> dict[int, int]:
     """Map the id of each span of ``trace`` to that of the outermost ended span at or above it."""
     tops: dict[int, int] = {}
-    for one in trace.spans:
-        path, above = dict[int, None](), one
+    for span_id in trace.spans:
+        path, above = dict[int, None](), span_id
         while above in trace.spans and above not in tops and above not in path:
             path[above] = None
             above = trace.spans[above].parent_id or 0
-        tops |= dict.fromkeys(path, tops.get(above) or next(reversed(path), one))
+        tops |= dict.fromkeys(path, tops.get(above) or next(reversed(path), span_id))
     return tops
 
 
-# --- spans that are open --------------------------------------------------------------------------
-
-
 class OpenSpans:
-    """Knows the newest open spans of all traces, except those of this library.
-
-    The span of a LangChain turn is open until it has scores. No other span is below it.
-
-    Started spans are referenced weakly. To keep them alive after their end would cost the
-    application's thread as much time as to create them.
-    """
+    """Knows the newest open spans of all traces, by weak references, except our own spans."""
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=_STARTED)
@@ -495,51 +420,26 @@ class OpenSpans:
         self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
         self._refreshing = threading.Lock()
 
-    def __iter__(self) -> Iterator[ReadableSpan]:
-        """Yield the spans that were open, or had just ended, at the last refresh."""
-        return chain.from_iterable(self._open.values())
-
-    def note_start(self, span: ReadableSpan) -> None:
-        self.starts.append(ref(span))
-
-    def note_current(self, trace_id: int) -> None:
-        """Add the current span if it is in this trace, because its start may have been dropped."""
-        span: Any = get_current_span()
-        while hasattr(span, "__wrapped__"):  # OpenInference's proxy
-            span = span.__wrapped__
-        if isinstance(span, Span) and trace_of(span) == trace_id:
-            self.note_start(span)
-
     def refresh(self) -> None:
         """Add the spans that have started since the last refresh, and drop ended spans.
 
-        A span that has ended since the last refresh is kept until the next refresh. The SDK sets
-        the end time of a span shortly before it calls the span processor. In between, the span
-        would be neither open nor ended.
+        A span that has just ended is kept until the next refresh: the SDK sets its end time before
+        it calls the span processor.
         """
         with self._refreshing:  # not the store's lock, for which the application's threads wait
             seen = self.starts.copy()
-            started = (start() for start in seen)
-            alive = [span for span in started if span is not None and not is_own(span)]
-            known = {id(span): span for span in (*self, *alive)}
+            alive = (span for start in seen if (span := start()) is not None and not is_own(span))
+            known = {id(span): span for span in chain(*self._open.values(), alive)}
             ended = {key: span for key, span in known.items() if span.end_time is not None}
             ending = {key: span for key, span in ended.items() if key not in self._ending}
             opened = [span for key, span in known.items() if key not in ended][-_OPEN:]
-            found: dict[int, list[ReadableSpan]] = {}
+            by_trace: dict[int, list[ReadableSpan]] = {}
             for span in (*ending.values(), *opened):
-                found.setdefault(trace_of(span), []).append(span)
-            self._open, self._ending = found, frozenset(ending)
-            self._drop(seen)
-
-    def _drop(self, seen: deque[ref[ReadableSpan]]) -> None:
-        known = set(map(id, seen))
-        while self.starts and id(self.starts[0]) in known:
-            self.starts.popleft()
-
-    def recently_ended(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the recently ended spans of a trace in which no RAG was found until now."""
-        lately = islice(reversed(self.ended.copy()), _NEWEST)
-        return [span for span in lately if (c := span.context) and c.trace_id == trace_id]
+                by_trace.setdefault(trace_of(span), []).append(span)
+            self._open, self._ending = by_trace, frozenset(ending)
+            seen_ids = set(map(id, seen))
+            while self.starts and id(self.starts[0]) in seen_ids:
+                self.starts.popleft()
 
     def recently_open(self, trace_id: int) -> list[ReadableSpan]:
         """Return the spans of a trace that were open, or had just ended, at the last refresh."""
@@ -551,16 +451,13 @@ class OpenSpans:
 
     def newest(self, trace_id: int) -> list[ReadableSpan]:
         """Return the newest open spans of a trace. Without a refresh, some may be missing."""
-        found = [span for span in self._newest() if trace_of(span) == trace_id]
-        newest = [span for span in found if span.end_time is None]
-        return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
-
-    def _newest(self) -> Iterator[ReadableSpan]:
+        newest: list[ReadableSpan] = []
         with suppress(IndexError):  # another thread refreshes meanwhile
             for i in range(1, min(len(self.starts), _NEWEST) + 1):
                 span = self.starts[-i]()
-                if span is not None:
-                    yield span
+                if span is not None and span.end_time is None and trace_of(span) == trace_id:
+                    newest.append(span)
+        return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
 
 
 def is_own(span: ReadableSpan) -> bool:
@@ -569,20 +466,17 @@ def is_own(span: ReadableSpan) -> bool:
     return scope is not None and scope.name == semconv.SCOPE
 
 
-def is_bystander(view: AnyView) -> bool:
+def is_bystander(view: Span) -> bool:
     """Return True if the span ``view`` is no part of RAG and no instrumentation of RAG made it."""
     return kind_of(view) == "other" and not is_instrumentation(view.scope)
 
 
 def ids_above(
-    start: int | None, ended: Mapping[int, SpanView], opened: Mapping[int, int | None]
+    start: int | None, ended: Mapping[int, Span], opened: Mapping[int, int | None]
 ) -> Iterator[int]:
-    """Yield the span id ``start`` and the ids of the spans above this span, nearest first.
-
-    ``ended`` maps span ids to ended spans. ``opened`` maps ids of open spans to those of parents.
-    """
+    """Yield ``start`` and the ids of the spans above it, nearest first."""
     seen: set[int] = set()
-    while start is not None and start not in seen and len(seen) < DEPTH:
+    while start is not None and start not in seen and len(seen) < _DEPTH:
         seen.add(start)
         yield start
         above = ended.get(start)

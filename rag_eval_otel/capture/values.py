@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from rag_eval_otel.untrusted import accents_apart, normal_form
 
 if TYPE_CHECKING:
-    from rag_eval_otel.capture.span import PlainSpan
+    from rag_eval_otel.capture.span import Span
 
 
 def normalised(text: str) -> str:
@@ -111,7 +111,7 @@ def usable(text: str | None) -> str | None:
     return None if _REPR.fullmatch(bare) or is_object else text
 
 
-def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
+def value(view: Span, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
     """Return the first of the attributes ``keys`` as plain data; `CUT` if it may be lost."""
     for key in keys:
         found = view.attributes.get(key)

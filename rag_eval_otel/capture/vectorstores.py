@@ -1,8 +1,7 @@
 """Record the searches that applications make in LangChain vector stores without a retriever.
 
-LangChain has no callback event for these searches. So while `VectorStoreSearches` is installed, the
-search methods of all vector store classes are wrapped. A search that is made within a recorded
-LangChain run is recorded as a retrieval below that run.
+LangChain has no callback event for these searches. So the search methods of all vector store
+classes are wrapped. A search within a recorded LangChain run is recorded as a retrieval below it.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Final
 
 from langchain_core.vectorstores import VectorStore
 
-from rag_eval_otel.capture.langchain import LangChainCapture, active_run
-from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.capture.langchain import active_run, note_search
 
 _KINDS: Final = (
     "similarity_search",
@@ -30,70 +28,38 @@ _KINDS: Final = (
     "max_marginal_relevance_search_by_vector",
 )
 _METHODS: Final = (*_KINDS, *(f"a{name}" for name in _KINDS))
-_ORIGINAL: Final = "_rag_eval_otel_original"
-_USERS: Final = "_rag_eval_otel_users"
+_IS_WRAPPED: Final = "_rag_eval_otel_wrapped"
 
 _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", default=False)
 """Whether a search is running. If its method calls another search method, that is not recorded."""
 
 
-class VectorStoreSearches:
-    """Records searches of LangChain vector stores while this object is installed.
+@cache
+def record_searches() -> None:
+    """Wrap the search methods of all vector store classes, also of classes defined later.
 
-    Several such objects may be installed at the same time.
+    Outside of a recorded run the methods do what they did before, so they are never unwrapped.
     """
-
-    def install(self) -> None:
-        """Wrap the search methods of all vector store classes, also of classes defined later."""
-        users: set[int] | None = vars(VectorStore).get(_USERS)
-        if users is not None:
-            users.add(id(self))
-            return
-        setattr(VectorStore, _USERS, {id(self)})
-        hook: Any = classmethod(_wrap_subclass)
-        setattr(VectorStore, "__init_subclass__", hook)  # noqa: B010  # mypy forbids assigning it
-        for store in _stores():
-            _wrap(store)
-
-    def remove(self) -> None:
-        """Restore the search methods, unless another `VectorStoreSearches` is still installed."""
-        users: set[int] = vars(VectorStore).get(_USERS, set())
-        users.discard(id(self))
-        if users or _USERS not in vars(VectorStore):
-            return
-        delattr(VectorStore, _USERS)
-        del VectorStore.__init_subclass__
-        for store in _stores():
-            _unwrap(store)
-
-
-def _stores() -> Iterator[type]:
-    left: list[type] = [VectorStore]
-    while left:
-        store = left.pop()
-        yield store
-        left += store.__subclasses__()
+    hook: Any = classmethod(_wrap_subclass)
+    setattr(VectorStore, "__init_subclass__", hook)  # noqa: B010  # mypy forbids assigning it
+    stores: list[type] = [VectorStore]
+    while stores:
+        store = stores.pop()
+        _wrap(store)
+        stores += store.__subclasses__()
 
 
 def _wrap_subclass(store: type[VectorStore], /, **options: Any) -> None:
     super(VectorStore, store).__init_subclass__(**options)
-    if _USERS in vars(VectorStore):
-        _wrap(store)
+    _wrap(store)
 
 
 def _wrap(store: type) -> None:
     for name in _METHODS:
         method = vars(store).get(name)
-        if inspect.isfunction(method) and not hasattr(method, _ORIGINAL):
+        if inspect.isfunction(method) and not hasattr(method, _IS_WRAPPED):
             with suppress(AttributeError, TypeError):  # a class whose methods cannot be replaced
                 setattr(store, name, _recorded(method))
-
-
-def _unwrap(store: type) -> None:
-    for name in _METHODS:
-        original = getattr(vars(store).get(name), _ORIGINAL, None)
-        if original is not None:
-            setattr(store, name, original)
 
 
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,9 +68,9 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 
         @wraps(method)
         async def searched_async(store: Any, *args: Any, **options: Any) -> Any:
-            with _search(store, args, options) as note:
+            with _search(store, args, options) as results:
                 found = await method(store, *args, **options)
-                note(found)
+                results.append(found)
             return found
 
         wrapper: Callable[..., Any] = searched_async
@@ -112,62 +78,40 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 
         @wraps(method)
         def searched(store: Any, *args: Any, **options: Any) -> Any:
-            with _search(store, args, options) as note:
+            with _search(store, args, options) as results:
                 found = method(store, *args, **options)
-                note(found)
+                results.append(found)
             return found
 
         wrapper = searched
-    setattr(wrapper, _ORIGINAL, method)
+    setattr(wrapper, _IS_WRAPPED, True)
     return wrapper
 
 
 @contextmanager
-def _search(
-    store: object, args: Sequence[Any], options: Mapping[str, Any]
-) -> Iterator[Callable[[Any], None]]:
-    """Record a vector store search, and yield a function that takes the documents it has found.
-
-    ``args`` and ``options`` are the arguments of the search method. If the search must not be
-    recorded, the function ignores the documents.
-    """
+def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Record a search; yield the list that takes its results. Prompts search for examples."""
+    results: list[Any] = []
     active = None if _SEARCHING.get() else active_run()
-    begun = None if active is None else _begin(*active, store, args, options)
-    if begun is None:
-        yield _ignore
+    run = None
+    if active is not None and active[1].kind != "retriever" and not active[1].is_prompt:
+        with active[0].edge:
+            query = args[0] if args else options.get("query")
+            run = active[0].search(active[1], type(store).__name__)
+            if run is not None:
+                run.asked = query if isinstance(query, str) else None
+    if active is None or run is None:
+        yield results
         return
-    handler, run = begun
-    found: list[Any] = []
+    handler = active[0]
     token = _SEARCHING.set(True)
     try:
-        yield found.extend
+        yield results
     finally:
         _SEARCHING.reset(token)
         error = sys.exc_info()[1]
         with handler.edge:
             if error is None:
-                handler.found(run, found)
+                handler.end(run, lambda results: note_search(*results), results)
             else:
                 handler.failed(run, error)
-
-
-def _begin(
-    handler: LangChainCapture,
-    above: Run,
-    store: object,
-    args: Sequence[Any],
-    options: Mapping[str, Any],
-) -> tuple[LangChainCapture, Run] | None:
-    if above.kind == "retriever" or above.is_prompt:  # a prompt searches for examples
-        return None
-    with handler.edge:
-        query = args[0] if args else options.get("query")
-        run = handler.search(above, type(store).__name__)
-        if run is not None:
-            run.asked = query if isinstance(query, str) else None
-            return handler, run
-    return None
-
-
-def _ignore(_found: Any) -> None:
-    """Do nothing. This takes the found documents of a vector store search that is not recorded."""

@@ -22,7 +22,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import convention_of, native, openinference, owner_of
-from rag_eval_otel.capture.span import SdkSpan, attributes_of
+from rag_eval_otel.capture.span import Span as SpanRecord
+from rag_eval_otel.capture.span import attributes_of
 from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.config import ExportContent, ScoreEvents
 from rag_eval_otel.errors import RedactionError
@@ -210,7 +211,7 @@ class ContentFilter:
     def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
         """Return the OpenInference attributes of a span that no other instrumentation describes."""
         names = native.PARTS.keys() & attributes_of(span).keys()
-        if not names or convention_of(SdkSpan(span)) != "native":
+        if not names or convention_of(SpanRecord.from_sdk(span)) != "native":
             return {}
         is_turn = not names.isdisjoint({semconv.QUESTION, semconv.ANSWER})
         found = {

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
-    from rag_eval_otel.capture.vectorstores import VectorStoreSearches
 
 
 class Handle:
@@ -98,15 +97,11 @@ class Handle:
         callback.enabled = not sdk_disabled()
         return callback
 
-    @cached_property
-    def _searches(self) -> VectorStoreSearches:
-        from rag_eval_otel.capture.vectorstores import VectorStoreSearches  # noqa: PLC0415
-
-        return VectorStoreSearches()
-
     def _record_searches(self) -> None:
         if self.config.host_hooks:
-            self._searches.install()
+            from rag_eval_otel.capture.vectorstores import record_searches  # noqa: PLC0415
+
+            record_searches()
 
     @cached_property
     def _hook(self) -> LangChainHook:
@@ -183,8 +178,6 @@ class Handle:
         ``timeout`` is the option ``shutdown_seconds``.
         """
         self.remove_langchain_hook()
-        if searches := vars(self).get("_searches"):
-            searches.remove()
         self._pipeline.draining.drain(timeout)
         for sink in self._pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):

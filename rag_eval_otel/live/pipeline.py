@@ -40,11 +40,10 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import convention_of, read
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import turns_in
-from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.trace import Held, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
-from rag_eval_otel.capture.values import USUAL
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
@@ -330,7 +329,7 @@ class Pipeline:
         span = get_current_span(tree.context)
         if not isinstance(span, ReadableSpan) or not span.is_recording():
             return False
-        view = SdkSpan(span)
+        view = SpanRecord.from_sdk(span)
         if convention_of(view) not in {None, "native"}:
             return False
         taken = self.store.join(tree, view)
@@ -418,7 +417,7 @@ class Pipeline:
         self, item: EndedTree
     ) -> tuple[Mapping[Hashable, Step], Mapping[Hashable, Turn], Ending]:
         """Return steps and turns by run id, and what is written on the root if there is no turn."""
-        steps = item.tree.steps(USUAL, most=self.config.max_text_chars)
+        steps = item.tree.steps(most=self.config.max_text_chars)
         by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
         if item.is_joined:
             return by_id, {}, UNTOUCHED
@@ -494,7 +493,7 @@ class Pipeline:
         most = self.config.max_text_chars
         steps = [read(view, most=most) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
-            steps += tree.steps(USUAL, parent=span_id, most=most)
+            steps += tree.steps(parent=span_id, most=most)
         return steps
 
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:

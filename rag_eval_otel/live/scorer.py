@@ -25,7 +25,7 @@ from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.sample import RecentTurns, extract, why_none
-from rag_eval_otel.capture.span import ROUTES, Bystander, SpanView, about
+from rag_eval_otel.capture.span import ROUTES, Span, about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.trace import Held
 from rag_eval_otel.capture.turns import Turn
@@ -169,11 +169,11 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
     return facts
 
 
-def attributes_around(turn: Turn, spans: Mapping[Any, SpanView]) -> Iterator[Mapping[str, Any]]:
+def attributes_around(turn: Turn, spans: Mapping[Any, Span]) -> Iterator[Mapping[str, Any]]:
     """Yield the attributes of the spans of ``turn``, then those of spans around RAG."""
     own = {step.id: spans[step.id] for step in _steps(turn) if step.id in spans}
     yield from (view.attributes for view in own.values())
-    yield from (view.attributes for view in spans.values() if isinstance(view, Bystander))
+    yield from (view.bystander().attributes for view in spans.values())
 
 
 def _steps(turn: Turn) -> Iterator[Step]:

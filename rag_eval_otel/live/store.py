@@ -23,7 +23,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import MARKS, UNMARKED_SCOPES, kind_of
 from rag_eval_otel.capture.logs import PendingLogs
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, has_none
+from rag_eval_otel.capture.span import LogView, Span, has_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
@@ -175,7 +175,7 @@ class Store:
         with self.lock:
             if not self.is_open:
                 return Taken("late" if self.is_fed and self._stands_late(span) else "passes")
-            view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
+            view = Span.from_sdk(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
@@ -190,7 +190,7 @@ class Store:
                 fate = self._hold_span(span, trace, is_likely=is_likely, may_hold=may_hold)
         return Taken(fate, is_added=True, is_new=is_new, evicted=evicted)
 
-    def join(self, tree: RunTree, around: SdkSpan) -> Taken:
+    def join(self, tree: RunTree, around: Span) -> Taken:
         """Add LangChain runs to the trace of the open span ``around``, within which they ran."""
         with self.lock:  # `close` may come before it
             if not (self.is_open and self.is_fed):
@@ -337,30 +337,33 @@ class Store:
         if trace is None:
             now = self._clock()
             trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
-            self._bytes += sum(map(trace.add_early, self.open_spans.recently_ended(trace_id)))
-            self.open_spans.note_current(trace_id)
         return trace
 
-    def _add(self, trace: Trace, view: SdkSpan, kind: Kind) -> Anchoring:
+    def _add(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
         """Add the span ``view`` to ``trace``, and return whether this span may get scores."""
         known = trace.spans.get(view.span_id)
-        if trace.is_lost or (known is not None and view.is_of(known)):
+        is_known = known is not None and (known.name, known.start, known.end) == (
+            view.name,  # the SDK makes copies of a span
+            view.start,
+            view.end,
+        )
+        if trace.is_lost or is_known:
             trace.last = self._clock()
             return "no"
         trace.is_doubled = trace.is_doubled or known is not None
         size = size_of(view) if kind != "other" else OVERHEAD
-        kept = view if kind != "other" else Bystander.of(view)
+        kept = view if kind != "other" else view.bystander()
         trace.add(kept, size=size, now=self._clock())
         self._bytes += size
         return self._anchoring(trace, view, kind)
 
-    def _anchoring(self, trace: Trace, view: SdkSpan, kind: Kind) -> Anchoring:
+    def _anchoring(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
         chosen = self._config.contexts_from_prompt
         return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
 
     def _stands_late(self, span: ReadableSpan) -> bool:
         """Return True if ``span``, which has ended after `close`, may stand for a turn."""
-        view, now, trace_id = SdkSpan(span), self._clock(), trace_of(span)
+        view, now, trace_id = Span.from_sdk(span), self._clock(), trace_of(span)
         trace = self._lost.get(trace_id) or Trace(trace_id=trace_id, first=now, last=now)
         self._ignore(trace)
         return self._anchoring(trace, view, kind_of(view)) == "likely"
@@ -403,10 +406,8 @@ class Store:
         """Add to each trace its spans that ended before RAG was found in the trace."""
         for span in self.open_spans.ended.copy() if self.traces else ():
             trace = self.traces.get(trace_of(span))
-            if trace is not None:
-                self._bytes += trace.add_early(span)
-        for trace in self.traces.values():
-            trace.add_bystanders()
+            if trace is not None and span.context.span_id not in trace.spans:
+                self._bytes += trace.add_bystander(Span.from_sdk(span))
 
     def _parts(self, until: float, opened: Callable[[int], Sequence[ReadableSpan]]) -> list[Trace]:
         """Remove and return the parts of traces that are complete since ``until``."""
@@ -442,8 +443,9 @@ class Store:
         turns = trace.count_turns()
         for held in trace.held.values():
             self.decide(held, Ending("skipped", "evicted"))
-        trace.empty()
-        self._ignore(trace)
+        trace.is_lost = True
+        now = self._clock()
+        self._ignore(Trace(trace_id=trace.trace_id, first=now, last=trace.last, is_lost=True))
         return turns
 
     def _ignore(self, trace: Trace) -> None:
@@ -457,9 +459,9 @@ class Store:
         for trace in finished:
             self._remove(trace)
             for span in self.open_spans.of(trace.trace_id):
-                view = SdkSpan(span)
+                view = Span.from_sdk(span)
                 if is_bystander(view):
-                    trace.add_bystander(Bystander.of(view))
+                    trace.add_bystander(view)
         return finished
 
     def _remove(self, trace: Trace) -> None:

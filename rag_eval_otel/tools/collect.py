@@ -6,7 +6,6 @@ A *turn* is one question of a user and its answer. Its sample is what the metric
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sqlite3
 from collections import Counter
@@ -19,15 +18,10 @@ from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.otlp import (
-    ExportedSpan,
-    TracePart,
-    as_attributes,
-    parts_of,
-    spans_of,
-)
-from rag_eval_otel.capture.otlp_files import LONGEST, VALUES, Message, values_in
+from rag_eval_otel.capture.otlp import Message, TracePart, as_attributes, parts_of, spans_of
+from rag_eval_otel.capture.otlp_files import LONGEST
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
@@ -37,6 +31,7 @@ from rag_eval_otel.tools.rows import iso
 from rag_eval_otel.types import Sample
 
 _ALWAYS: Final = ("question", "contexts", "answer")  # in each row, even if empty
+_SPAN_BYTES: Final = 1000  # about what a span takes in memory without its texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +148,7 @@ def collect(
                 yield collected
 
 
-def read_trace(spans: Sequence[ExportedSpan], selection: Selection) -> list[Outcome]:
+def read_trace(spans: Sequence[Span], selection: Selection) -> list[Outcome]:
     """Return the outcomes of the turns in ``spans``, all spans of one trace, by their start."""
     kept = {(span.span_id, span.name, span.start, span.end): span for span in spans}
     ours = [span for span in kept.values() if span.scope == semconv.SCOPE]
@@ -172,7 +167,7 @@ def read_trace(spans: Sequence[ExportedSpan], selection: Selection) -> list[Outc
     return sorted(outcomes, key=lambda outcome: outcome.turn.anchor.start if outcome.turn else 0)
 
 
-def _collected(sample: Sample, turn: Turn, spans: Mapping[Any, ExportedSpan]) -> CollectedTurn:
+def _collected(sample: Sample, turn: Turn, spans: Mapping[Any, Span]) -> CollectedTurn:
     line = [spans[step.id] for step in turn.path if step.id in spans]
     scored = next((span for span in line if semconv.EVALUATION_STATUS in span.attributes), None)
     span = scored or spans[turn.anchor.id]
@@ -191,33 +186,30 @@ class _Spool:
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("")  # a private file, which SQLite deletes
-        self._database.execute(
-            "CREATE TABLE parts (trace TEXT, part TEXT, size INTEGER, items INTEGER)"
-        )
+        self._database.execute("CREATE TABLE parts (trace, signal, service, scope, content)")
 
     def fill(self, messages: Iterable[Message], selection: Selection) -> int:
         """Keep the parts of traces in the selection, and return the number of other traces."""
         dropped: set[str] = set()
         for part in chain.from_iterable(map(parts_of, messages)):
             if selection.has_chosen(part.trace_id):
-                content = json.dumps([part.signal, part.service, part.scope, part.content])
-                row = (part.trace_id, content, len(content), values_in(content))
-                self._database.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", row)
+                row = (part.trace_id, part.signal, part.service, part.scope, part.content)
+                self._database.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", row)
             elif part.signal == "span":
                 dropped.add(part.trace_id)
         return len(dropped)
 
     def traces(self) -> Iterator[list[TracePart]]:
         """Yield the parts of each trace, in their order, or none if the trace is too large."""
-        self._database.execute("CREATE INDEX traces ON parts (trace, size, items)")
-        first = "SELECT trace, SUM(size), SUM(items) FROM parts GROUP BY trace ORDER BY MIN(rowid)"
-        each = "SELECT part FROM parts WHERE trace = ? ORDER BY rowid"
-        for trace, size, items in self._database.execute(first):
-            is_large = size > LONGEST or items > VALUES
-            contents = () if is_large else self._database.execute(each, (trace,))
+        self._database.execute("CREATE INDEX traces ON parts (trace)")
+        size = f"SUM(length(content) + {_SPAN_BYTES})"
+        first = f"SELECT trace, {size} FROM parts GROUP BY trace ORDER BY MIN(rowid)"  # noqa: S608
+        each = "SELECT signal, service, scope, content FROM parts WHERE trace = ? ORDER BY rowid"
+        for trace, size in self._database.execute(first):
+            rows = () if size > LONGEST else self._database.execute(each, (trace,))
             yield [
-                TracePart(signal=signal, trace_id=trace, service=service, scope=scope, content=raw)
-                for signal, service, scope, raw in (json.loads(content) for (content,) in contents)
+                TracePart(signal=sig, trace_id=trace, service=name, scope=scope, content=data)
+                for sig, name, scope, data in rows
             ]
 
     def close(self) -> None:

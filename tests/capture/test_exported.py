@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.capture.otlp import ExportedSpan, parts_of, spans_of
+from rag_eval_otel.capture.otlp import parts_of, spans_of
+from rag_eval_otel.capture.span import Span
 
 PARENT = "0000000000000007"
 
 
-def read(**fields: Any) -> ExportedSpan:
+def read(**fields: Any) -> Span:
     span = {"traceId": "1" * 32, "spanId": "2" * 16, **fields}
     message = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
     (found,) = spans_of(parts_of(message))

@@ -10,6 +10,7 @@ import pytest
 
 from plain_views import View
 from rag_eval_otel.capture.conventions import kind_of, read
+from rag_eval_otel.capture.span import Span
 
 QUESTION, ANSWER = "When was it founded?", "It's from 1987."
 SHORT = "Acme's founder is Wile E. Coyote."
@@ -24,7 +25,7 @@ class ChatRole(str, Enum):
     TOOL = "tool"
 
 
-def span(name: str, kind: str = "CHAIN", *, asked: Any, told: Any, **more: Any) -> View:
+def span(name: str, kind: str = "CHAIN", *, asked: Any, told: Any, **more: Any) -> Span:
     return View(
         name=name,
         scope="openinference.instrumentation.haystack",

@@ -117,17 +117,6 @@ def test_a_turn_that_two_instrumentations_record() -> None:
         assert app.statuses() == {"scored": 1, "skipped": 1, None: 5}
 
 
-@pytest.mark.parametrize("says", ["at its start", "at its end"])
-def test_an_agent_that_goes_on_is_not_scored_by_its_first_tool(says: str) -> None:
-    """A chain used as a step of an agent at work is no turn, though its span may look plain yet."""
-    with attached() as app:
-        is_told = says == "at its start"
-        agent = app.step("AGENT") if is_told else app.tracer.start_span("AgentExecutor")
-        app.turn(1, agent)
-        app.handle.flush(0.1)
-        assert app.scored_spans() == {}
-
-
 def test_retrieval_and_call_side_by_side_below_a_root_that_never_ends() -> None:
     """What an open span may still hold is not guessed at: refused when the pipeline ends."""
     with attached() as app:
@@ -166,18 +155,6 @@ def test_a_generator_after_its_segment_was_read() -> None:
         assert app.handle.flush()
         assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "no_retrieval"): 1}
         assert app.statuses() == {None: 3}
-
-
-def test_a_second_answer_after_its_segment_was_read() -> None:
-    """Nor does a late call make a second turn of one that has its scores."""
-    with attached() as app:
-        chain = app.turn()
-        assert app.handle.flush()
-        app.generate(1, chain)
-        app.generate(1, app.chain(1, chain))
-        assert app.handle.flush()
-        assert app.scored_spans() == {id_of(chain): 1}
-        assert app.counted()[SCORED] == 1
 
 
 class Ids(IdGenerator):

@@ -9,19 +9,17 @@ import pytest
 
 from plain_views import View
 from rag_eval_otel.capture.conventions import kind_of, read
+from rag_eval_otel.capture.span import Span
 
 QUESTION, ANSWER = "When was it founded?", "It was founded in 1987."
 ACTION = 'Thought: I need a tool.\nAction: search\nAction Input: {"input": "founded"}'
 DONE = f"Thought: I can answer.\nAnswer: {ANSWER}"
 OBSERVATION = "Observation: Founded in 1987."
-JUDGES = (
-    "Please tell if a given piece of information is supported by the context.\nYou need to answer"
-)
 
 
 def openinference(
     name: str, kind: str, *, messages: Sequence[tuple[str, str]] = (), told: str = ""
-) -> View:
+) -> Span:
     shown = {
         f"llm.input_messages.{n}.message.{key}": text
         for n, message in enumerate(messages)
@@ -43,7 +41,7 @@ def openinference(
     )
 
 
-def native(name: str, *, messages: Sequence[tuple[str, str]] = (), told: str = "") -> View:
+def native(name: str, *, messages: Sequence[tuple[str, str]] = (), told: str = "") -> Span:
     shown = [
         {"role": role, "blocks": [{"block_type": "text", "text": text}]} for role, text in messages
     ]
@@ -57,7 +55,7 @@ def native(name: str, *, messages: Sequence[tuple[str, str]] = (), told: str = "
     )
 
 
-def call(source: str, *messages: tuple[str, str], told: str) -> View:
+def call(source: str, *messages: tuple[str, str], told: str) -> Span:
     if source == "native":
         return native("Model.chat", messages=messages, told=told)
     return openinference("Model.chat", "LLM", messages=messages, told=told)
@@ -71,7 +69,7 @@ def test_a_thought_is_no_answer(source: str) -> None:
     """What an agent thinks before it answers is left out."""
     messages = [("user", QUESTION), ("assistant", ACTION), ("user", OBSERVATION)]
     step = read(call(source, *messages, told=DONE))
-    assert (step.input, step.output, step.calls_tools) == (QUESTION, ANSWER, False)
+    assert (step.output, step.calls_tools) == (ANSWER, False)
 
 
 @both
@@ -81,18 +79,10 @@ def test_an_action_calls_a_tool(source: str) -> None:
     assert (step.output, step.calls_tools) == (None, True)
 
 
-@both
-def test_an_observation_is_what_a_tool_said(source: str) -> None:
+def test_an_observation_is_what_a_tool_said() -> None:
     """What the agent tells itself as the user comes from a tool."""
-    step = read(call(source, ("user", QUESTION), ("user", OBSERVATION), told=DONE))
-    assert [result.text for result in step.tool_results] == [OBSERVATION]
-
-
-@both
-def test_an_evaluator_answers_nobody(source: str) -> None:
-    """The call of an evaluator is none that a turn is made of."""
-    view = call(source, ("user", f"{JUDGES} with either YES or NO."), told="YES")
-    assert kind_of(view) == read(view).kind == "other"
+    step = read(call("openinference", ("user", QUESTION), ("user", OBSERVATION), told=DONE))
+    assert (step.input, [result.text for result in step.tool_results]) == (QUESTION, [OBSERVATION])
 
 
 @both

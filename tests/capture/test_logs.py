@@ -89,14 +89,6 @@ def test_a_turn_whose_content_is_in_logs(app: App, written: Any) -> None:
     assert app.status_of(chain) == "scored"
 
 
-def test_without_logs_there_is_no_answer(app: App) -> None:
-    """The same turn is refused where nothing was written: nothing else stands in for it."""
-    chain = turn(app, 1, lambda *_: None)
-    assert app.handle.flush()
-    assert app.counted() == {("skipped", "no_answer"): 1}
-    assert app.status_of(chain) == "skipped"
-
-
 def test_logs_of_turns_at_once_are_not_mixed_up(app: App) -> None:
     """Each record belongs to the span it was written in, on whatever thread."""
     barrier = threading.Barrier(4)
@@ -144,12 +136,6 @@ def test_the_name_may_be_an_attribute(app: App) -> None:
     span = app.plain("request")
     write(app, span, None, attributes={"event.name": "gen_ai.choice"})  # type: ignore[arg-type]
     assert app.store.collecting_size > 0
-
-
-def test_a_log_outside_of_any_span_is_not_kept(app: App) -> None:
-    """There is nothing to join it with."""
-    app.logger_provider.get_logger(OPENAI).emit(event_name="gen_ai.choice", context=App.below(None))
-    assert app.store.collecting_size == 0
 
 
 def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
@@ -210,24 +196,6 @@ def test_after_shutdown_nothing_is_heard_and_again_once_after_a_new_start() -> N
         processors.append(len(loggers._multi_log_record_processor._log_record_processors))  # noqa: SLF001
     assert processors == [1, 1, 1]
     loggers.shutdown()
-
-
-def test_two_tracer_providers_may_share_a_logger_provider() -> None:
-    """Both hear of the records; the spans tell whose they are."""
-    loggers = LoggerProvider()
-    handles = [
-        instrument(tracer_provider=TracerProvider(), logger_provider=loggers, judge="lexical")
-        for _ in range(2)
-    ]
-    handles[0].shutdown()
-    span = TracerProvider().get_tracer("app").start_span("s")
-    context = set_span_in_context(span)
-    loggers.get_logger("app").emit(event_name="gen_ai.choice", context=context)
-    sizes = [pipeline_of(one).store.collecting_size for one in handles if one.processor is not None]
-    assert sizes[0] == 0
-    assert sizes[1] > 0
-    assert loggers.force_flush()
-    handles[1].shutdown()
 
 
 def test_a_provider_of_another_make_is_left_alone() -> None:

@@ -59,18 +59,6 @@ def test_messages_that_are_changed() -> None:
     assert ANSWER in str(root.told)
 
 
-def test_messages_that_are_changed_before_they_are_read() -> None:
-    """A tree is read in the background: what the model said may have been edited by then."""
-    sent = Events(capture())
-    message = AIMessage(ANSWER)
-    sent.start()
-    sent.retrieve()
-    sent.ask()
-    sent.answer(generated(message))
-    message.content = "changed"
-    assert sent.end().truths == TURN
-
-
 def test_documents_that_are_changed() -> None:
     """Text, id and metadata, as rerankers and compressors change them."""
     sent = Events(capture())
@@ -222,14 +210,6 @@ def test_more_than_may_be_held() -> None:
     assert captured.turns == []
     root = captured.span("invoke_workflow chain")
     assert (root.attributes or {})["rag.evaluation.status"] == "overload"
-
-
-def test_a_10_mb_text_is_not_copied() -> None:
-    """The text is referred to as it is: the application's thread copies none."""
-    sent = Events(capture())
-    sent.start({"file": BIG})
-    assert sent.captured.recorder.runs[sent.root.int].asked["file"] is BIG
-    sent.end()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 
 from plain_views import View
 from rag_eval_otel.capture.conventions import CONVENTIONS, convention_of, kind_of, read
-from rag_eval_otel.capture.span import LogView, SpanView, simple
-from rag_eval_otel.capture.values import Keys
+from rag_eval_otel.capture.span import Copier, LogView, Span
+from rag_eval_otel.capture.values import Keys, answer_of, question_of
 
 QUESTION, ANSWER, PAGE = "When was it founded?", "It was founded in 1987.", "Founded in 1987."
 LONG = "x" * 10_000_000
@@ -83,7 +83,7 @@ ODD = {
 }
 
 
-def spans_of(value: Any) -> list[SpanView]:
+def spans_of(value: Any) -> list[Span]:
     """Return a span of each convention on which every known attribute has this value."""
     names = ("input.value", "output.value", "llm.input_messages.0.message.content", "metadata")
     names += ("llm.output_messages.0.message.content", "retrieval.documents.0.document.content")
@@ -164,8 +164,6 @@ def test_members_of_enums_are_their_values() -> None:
         (b"caf\xc3\xa9", "café"),
         (np.str_("a"), "a"),
         (np.float64(0.5), 0.5),
-        (np.int64(3), 3),
-        (np.array(["a", "b"]), ["a", "b"]),
         (("a", Role.USER), ["a", "user"]),
         (OrderedDict(a=(1, None)), {"a": [1, None]}),
         ({Role.USER: {b"b"}}, {"user": ["b"]}),
@@ -175,17 +173,16 @@ def test_members_of_enums_are_their_values() -> None:
 )
 def test_values_become_plain_data(value: Any, expected: Any) -> None:
     """Strings, numbers, lists and dicts of exactly these types, and nothing else."""
-    found = simple(value)
+    found = Copier().value(value)
     assert found == expected
     assert type(found) is type(expected)
 
 
-def test_frames_become_rows() -> None:
-    """A frame is the list of its rows, a column the list of its values."""
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"text": [PAGE], "score": [0.5]})
-    assert simple(frame) == [{"text": PAGE, "score": 0.5}]
-    assert simple(frame["text"]) == [PAGE]
+def test_circles_end() -> None:
+    """What holds itself is read to some depth, and is no question or answer."""
+    assert Copier().value(ring()) is not None
+    assert question_of(circle()) is None
+    assert answer_of(circle()) is None
 
 
 def test_documents_without_text_are_none() -> None:

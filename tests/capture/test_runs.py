@@ -8,23 +8,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
 from uuid import UUID
 
 import pytest
-from opentelemetry import context as otel_context
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, use_span
+from opentelemetry.trace import use_span
 
 from parallel import at_once, forking, in_child
 from rag_eval_otel.capture.runs import MAX_RUNS, Run
 from rag_eval_otel.capture.step import Kind
-from rag_eval_otel.config import Spans
 from rag_eval_otel.testing import ManualClock
-from rag_eval_otel.types import Passage
 from recording import (
     ANSWER,
-    PAGE,
     QUESTION,
     Capture,
     begin,
@@ -63,17 +57,6 @@ def test_a_run_is_known_while_its_tree_is_in_the_making() -> None:
     assert captured.recorder.runs == {1: run}
     finish(captured, run)
     assert captured.recorder.runs == {}
-
-
-def test_a_run_ends_no_earlier_than_it_began() -> None:
-    """Though the clock was set back in between."""
-    captured = capture()
-    run = begin(captured, "chain", 1)
-    run.start += 1_000_000_000_000
-    finish(captured, run)
-    assert run.end == run.start
-    (span,) = captured.spans
-    assert span.end_time == span.start_time == run.start
 
 
 # --- what is no turn ------------------------------------------------------------------------------
@@ -129,16 +112,6 @@ def test_a_tree_with_too_many_runs_is_no_turn() -> None:
 # --- where a turn goes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spans", [one for one in get_args(Spans) if one != "none"])
-def test_a_turn_that_is_not_sampled_is_not_evaluated(spans: Spans) -> None:
-    """Nobody would see its scores."""
-    captured = capture(spans=spans, sampler=ALWAYS_OFF)
-    with captured.tracer.start_as_current_span("request"):
-        run_turn(captured)
-    assert captured.reasons == ["not_sampled"]
-    assert not captured.turns
-
-
 def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
     """It is still open when the runs have ended; its trace is read when it has."""
     captured = capture(spans="none")
@@ -169,14 +142,6 @@ def test_a_turn_below_a_span_that_stands_for_another() -> None:
     captured.flush()
     names = ("invoke_workflow chain1", "invoke_workflow chain10")
     assert [span for span, _ in captured.turns] == [captured.span(name).context for name in names]
-
-
-def test_without_any_span_a_turn_is_evaluated_all_the_same() -> None:
-    """Its scores reach events and metrics."""
-    captured = capture(spans="none")
-    run_turn(captured)
-    assert [span for span, _ in captured.turns] == [INVALID_SPAN_CONTEXT]
-    assert len(captured.samples) == 1
 
 
 def test_the_context_is_that_of_the_roots_start() -> None:
@@ -304,30 +269,6 @@ def test_they_never_keep_too_much() -> None:
     assert len(captured.recorder) == 2, "there is room for it"
 
 
-def test_what_ends_after_its_tree_takes_no_room() -> None:
-    """A run may end just when its tree has been finished by another thread."""
-    captured = capture(max_size=100)
-    root = begin(captured, "chain", 1)
-    late = begin(captured, "llm", 2, under=1, told="x" * 200)
-    fail(captured, root, asyncio.CancelledError())
-    finish(captured, late)
-    begin(captured, "chain", 3)
-    begin(captured, "chain", 4)
-    assert len(captured.recorder) == 2
-
-
-def test_what_goes_while_it_waits_is_finished_once() -> None:
-    """A tree in its grace that is too many is written as it is; a sweep finds nothing."""
-    captured = capture(max_trees=1, grace=0.0)
-    _, _, root = begin_turn(captured)
-    finish(captured, root)
-    other = begin(captured, "chain", 10)
-    captured.recorder.sweep()
-    finish(captured, other)
-    assert len(captured.spans) == 4
-    assert captured.reasons == ["evicted"]
-
-
 # --- when the intake fails ------------------------------------------------------------------------
 
 
@@ -347,26 +288,6 @@ def test_an_intake_that_fails_is_counted(method: str) -> None:
         captured.handler.on_chain_start(None, QUESTION, run_id=UUID(int=2))
     assert captured.errors == ["callback"]
     assert 1 not in captured.recorder.runs
-
-
-def test_spans_are_written_though_a_refusal_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the span of a tree without a turn nor that of one that was given up is lost."""
-
-    def fails(*_: object) -> None:
-        raise RuntimeError
-
-    captured = capture(raise_errors=False, max_trees=1)
-    monkeypatch.setattr(captured.pipeline.instruments, "turn", fails)
-    root = begin(captured, "chain", 1)
-    finish(captured, begin(captured, "llm", 2, under=1), root)
-    begin(captured, "chain", 3)
-    begin(captured, "chain", 4)
-    assert [span.name for span in captured.spans] == [
-        "text_completion",
-        "invoke_workflow chain1",
-        "invoke_workflow chain3",
-    ]
-    assert set(captured.errors) == {"callback"}
 
 
 # --- threads, garbage, forks ----------------------------------------------------------------------
@@ -485,12 +406,3 @@ def test_a_forked_child_starts_afresh() -> None:
     holder.join()
     finish(captured, *runs)
     assert len(captured.spans) == 3
-
-
-def test_what_is_attached_afterwards_is_not_touched() -> None:
-    """The recorder attaches no context: what is current stays current."""
-    captured = capture()
-    before = otel_context.get_current()
-    run_turn(captured)
-    assert otel_context.get_current() == before
-    assert captured.samples[0].contexts == (Passage(text=PAGE),)

@@ -12,9 +12,8 @@ import pytest
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.documents import block_in, documents_in
 from rag_eval_otel.capture.sample import Outcome, extract, turns_in
-from rag_eval_otel.capture.span import LogView, PlainSpan
+from rag_eval_otel.capture.span import LogView, Span
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.values import USUAL
 from rag_eval_otel.types import Passage, Sample
 from steps import chain, llm, outcomes, retriever
 
@@ -25,10 +24,10 @@ THOUGHT = "The user means the camera X200."
 SECOND = 1_000_000_000
 
 
-def span(attributes: Mapping[str, Any], **more: Any) -> PlainSpan:
+def span(attributes: Mapping[str, Any], **more: Any) -> Span:
     fields: dict[str, Any] = {"span_id": 1, "parent_id": None, "start": 0, "end": 5 * SECOND}
-    fields |= {"name": "call", "scope": "scope", "error": None, "keys": USUAL, **more}
-    return PlainSpan(attributes=attributes, **fields)
+    fields |= {"name": "call", "scope": "scope", "error": None, **more}
+    return Span(attributes=attributes, **fields)
 
 
 def message(role: str, *parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,13 +38,13 @@ def said(text: str) -> dict[str, Any]:
     return {"type": "text", "content": text}
 
 
-def genai(*replies: Mapping[str, Any]) -> PlainSpan:
+def genai(*replies: Mapping[str, Any]) -> Span:
     asked = json.dumps([message("user", said(ASKED))])
     names = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": asked}
     return span({**names, "gen_ai.output.messages": json.dumps(replies)})
 
 
-def openinference(*parts: tuple[str, str]) -> PlainSpan:
+def openinference(*parts: tuple[str, str]) -> Span:
     prefix = "llm.output_messages.0.message.contents"
     names = {"openinference.span.kind": "LLM", "llm.output_messages.0.message.role": "assistant"}
     for number, (of, text) in enumerate(parts):
@@ -78,7 +77,7 @@ WORDS = [f"{number} " for number in range(12)]
         ),
     ],
 )
-def test_thoughts_of_a_model(call: PlainSpan, expected: str) -> None:
+def test_thoughts_of_a_model(call: Span, expected: str) -> None:
     """The answer has all parts of the reply in their order, but not the reasoning."""
     assert read(call).output == expected
 
@@ -138,7 +137,7 @@ def listed(prefix: str, role: str, text: str) -> dict[str, str]:
         ),
     ],
 )
-def test_several_choices(call: PlainSpan) -> None:
+def test_several_choices(call: Span) -> None:
     """Of several replies to one prompt the first counts, as in applications."""
     assert read(call).output == TOLD
 

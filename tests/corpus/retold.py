@@ -20,13 +20,11 @@ from corpus.kit import App
 from corpus.sources import Source
 from rag_eval_otel import Handle
 from rag_eval_otel.capture.langchain import LangChainCapture
-from rag_eval_otel.capture.otlp import ExportedSpan
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import extract
-from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.capture.turns import find_turns
-from rag_eval_otel.capture.values import USUAL
-from rag_eval_otel.capture.vectorstores import VectorStoreSearches
+from rag_eval_otel.capture.vectorstores import record_searches
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Sample
 from replay import Call, replay
@@ -44,7 +42,7 @@ class Note:
 
     operation: Literal["start", "end"]
     key: int
-    what: Run | ExportedSpan
+    what: Run | SpanRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +118,8 @@ def runs_of(app: App) -> Retold:
     capture = LangChainCapture(
         lambda: recorder, edge=Edge("test", on_error=_refuse, raise_errors=True)
     )
-    searches = VectorStoreSearches()
-    searches.install()
-    try:
-        call(app, {"callbacks": [capture]})
-    finally:
-        searches.remove()
+    record_searches()
+    call(app, {"callbacks": [capture]})
     recorder.flush()
     return Retold(app=app, notes=tuple(_notes(trees.found)), tell=tell_runs)
 
@@ -152,7 +146,7 @@ def tell_runs(notes: Iterable[Note]) -> list[Told]:
         elif run.id in recorder.runs:
             recorder.end(recorder.runs[run.id])
     recorder.flush()
-    turns = [turn for tree in trees.found for turn in find_turns(tree.steps(USUAL))]
+    turns = [turn for tree in trees.found for turn in find_turns(tree.steps())]
     return [told(found) for turn in turns if isinstance(found := extract(turn), Sample)]
 
 
@@ -170,13 +164,13 @@ class Calls(SpanProcessor):
         self._note("end", span)
 
     def _note(self, operation: Literal["start", "end"], span: ReadableSpan) -> None:
-        what = as_recorded(SdkSpan(span))
+        what = as_recorded(SpanRecord.from_sdk(span))
         self.notes.append(Note(operation=operation, key=what.span_id, what=what))
 
 
-def as_recorded(view: SdkSpan) -> ExportedSpan:
+def as_recorded(view: SpanRecord) -> SpanRecord:
     """Return a span of the SDK as a recorded span."""
-    return ExportedSpan(
+    return SpanRecord(
         name=view.name,
         scope=view.scope,
         trace_id=view.trace_id,
@@ -207,7 +201,7 @@ def spans_of(app: App, source: Source) -> Retold:
 def tell_spans(notes: Iterable[Note]) -> list[Told]:
     """Replay noted spans to a processor and return the samples."""
     calls = (
-        Call(operation=note.operation, span=cast("ExportedSpan", note.what), at=0) for note in notes
+        Call(operation=note.operation, span=cast("SpanRecord", note.what), at=0) for note in notes
     )
     results = (one.result for one in replay(calls, timed=False))
     return [told(found) for found in results if isinstance(found, Sample)]

@@ -17,7 +17,7 @@ from opentelemetry.trace import Span
 from pipeline import ANSWER, CONTEXT, QUESTION, GatedJudge, Pipeline, good_judge, running
 from rag_eval_otel import instrument, record_retrieval, semconv
 from rag_eval_otel.capture.conventions import CONVENTIONS, owner_of
-from rag_eval_otel.capture.otlp import ExportedSpan
+from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.export.attributes import ContentFilter
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.untrusted import redactor
@@ -178,7 +178,7 @@ def span(
 ) -> ReplayedSpan:
     """Return an ended span."""
     return ReplayedSpan(
-        ExportedSpan(
+        SpanRecord(
             name="step",
             scope=scope,
             trace_id=1,

@@ -15,7 +15,7 @@ import questions
 from plain_views import View
 from rag_eval_otel.capture.conventions import CONVENTIONS, MARKS, read
 from rag_eval_otel.capture.sample import extract, why_none
-from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.span import LogView, Span
 from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, JudgeError
@@ -64,7 +64,7 @@ def span_attributes(data: bytes) -> None:
     why_none(steps)
 
 
-def _view(made: "_Source", number: int) -> View:
+def _view(made: Source, number: int) -> Span:
     attributes = {made.of(_MARKS): made.value() for _ in range(made.below(6))}
     events = [(made.text(), {made.of(_MARKS): made.value()}) for _ in range(made.below(2))]
     logs = [LogView(event=made.text(), body=made.value()) for _ in range(made.below(2))]

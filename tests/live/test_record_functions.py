@@ -17,7 +17,7 @@ from opentelemetry.trace import Tracer
 from pipeline import ANSWER, CONTEXT, QUESTION, running, turns_counted
 from rag_eval_otel import Passage, Sample, record_answer, record_question, record_retrieval, semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.span import Span
 from steps import outcomes_of
 from support import hide
 
@@ -39,7 +39,7 @@ class App:
 
     @property
     def results(self) -> list[object]:
-        return [outcome.result for outcome in outcomes_of(map(SdkSpan, self.spans))]
+        return [outcome.result for outcome in outcomes_of(map(Span.from_sdk, self.spans))]
 
 
 class Node:
@@ -81,7 +81,7 @@ def test_documents_of_every_kind(document: object, passage: Passage) -> None:
     app = App()
     with app.tracer.start_as_current_span("search"):
         record_retrieval(QUESTION, [document])
-    found = read(SdkSpan(app.spans[0]))
+    found = read(Span.from_sdk(app.spans[0]))
     assert (found.documents, found.query) == ((passage,), QUESTION)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import pytest
 from opentelemetry.context import Context
@@ -37,7 +38,7 @@ class Watched(SpanProcessor):
         self.plain = provider.get_tracer("app")
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        self.store.open_spans.note_start(span)
+        self.store.open_spans.starts.append(ref(span))
 
     def on_end(self, span: ReadableSpan) -> None:
         if self.store.concerns(span):

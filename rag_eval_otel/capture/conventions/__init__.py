@@ -1,77 +1,76 @@
 """Read the spans of all instrumentations into steps.
 
 A *step* is one call in a trace: a retrieval, a chat model, a tool or a chain. A `Convention` reads
-the attribute names of one instrumentation. Those of this library are registered below. Another
-package registers one by an entry point in the group ``rag_eval_otel.conventions``.
+the attribute names of one instrumentation. Another package registers one by an entry point in the
+group ``rag_eval_otel.conventions``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.conventions import native
+from rag_eval_otel.capture.conventions import (
+    agents,
+    genai,
+    haystack,
+    llamaindex,
+    native,
+    openinference,
+    platforms,
+    traceloop,
+    vectordb,
+)
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import PlainSpan, SpanView, metadata_in, word
+from rag_eval_otel.capture.span import Span, metadata_in, word
 from rag_eval_otel.capture.step import Kind, Part, Step, bare, has_longer_text
-from rag_eval_otel.capture.values import USUAL, Keys
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.registry import Registry
 
-_HERE: Final = "rag_eval_otel.capture.conventions"
-
 _BUILT_IN: Final = (  # tried in this order, because many spans follow several conventions
-    ("adk", "agents:ADK"),
-    ("autogen", "agents:AUTOGEN"),
-    ("crewai", "agents:CREWAI"),
-    ("dspy", "agents:DSPY"),
-    ("openinference_haystack", "haystack:OPENINFERENCE"),
-    ("openinference_llamaindex", "llamaindex:OPENINFERENCE"),
-    ("smolagents", "agents:SMOLAGENTS"),
-    ("openinference", "openinference:CONVENTION"),
-    ("langfuse", "platforms:LANGFUSE"),
-    ("langsmith", "platforms:LANGSMITH"),
-    ("mlflow", "platforms:MLFLOW"),
-    ("haystack", "haystack:CONVENTION"),
-    ("llamaindex", "llamaindex:CONVENTION"),
-    ("vectordb", "vectordb:CONVENTION"),
-    ("traceloop", "traceloop:CONVENTION"),
-    ("strands", "agents:STRANDS"),
-    ("genai", "genai:CONVENTION"),
-)
-REGISTRY: Final = Registry(
-    kind="convention",
-    built_in={name: f"{_HERE}.{place}" for name, place in _BUILT_IN},
+    *agents.OF_OPENINFERENCE,
+    haystack.OPENINFERENCE,
+    llamaindex.OPENINFERENCE,
+    openinference.CONVENTION,
+    *platforms.CONVENTIONS,
+    haystack.CONVENTION,
+    llamaindex.CONVENTION,
+    vectordb.CONVENTION,
+    traceloop.CONVENTION,
+    agents.STRANDS,
+    genai.CONVENTION,
 )
 
 
 def load(registry: Registry) -> Iterator[Convention]:
-    """Yield the conventions in ``registry``. If a convention cannot be imported, log a warning."""
+    """Yield the conventions in ``registry``; log a warning for what cannot be used."""
     for name in registry.names():
         try:
-            found = registry.find(name)
+            convention = registry.find(name)
         except ConfigError as error:
             log.warning("%s; its spans are not read", error)
             continue
-        if isinstance(found, Convention):
-            yield found
+        if isinstance(convention, Convention):
+            yield convention
         else:
-            log.warning("the convention %r is no Convention, but %r; it is not used", name, found)
+            log.warning("the convention %r is no Convention; it is not used", name)
 
 
-CONVENTIONS: Final[tuple[Convention, ...]] = tuple(load(REGISTRY))
+CONVENTIONS: Final[tuple[Convention, ...]] = (
+    *_BUILT_IN,
+    *load(Registry(kind="convention", built_in={})),
+)
 """The conventions in the order in which they are tried. Each reads the spans of one convention."""
 
 MARKS: Final = frozenset(native.PARTS).union(*(convention.marks for convention in CONVENTIONS))
 """Attribute names by which this library recognises the spans that it reads.
 
-A span that a convention reads has at least one of these attributes. There are two exceptions:
-spans of the scopes in `UNMARKED_SCOPES`, and spans whose name begins with a ``name_prefix``.
+Other spans are read if their scope is in `UNMARKED_SCOPES`, or by a ``name_prefix``.
 """
 UNMARKED_SCOPES: Final = frozenset[str]().union(
     *(convention.scopes for convention in CONVENTIONS if not convention.marks)
@@ -80,163 +79,18 @@ UNMARKED_SCOPES: Final = frozenset[str]().union(
 LOG_EVENTS: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.log_events)
 """The beginnings of the event names of log records that are read together with their span."""
 
-_NAME_PREFIXES: Final = tuple(d.name_prefix for d in CONVENTIONS if d.name_prefix)
-_METADATA_PREFIXES: Final = tuple(
-    p for convention in CONVENTIONS for p in convention.metadata_prefixes
-)
-_LATE_MARKS: Final = frozenset[str]().union(*(d.marks for d in CONVENTIONS if d.exports_late))
-_OUTPUTS: Final = tuple(dict.fromkeys(d.output for d in CONVENTIONS if d.output))
-_FUNCTION_OUTPUTS: Final = tuple(d.function_output for d in CONVENTIONS if d.function_output)
-_DOCUMENT: Final = '"page_content"'
+_NAME_PREFIXES: Final = tuple(c.name_prefix for c in CONVENTIONS if c.name_prefix)
+_METADATA_PREFIXES: Final = tuple(prefix for c in CONVENTIONS for prefix in c.metadata_prefixes)
+_LATE_MARKS: Final = frozenset[str]().union(*(c.marks for c in CONVENTIONS if c.exports_late))
+_OUTPUTS: Final = tuple(dict.fromkeys(c.output for c in CONVENTIONS if c.output))
+_DOCUMENT: Final = '"page_content"'  # a key in the JSON of LangChain documents
 _RECORDED: Final = frozenset(native.PARTS)
 _IS_INSTRUMENTATION: Final = re.compile(
-    "|".join(f"(?:{d.instrumentations})" for d in CONVENTIONS if d.instrumentations)
+    "|".join(f"(?:{c.instrumentations})" for c in CONVENTIONS if c.instrumentations)
 ).match
 
 
-def kind_of(view: SpanView) -> Kind:
-    """Return the kind of call that the span ``view`` describes, such as ``llm`` or ``retriever``.
-
-    Only the names of attributes, scope and span, and short values, are read. No text is parsed.
-    """
-    _, kind = _convention(view)
-    return kind or ("chain" if is_recorded(view) else "other")
-
-
-def is_recorded(view: SpanView) -> bool:
-    """Return True if the application recorded a question, contexts or an answer on a span.
-
-    Only the attribute names of the span ``view`` are read.
-    """
-    return not _RECORDED.isdisjoint(view.attributes)
-
-
-def recorded_on(view: SpanView) -> frozenset[Part]:
-    """Return which parts of a RAG turn the application itself recorded on the span ``view``.
-
-    A turn is a question and its answer. Its parts are ``input``, ``output`` and ``documents``. Only
-    attribute names are read.
-    """
-    return frozenset(native.PARTS[name] for name in _RECORDED.intersection(view.attributes))
-
-
-def is_instrumentation(scope: str) -> bool:
-    """Return True if an open span of ``scope`` may later become a call in a RAG turn.
-
-    ``scope`` is the name of an instrumentation scope. Such a span may get the attributes that
-    describe the call only at its end.
-    """
-    return _IS_INSTRUMENTATION(scope) is not None
-
-
-def is_exported_late(view: SpanView) -> bool:
-    """Return True if child spans of ``view`` may be exported long after the end of ``view``."""
-    return any(mark in view.attributes for mark in _LATE_MARKS)
-
-
-def tool_name(view: SpanView) -> str:
-    """Return the name of the tool that the span ``view`` called, or else the name of the span."""
-    convention, _ = _convention(view)
-    names = (word(view, key) for key in convention.tool_names) if convention is not None else ()
-    return next((name for name in names if name is not None), view.name)
-
-
-def returns_list(view: SpanView) -> bool:
-    """Return True if ``view`` is the span of a decorated function that returned a list.
-
-    Only the first character of the recorded return value is read.
-    """
-    return any(output[:1] == "[" for output in _texts(view, _FUNCTION_OUTPUTS))
-
-
-def returns_documents(view: SpanView) -> bool:
-    """Return True if the recorded output of the span ``view`` has LangChain documents.
-
-    The output is not parsed. See `shows_documents`.
-    """
-    return any(_DOCUMENT in output for output in _texts(view, _OUTPUTS))
-
-
-def shows_documents(view: SpanView) -> bool:
-    """Return True if a text on the span ``view`` has LangChain documents, as input or output.
-
-    No text is parsed. It is only searched for the JSON key ``page_content``. A prompt in which a
-    document was formatted by Python has no such key.
-    """
-    texts = (value for value in view.attributes.values() if isinstance(value, str))
-    return any(_DOCUMENT in text for text in texts)
-
-
-def is_flat(view: SpanView) -> bool:
-    """Return True if the span ``view`` may contain several unrelated questions; see `Step.flat`."""
-    convention, kind = _convention(view)
-    if convention is None:
-        return not (is_recorded(view) or is_instrumentation(view.scope))
-    return kind == "other" or kind in convention.flat
-
-
-def _texts(view: SpanView, names: Iterable[str]) -> Iterator[str]:
-    values = (view.attributes.get(name) for name in names)
-    return (value for value in values if isinstance(value, str))
-
-
-def holds_documents(view: SpanView) -> bool:
-    """Return True if the span ``view`` contains documents, although it is no retrieval.
-
-    An example is a model call with tool results in its prompt. Nothing is parsed.
-    """
-    return any(
-        convention.holds_documents(view)
-        for convention in _candidates(view)
-        if convention.holds_documents is not None
-    )
-
-
-def awaits_logs(view: SpanView) -> bool:
-    """Return True if the texts of the span ``view`` may still come in log records.
-
-    Nothing is parsed.
-    """
-    convention, kind = _convention(view)
-    return (
-        convention is not None
-        and kind is not None
-        and convention.awaits_logs is not None
-        and convention.awaits_logs(view, kind)
-    )
-
-
-def convention_of(view: SpanView) -> str | None:
-    """Return the name of the convention that reads the span ``view``, or None if none does.
-
-    If none does, but the application itself recorded texts on the span, return ``"native"``.
-    """
-    convention, _ = _convention(view)
-    if convention is not None:
-        return convention.name
-    return "native" if is_recorded(view) else None
-
-
-def read(view: SpanView, keys: Keys = USUAL, *, most: int = MAX_TEXT_CHARS) -> Step:
-    """Read the span ``view`` into a `Step`, which describes one call in a trace.
-
-    This parses texts, so it runs on the background thread. ``keys`` are the dict keys under which
-    the application keeps questions and answers. ``most`` is the limit of texts: see `Copier`.
-    """
-    span = PlainSpan.of(view, keys, most=most)
-    convention, kind = _convention(span)
-    if convention is None or kind is None:
-        step = bare(span, "other", flat=True)
-    else:
-        step = convention.to_step(span, kind)
-    metadata = metadata_in(span.attributes, _METADATA_PREFIXES)
-    if is_recorded(span):
-        step = native.with_recorded(span, step)
-    is_cut = (span.is_cut and bool(step.cut)) or has_longer_text(step, most)
-    return replace(step, metadata=metadata, is_cut=is_cut)
-
-
-def _convention(view: SpanView) -> tuple[Convention | None, Kind | None]:
+def _convention(view: Span) -> tuple[Convention | None, Kind | None]:
     for convention in _candidates(view):
         kind = convention.kind(view)
         if kind is not None:
@@ -244,7 +98,7 @@ def _convention(view: SpanView) -> tuple[Convention | None, Kind | None]:
     return None, None
 
 
-def _candidates(view: SpanView) -> tuple[Convention, ...]:
+def _candidates(view: Span) -> tuple[Convention, ...]:
     """Return the conventions that may be able to read the span ``view``. Most spans have none."""
     marks = MARKS.intersection(view.attributes)
     if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
@@ -254,15 +108,94 @@ def _candidates(view: SpanView) -> tuple[Convention, ...]:
 
 @lru_cache(maxsize=512)
 def _readers(scope: str, marks: frozenset[str]) -> tuple[Convention, ...]:
-    return tuple(convention for convention in CONVENTIONS if convention.may_read(scope, marks))
+    return tuple(
+        c
+        for c in CONVENTIONS
+        if (not c.scopes or scope in c.scopes)
+        and (c.name_prefix or not c.marks or not c.marks.isdisjoint(marks))
+    )
+
+
+def kind_of(view: Span) -> Kind:
+    """Return the kind of call that the span ``view`` describes, such as ``llm``."""
+    _, kind = _convention(view)
+    return kind or ("chain" if recorded_on(view) else "other")
+
+
+def recorded_on(view: Span) -> frozenset[Part]:
+    """Return which parts of a turn the application itself recorded on the span ``view``."""
+    return frozenset(native.PARTS[name] for name in _RECORDED.intersection(view.attributes))
+
+
+def is_instrumentation(scope: str) -> bool:
+    """Return True if an open span of ``scope`` may get the attributes of a call at its end."""
+    return _IS_INSTRUMENTATION(scope) is not None
+
+
+def is_exported_late(view: Span) -> bool:
+    """Return True if child spans of ``view`` may be exported long after the end of ``view``."""
+    return not _LATE_MARKS.isdisjoint(view.attributes)
+
+
+def tool_name(view: Span) -> str:
+    """Return the name of the tool that the span ``view`` called, or else the name of the span."""
+    convention, _ = _convention(view)
+    names = [word(view, key) for key in convention.tool_names] if convention is not None else []
+    return next((name for name in names if name is not None), view.name)
+
+
+def output_on(view: Span) -> str:
+    """Return the recorded output of a call or a function on the span ``view``, as a text."""
+    values = (view.attributes.get(name) for name in _OUTPUTS)
+    return next((value for value in values if isinstance(value, str)), "")
+
+
+def shows_documents(view: Span) -> bool:
+    """Return True if a text on the span ``view`` has LangChain documents as JSON."""
+    texts = (value for value in view.attributes.values() if isinstance(value, str))
+    return any(_DOCUMENT in text for text in texts)
+
+
+def is_flat(view: Span) -> bool:
+    """Return True if the span ``view`` may contain several unrelated questions; see `Step.flat`."""
+    convention, kind = _convention(view)
+    if convention is None:
+        return not (recorded_on(view) or is_instrumentation(view.scope))
+    return kind == "other" or kind in convention.flat
+
+
+def holds_documents(view: Span) -> bool:
+    """Return True if the span ``view``, which is no retrieval, has documents in its prompt."""
+    return any(c.holds_documents(view) for c in _candidates(view) if c.holds_documents is not None)
+
+
+def convention_of(view: Span) -> str | None:
+    """Return the name of the convention that reads ``view``; ``native`` if only we wrote on it."""
+    convention, _ = _convention(view)
+    if convention is not None:
+        return convention.name
+    return "native" if recorded_on(view) else None
+
+
+def read(view: Span, *, most: int = MAX_TEXT_CHARS) -> Step:
+    """Read the span ``view`` into a `Step`; ``most`` is the limit of texts, see `Copier`."""
+    span = view.plain(most)
+    convention, kind = _convention(span)
+    if convention is None or kind is None:
+        step = bare(span, "other", flat=True)
+    else:
+        step = convention.to_step(span, kind)
+    if recorded_on(span):
+        step = native.with_recorded(span, step)
+    metadata = metadata_in(span.attributes, _METADATA_PREFIXES)
+    is_cut = (span.is_cut and bool(step.cut)) or has_longer_text(step, most)
+    return replace(step, metadata=metadata, is_cut=is_cut)
 
 
 Owner: TypeAlias = Literal["own", "foreign"]
 
 _CACHED_NAMES: Final = 4096  # attribute names; more than most applications have, if not numbered
-_FOREIGN: Final = dict.fromkeys(
-    pattern for convention in CONVENTIONS for pattern in convention.content
-)
+_FOREIGN: Final = dict.fromkeys(pattern for c in CONVENTIONS for pattern in c.content)
 _IS_FOREIGN: Final = re.compile("|".join(f"(?:{pattern})" for pattern in _FOREIGN)).fullmatch
 _IS_OWN: Final = re.compile("|".join(native.CONTENT)).fullmatch
 _EVENTS: Final = tuple(
@@ -274,20 +207,12 @@ _EVENTS: Final = tuple(
 
 @lru_cache(_CACHED_NAMES)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
-    """Return who wrote the text in ``attribute``, the name of an attribute of a span or an event.
-
-    If ``event`` is given, ``attribute`` is an attribute of the span event with this name.
-
-    - ``own``: the application wrote the text with a ``record_*`` function of this library.
-    - ``foreign``: an instrumentation wrote the text.
-    - None: the attribute contains no text of users or models.
-    """
+    """Return who wrote the text in ``attribute``: we, an instrumentation, or nobody."""
     if _IS_OWN(attribute):
         return "own"
-    if _IS_FOREIGN(attribute) or (event is not None and _is_event_content(attribute, event)):
+    if _IS_FOREIGN(attribute) or (
+        event is not None
+        and any(name.fullmatch(event) and key.fullmatch(attribute) for name, key in _EVENTS)
+    ):
         return "foreign"
     return None
-
-
-def _is_event_content(attribute: str, event: str) -> bool:
-    return any(name.fullmatch(event) and what.fullmatch(attribute) for name, what in _EVENTS)

@@ -1,4 +1,4 @@
-"""Read spans of Haystack's own tracing into steps (calls in a trace).
+"""Read spans of Haystack into steps (calls in a trace), its own and those of OpenInference.
 
 Haystack writes a span for each component, each pipeline and each step of an agent.
 """
@@ -6,22 +6,19 @@ Haystack writes a span for each component, each pipeline and each step of an age
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import PlainSpan, SpanView, word
-from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.span import Span, word
+from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
 from rag_eval_otel.capture.values import (
     CUT,
     JSON,
     STRING,
-    USUAL,
-    Keys,
-    Lost,
     answer_in,
     data_in,
     plain,
@@ -40,7 +37,6 @@ _MARKS: Final = frozenset(
         "haystack.tool.name",
     }
 )
-"""Attribute names by which the spans of Haystack are recognised. Most spans have one of them."""
 _STEPS: Mapping[str, Kind] = {
     "haystack.agent.run": "agent",
     "haystack.agent.step": "chain",
@@ -50,10 +46,7 @@ _STEPS: Mapping[str, Kind] = {
     "haystack.async_pipeline.run": "chain",
 }
 _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
-    (
-        re.compile(r"(AutoMerging|SentenceWindow)Retriever$"),
-        "reranker",
-    ),
+    (re.compile(r"(AutoMerging|SentenceWindow)Retriever$"), "reranker"),
     (re.compile(r"(Retriever|WebSearch)$"), "retriever"),
     (re.compile(r"(Ranker|DocumentJoiner)$"), "reranker"),
     (re.compile(r"Generator$"), "llm"),
@@ -62,149 +55,97 @@ _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"^Agent$"), "agent"),
 )
 _QUERY_KEYS = ("question", "query", "text")
+_PLACES = ("component", "agent", "agent.step.llm", "agent.step.tool")
 
 
-def kind(view: SpanView) -> Kind | None:
+def _kind(view: Span) -> Kind | None:
     if not view.name.startswith(_PREFIX):
         return None
     component = word(view, "haystack.component.type")
-    if component is not None:
-        return kind_of_component(component) or ("retriever" if _retrieves(view) else "chain")
-    return _STEPS.get(view.name)
-
-
-def kind_of_component(name: str) -> Kind | None:
-    """Return the kind of call that a component makes, such as ``retriever``, or None if not known.
-
-    ``name`` is the name of the component's class.
-    """
-    return next((of for pattern, of in _COMPONENTS if pattern.search(name)), None)
-
-
-def _retrieves(view: SpanView) -> bool:
-    """Return True if a component takes a query and returns documents, but takes no documents."""
+    if component is None:
+        return _STEPS.get(view.name)
     taken = word(view, "haystack.component.input_spec") or ""
-    given = word(view, "haystack.component.output_spec") or ""
-    return '"documents"' in given and '"query"' in taken and '"documents"' not in taken
+    returned = word(view, "haystack.component.output_spec") or ""
+    retrieves = '"documents"' in returned and '"query"' in taken and '"documents"' not in taken
+    return _kind_of_component(component) or ("retriever" if retrieves else "chain")
 
 
-def to_step(view: PlainSpan, of: Kind) -> Step:
-    inputs = _value(
-        view,
-        "haystack.component.input",
-        "haystack.agent.input",
-        "haystack.agent.step.llm.input",
-        "haystack.agent.step.tool.input",
-    )
-    outputs = _value(
-        view,
-        "haystack.component.output",
-        "haystack.agent.output",
-        "haystack.agent.step.llm.output",
-        "haystack.agent.step.tool.output",
-    )
-    if of in {"retriever", "reranker"}:
-        return build.retrieval(
-            view, inputs=inputs, documents=windows_in(outputs) or outputs, kind=of
-        )
+def _kind_of_component(name: str) -> Kind | None:
+    """Return the kind of call that a component of the class ``name`` makes, or None."""
+    return next((kind for pattern, kind in _COMPONENTS if pattern.search(name)), None)
+
+
+def _to_step(view: Span, of: Kind) -> Step:
+    inputs = _value(view, *(f"haystack.{place}.input" for place in _PLACES))
+    outputs = _value(view, *(f"haystack.{place}.output" for place in _PLACES))
+    if of in RETRIEVALS:
+        documents = _windows_in(outputs) or outputs
+        return build.retrieval(view, inputs=inputs, documents=documents, kind=of)
     if of == "llm":
         return build.llm(view, messages=inputs, reply=outputs)
     if of == "tool":
-        name = view.attributes.get("haystack.tool.name") or _invoked(outputs)
-        return build.tool(view, inputs=inputs, outputs=tool_messages(outputs), name=name)
+        name = view.attributes.get("haystack.tool.name")
+        return build.tool(view, inputs=inputs, outputs=_only_tool(outputs), name=name)
     if "haystack.pipeline.input_data" in view.attributes:
-        return _pipeline(view)
-    return build.chain(view, of, inputs=inputs, outputs=answers(outputs))
+        inputs = query_of(_value(view, "haystack.pipeline.input_data"))
+        outputs = answer_of_components(_value(view, "haystack.pipeline.output_data"))
+        return build.chain(view, "chain", inputs=inputs, outputs=outputs)
+    return build.chain(view, of, inputs=inputs, outputs=_answers(outputs))
 
 
-def _value(view: PlainSpan, *keys: str) -> Any:
-    """Return the value of the first of the attributes ``keys`` that the span ``view`` has.
-
-    The value is returned as plain data. If an input contains a callback, Haystack writes the input
-    as a Python repr. Then the repr is parsed.
-    """
+def _value(view: Span, *keys: str) -> Any:
+    """Return the first of the attributes ``keys``; inputs with a callback are Python reprs."""
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
         return plain(data_in(found))
     return found
 
 
-def windows_in(outputs: Any) -> tuple[Passage, ...]:
+def _windows_in(outputs: Any) -> tuple[Passage, ...]:
     """Return the longer texts around documents that a component returned in ``outputs``."""
     windows = outputs.get("context_windows") if isinstance(outputs, Mapping) else None
     texts = windows if isinstance(windows, list) else []
     return tuple(Passage(text=text) for text in texts if isinstance(text, str))
 
 
-def _invoked(outputs: Any) -> Any:
-    """Return the name of the tool in ``outputs`` if exactly one tool was called, else None."""
-    messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
-    return messages[0].get("name") if isinstance(messages, list) and len(messages) == 1 else None
-
-
-def tool_messages(outputs: Any) -> Any:
-    """Return the tool message in ``outputs`` if exactly one tool was called.
-
-    If several tools were called, return None. If ``outputs`` has no tool messages, return
-    ``outputs``.
-    """
+def _only_tool(outputs: Any) -> Any:
+    """Return the tool message in ``outputs``, or None if several tools were called."""
     messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     if isinstance(messages, list):
         return messages[0] if len(messages) == 1 else None
     return outputs
 
 
-def _pipeline(view: PlainSpan) -> Step:
-    inputs = _value(view, "haystack.pipeline.input_data")
-    outputs = _value(view, "haystack.pipeline.output_data")
-    return build.chain(
-        view,
-        "chain",
-        inputs=query_of(inputs, view.keys),
-        outputs=answer_of_components(outputs, view.keys),
-    )
-
-
-def query_of(inputs: Any, keys: Keys = USUAL) -> Any:
-    """Return the question of a pipeline from its ``inputs``, or None.
-
-    All components that got a question must have got the same question.
-    """
-    if isinstance(inputs, Lost) or not isinstance(inputs, Mapping):
+def query_of(inputs: Any) -> Any:
+    """Return the question of a pipeline from its ``inputs``, if all components got the same."""
+    if not isinstance(inputs, Mapping):
         return inputs
     inputs = inputs.get("data", inputs)
-    given = {text for part in inputs.values() for text in _queries(part, keys)}
-    given = given or set(_queries(inputs, keys))
-    return next(iter(given)) if len(given) == 1 else None
+    for parts in (inputs.values(), [inputs]):
+        questions = set[str]()
+        for part in parts:
+            if isinstance(part, Mapping):
+                texts = [part[key] for key in _QUERY_KEYS if isinstance(part.get(key), str)]
+                if isinstance(part.get("messages"), list):
+                    texts.append(question_in(part))
+                questions.update(filter(None, texts))
+        if questions:
+            return next(iter(questions)) if len(questions) == 1 else None
+    return None
 
 
-def _queries(part: Any, keys: Keys) -> Iterator[str]:
-    if isinstance(part, Mapping):
-        yield from (part[key] for key in _QUERY_KEYS if isinstance(part.get(key), str))
-        if isinstance(part.get("messages"), list) and (inputs := question_in(part, keys)):
-            yield inputs
-
-
-def answer_of_components(outputs: Any, keys: Keys = USUAL) -> Any:
-    """Return the answer of a pipeline from the ``outputs`` of its last components, or None.
-
-    The components must have returned only one answer. If there is an answer builder, only its
-    answer counts.
-    """
-    if isinstance(outputs, Lost) or not isinstance(outputs, Mapping):
+def answer_of_components(outputs: Any) -> Any:
+    """Return the answer in ``outputs``, those of an answer builder if there is one, or None."""
+    if not isinstance(outputs, Mapping):
         return outputs
     built = [part for part in outputs.values() if isinstance(part, Mapping) and "answers" in part]
-    parts = built or outputs.values()  # the application reads the result of an answer builder
-    found = {text for part in parts if (text := answer_in(answers(part), keys))}
-    return next(iter(found)) if len(found) == 1 else None
+    parts = built or outputs.values()
+    texts = {text for part in parts if (text := answer_in(_answers(part)))}
+    return next(iter(texts)) if len(texts) == 1 else None
 
 
-def answers(outputs: Any) -> Any:
-    """Return the answer in the ``outputs`` of a component.
-
-    This is the text of a built answer, of the last reply or of the last message. Without these,
-    return ``outputs``.
-    """
+def _answers(outputs: Any) -> Any:
+    """Return the built answer, the last reply or the last message in the ``outputs``, or these."""
     if not isinstance(outputs, Mapping):
         return outputs
     answers = outputs.get("answers")
@@ -221,8 +162,8 @@ def answers(outputs: Any) -> Any:
 
 CONVENTION: Final = Convention(
     name="haystack",
-    kind=kind,
-    to_step=to_step,
+    kind=_kind,
+    to_step=_to_step,
     marks=_MARKS,
     name_prefix=_PREFIX,
     content=(
@@ -235,9 +176,6 @@ CONVENTION: Final = Convention(
 )
 
 
-# --- spans of OpenInference -----------------------------------------------------------------------
-
-_SCOPE: Final = "openinference.instrumentation.haystack"
 _READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
 _BUILDER = re.compile(r"PromptBuilder$")  # OpenInference calls it an LLM
 _DOCUMENT = re.compile(  # the repr of a document does not escape quotes
@@ -247,53 +185,45 @@ _DOCUMENT = re.compile(  # the repr of a document does not escape quotes
 _CUT_AT = 100
 _SAID = re.compile(r"(ChatMessage|StreamingChunk)\(")
 _ANSWER = re.compile(rf"(?:Generated|Extracted)Answer\(.*?\b(?:data|answer)=({STRING})", re.DOTALL)
-_QUERY, _DOCUMENTS = '{"query": ', '{"documents": '
 
 
-def openinference_kind(view: SpanView) -> Kind | None:
-    if view.scope != _SCOPE:
-        return None
-    known, name = openinference.kind(view), view.name.rpartition(".")[0]
-    if known is None or known == "embedding":
-        return known
+def _openinference_kind(view: Span) -> Kind | None:
+    kind, name = openinference.kind(view), view.name.rpartition(".")[0]
+    if kind is None or kind == "embedding":
+        return kind
     if _BUILDER.search(name):
         return "chain"
-    found = known if known != "chain" else kind_of_component(name)
-    return found or ("retriever" if _openinference_retrieves(view) else "chain")
-
-
-def _openinference_retrieves(view: SpanView) -> bool:
-    """Return True if the first input of a component is a query and its first output documents."""
+    if kind != "chain":
+        return kind
     inputs, outputs = word(view, "input.value") or "", word(view, "output.value") or ""
-    return inputs.startswith(_QUERY) and outputs.startswith(_DOCUMENTS)
+    retrieves = inputs.startswith('{"query": ') and outputs.startswith('{"documents": ')
+    return _kind_of_component(name) or ("retriever" if retrieves else "chain")
 
 
-def openinference_step(view: PlainSpan, of: Kind) -> Step:
-    inputs, outputs = (_parsed(value(view, f"{one}.value")) for one in ("input", "output"))
-    is_read = word(view, "openinference.span.kind") in _READ_BY_KIND and of != "chain"
+def _openinference_step(view: Span, of: Kind) -> Step:
+    raw = value(view, "output.value")
+    inputs, outputs = _parsed(value(view, "input.value")), _parsed(raw)
     if of == "llm":
         return _llm(view, inputs)
-    if is_read:
+    if word(view, "openinference.span.kind") in _READ_BY_KIND and of != "chain":
         return openinference.to_step(view, of)
-    if of in {"reranker", "retriever"}:
+    if of in RETRIEVALS:
         return build.retrieval(view, inputs=inputs, documents=_documents(outputs), kind=of)
     if of == "tool":
-        return build.tool(view, inputs=inputs, outputs=tool_messages(outputs))
+        return build.tool(view, inputs=inputs, outputs=_only_tool(outputs))
     if isinstance(inputs, Mapping) and set(inputs) <= {"data", "include_outputs_from"}:
-        inputs = query_of(inputs, view.keys)
-        outputs = answer_of_components(outputs, view.keys)
-    step = build.chain(view, of, inputs=inputs, outputs=answers(outputs))
-    return replace(step, kept_ids=tuple(_ids(value(view, "output.value"))))
+        inputs, outputs = query_of(inputs), answer_of_components(outputs)
+    step = build.chain(view, of, inputs=inputs, outputs=_answers(outputs))
+    listed = raw.get("documents") if isinstance(raw, Mapping) else None
+    reprs = [_DOCUMENT.match(item) for item in listed or () if isinstance(item, str)]
+    return replace(step, kept_ids=tuple(match[1] for match in reprs if match is not None))
 
 
-def _llm(view: PlainSpan, inputs: Any) -> Step:
-    """Read the span of a model call into a `Step`, with tool results from the Python reprs.
-
-    OpenInference's message attributes do not contain the texts of tool results.
-    """
+def _llm(view: Span, inputs: Any) -> Step:
+    """Read a model call, with the tool results, which only the Python reprs have."""
     step = openinference.to_step(view, "llm")
     messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
-    if all(one.text for one in step.tool_results) or not isinstance(messages, list):
+    if all(result.text for result in step.tool_results) or not isinstance(messages, list):
         return step
     full = build.llm(view, messages=messages, reply=None)
     return replace(
@@ -302,40 +232,23 @@ def _llm(view: PlainSpan, inputs: Any) -> Step:
 
 
 def _documents(outputs: Any) -> Any:
-    """Return the documents of a component whose class OpenInference does not know.
-
-    If a document was shortened, return `CUT`. If ``outputs`` has no documents, return None.
-    """
-    if isinstance(outputs, Lost) or not isinstance(outputs, Mapping):
+    """Return the documents of a component that OpenInference does not know, or None or `CUT`."""
+    if not isinstance(outputs, Mapping):
         return outputs
-    windows = windows_in(outputs)
-    if windows:
-        return windows
+    windows = _windows_in(outputs)
     listed = outputs.get("documents")
-    if not isinstance(listed, list):
-        return None
-    found = [_document(one) for one in listed]
-    if any(one is CUT for one in found):
-        return CUT
-    passages = tuple(one for one in found if isinstance(one, Passage))
-    return passages if len(passages) == len(listed) else None
-
-
-def _document(item: Any) -> Passage | Lost | None:
-    found = _DOCUMENT.match(item) if isinstance(item, str) else None
-    if found is None:
-        return None
-    name, text = found.groups()
-    return CUT if len(text) > _CUT_AT and text.endswith("...") else Passage(text=text, id=name)
-
-
-def _ids(outputs: Any) -> Iterator[str]:
-    """Yield the ids of the documents in the ``outputs`` of a component."""
-    listed = outputs.get("documents") if isinstance(outputs, Mapping) else None
-    for item in listed if isinstance(listed, list) else ():
-        found = _DOCUMENT.match(item) if isinstance(item, str) else None
-        if found is not None:
-            yield found[1]
+    if windows or not isinstance(listed, list):
+        return windows or None
+    passages: list[Passage] = []
+    for item in listed:
+        match = _DOCUMENT.match(item) if isinstance(item, str) else None
+        if match is None:
+            return None
+        name, text = match.groups()
+        if len(text) > _CUT_AT and text.endswith("..."):
+            return CUT
+        passages.append(Passage(text=text, id=name))
+    return tuple(passages)
 
 
 def _parsed(data: Any) -> Any:
@@ -355,7 +268,7 @@ def _parsed(data: Any) -> Any:
 OPENINFERENCE: Final = replace(
     openinference.CONVENTION,
     name="openinference_haystack",
-    kind=openinference_kind,
-    to_step=openinference_step,
-    scopes=frozenset({_SCOPE}),
+    kind=_openinference_kind,
+    to_step=_openinference_step,
+    scopes=frozenset({"openinference.instrumentation.haystack"}),
 )

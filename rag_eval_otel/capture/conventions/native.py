@@ -1,19 +1,19 @@
 """Read the question, contexts and answer that the application itself recorded on a span.
 
-Recorded texts take precedence over the texts that an instrumentation captured. Question and answer
-are in the attributes ``rag.question`` and ``rag.answer``. The contexts are in the attribute
-``rag.contexts``, or in one event ``rag.retrieval`` for each call of `record_retrieval`.
+Question and answer are in the attributes ``rag.question`` and ``rag.answer``, the contexts in
+``rag.contexts`` or in one event ``rag.retrieval`` for each call of `record_retrieval`. They take
+precedence over the texts that an instrumentation captured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.documents import passages_in
-from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, normalised, read
 from rag_eval_otel.types import Passage
@@ -36,25 +36,24 @@ LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
 """The attributes that contain a list, often as JSON. The other attributes contain one text."""
 
 
-def with_recorded(view: PlainSpan, step: Step) -> Step:
-    """Return ``step`` with the texts that the application itself recorded on the span ``view``.
-
-    ``step`` is the call that the span describes. The recorded texts replace the texts that an
-    instrumentation captured.
-    """
-    found: dict[Part, Any] = {
+def with_recorded(view: Span, step: Step) -> Step:
+    """Return ``step`` with the texts that the application itself recorded on the span ``view``."""
+    events: list[Mapping[str, Any]] = []
+    if semconv.RETRIEVAL_RECORDED in view.attributes:
+        events = [values for name, values in view.events if name == semconv.RETRIEVAL_EVENT]
+    values: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),
         "output": _text(view, semconv.ANSWER),
-        "documents": _contexts(view),
+        "documents": _contexts(view, events),
     }
-    said = {part: value for part, value in found.items() if value is not None}
-    known: dict[Any, Any] = {p: value for p, value in said.items() if not isinstance(value, Lost)}
-    lost: dict[Any, None] = dict.fromkeys(part for part in said if part not in known)
+    said = {part: value for part, value in values.items() if value is not None}
+    texts: dict[Any, Any] = {p: None if isinstance(v, Lost) else v for p, v in said.items()}
+    queries = (event.get(semconv.RETRIEVAL_QUERY) for event in events)
     return replace(
         step,
-        **{**lost, **known},
+        **texts,
         kind="chain" if step.kind == "other" else step.kind,
-        query=_query(view),
+        query=next((query for query in queries if isinstance(query, str)), None),
         recorded=frozenset(said),
         hidden=(step.hidden - said.keys()) | {p for p, v in said.items() if v is HIDDEN},
         cut=(step.cut - said.keys()) | {p for p, v in said.items() if v is CUT},
@@ -62,9 +61,9 @@ def with_recorded(view: PlainSpan, step: Step) -> Step:
     )
 
 
-def _text(view: PlainSpan, name: str) -> str | Lost | None:
-    found = view.attributes.get(name)
-    return _whole(found, view.value_limit) if isinstance(found, str) and found.strip() else None
+def _text(view: Span, name: str) -> str | Lost | None:
+    text = view.attributes.get(name)
+    return _whole(text, view.value_limit) if isinstance(text, str) and text.strip() else None
 
 
 def _whole(text: str, limit: int | None) -> str | Lost:
@@ -74,53 +73,36 @@ def _whole(text: str, limit: int | None) -> str | Lost:
     return CUT if limit is not None and len(text) >= limit else text
 
 
-def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
-    """Return the contexts that the application recorded on the span ``view``, each text once.
-
-    The contexts are in the attribute ``rag.contexts`` and in all events ``rag.retrieval``. If one
-    of them was redacted, shortened or dropped, return a `Lost`. If none was recorded, return None.
-    """
-    limit = view.value_limit
-    events = list(_retrievals(view))
+def _contexts(view: Span, events: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...] | Lost | None:
+    """Return the recorded contexts, each text once, a `Lost` if one is lost, or None."""
     if semconv.RETRIEVAL_RECORDED in view.attributes and (view.dropped_events or not events):
         return CUT  # a dropped event may have held documents
-    found = [_listed(event.get(semconv.RETRIEVAL_DOCUMENTS), limit) for event in events]
-    found = [CUT if passages is None else passages for passages in found]
+    lists = [_listed(event.get(semconv.RETRIEVAL_DOCUMENTS), view) for event in events]
+    lists = [CUT if passages is None else passages for passages in lists]
     if semconv.CONTEXTS in view.attributes:
-        found.insert(0, _listed(view.attributes[semconv.CONTEXTS], limit))
-    lost = next((one for one in found if isinstance(one, Lost)), None)
-    if lost is not None:
-        return lost
-    known = [one for one in found if one is not None and not isinstance(one, Lost)]
-    return tuple(distinct_passages(p for passages in known for p in passages)) if known else None
+        lists.insert(0, _listed(view.attributes[semconv.CONTEXTS], view))
+    known: list[Passage] = []
+    for passages in lists:
+        if isinstance(passages, Lost):
+            return passages
+        known += passages or ()
+    is_known = any(passages is not None for passages in lists)
+    return tuple(distinct_passages(known)) if is_known else None
 
 
-def _listed(found: Any, limit: int | None) -> tuple[Passage, ...] | Lost | None:
-    """Return the documents in ``found``: a sequence of texts, or JSON that lists documents.
-
-    ``limit`` is the SDK's length limit. If a text was redacted or shortened, return a `Lost`.
-    """
-    if isinstance(found, str):
-        data = read(found, limit=limit)
+def _listed(data: Any, view: Span) -> tuple[Passage, ...] | Lost | None:
+    """Return the documents in ``data``, a sequence of texts, or JSON that lists documents."""
+    if isinstance(data, str):
+        data = read(data, limit=view.value_limit)
         passages = data if isinstance(data, Lost) else passages_in(data)
-    elif isinstance(found, Sequence):
-        passages = tuple(Passage(text=str(text)) for text in found)
+    elif isinstance(data, Sequence):
+        passages = tuple(Passage(text=str(text)) for text in data)
     else:
         return None
     if isinstance(passages, Lost) or passages is None:
         return passages
-    texts = [_whole(passage.text, limit) for passage in passages]
+    texts = [_whole(passage.text, view.value_limit) for passage in passages]
     return next((text for text in texts if isinstance(text, Lost)), passages)
-
-
-def _query(view: PlainSpan) -> str | None:
-    queries = (event.get(semconv.RETRIEVAL_QUERY) for event in _retrievals(view))
-    return next((query for query in queries if isinstance(query, str)), None)
-
-
-def _retrievals(view: PlainSpan) -> Iterator[Mapping[str, Any]]:
-    if semconv.RETRIEVAL_RECORDED in view.attributes:
-        yield from (found for name, found in view.events if name == semconv.RETRIEVAL_EVENT)
 
 
 def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:

@@ -1,11 +1,11 @@
 """Read spans of OpenInference (Arize) into steps (calls in a trace), and describe our own spans.
 
-OpenInference writes each item of a list as an attribute with a number in its name, and writes the
-kind of call on each span.
+OpenInference writes each item of a list as an attribute with a number in its name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,14 +14,17 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import documents_in, ids_in, passages_of, window_of
-from rag_eval_otel.capture.span import PlainSpan, SpanView, word
+from rag_eval_otel.capture.span import Span, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.values import (
     CUT,
     HIDDEN,
     Lost,
+    answer_in,
     has_gaps,
+    json_in,
     numbered,
+    plain,
     read,
     role_named,
     texts_of,
@@ -46,70 +49,74 @@ _KINDS: Mapping[str, Kind] = {
 }
 
 SPAN_KIND: Final = "openinference.span.kind"
+DSPY: Final = "openinference.instrumentation.dspy"
 _ROLE, _TOOLS = ".message.role", ("tool", "function")
 
 
-def kind(view: SpanView) -> Kind | None:
-    """Return the kind of call on a span; None for spans of this library.
-
-    GenAI attributes describe those spans, too, and more exactly.
-    """
-    found = word(view, SPAN_KIND)
-    if found is None or view.scope == semconv.SCOPE:
+def kind(view: Span) -> Kind | None:
+    """Return the kind of call; GenAI attributes describe our own spans more exactly."""
+    name = word(view, SPAN_KIND)
+    if name is None or view.scope == semconv.SCOPE:
         return None
-    return _KINDS.get(found.upper(), "chain")
+    return _KINDS.get(name.upper(), "chain")
 
 
-def holds_documents(view: SpanView) -> bool:
+def holds_documents(view: Span) -> bool:
     """Return True if the model call on the span ``view`` has tool results among its messages."""
     return any(
-        role in _TOOLS and key.endswith(_ROLE)
+        key.endswith(_ROLE) and role in _TOOLS
         for key, role in view.attributes.items()
         if isinstance(role, str)
     )
 
 
-def to_step(view: PlainSpan, of: Kind) -> Step:
+def to_step(view: Span, of: Kind) -> Step:
     inputs, outputs = value(view, "input.value"), value(view, "output.value")
     if of == "retriever":
-        found = _documents(view, outputs)
-        count = sum(1 for _ in numbered(view.attributes, "retrieval.documents")) or None
+        items = [item for _, item in numbered(view.attributes, "retrieval.documents")]
+        windows: dict[str, str] = {}
+        for item in items:  # the longer texts that LlamaIndex keeps in the metadata of documents
+            windows |= window_of(item.get("document.content"), item.get("document.metadata"))
         return build.retrieval(
-            view, inputs=inputs, documents=found, count=count, windows=_windows(view)
+            view,
+            inputs=inputs,
+            documents=_documents(view, outputs),
+            count=len(items) or None,
+            windows=windows,
         )
     if of == "reranker":
-        inputs = value(view, "reranker.query", "input.value")
-        documents = _documents(view, outputs, prefix="reranker.output_documents")
-        kept = tuple(ids_in(outputs))
         return build.retrieval(
-            view, inputs=inputs, documents=documents, kind="reranker", kept_ids=kept
+            view,
+            inputs=value(view, "reranker.query", "input.value"),
+            documents=_documents(view, outputs, prefix="reranker.output_documents"),
+            kind="reranker",
+            kept_ids=tuple(ids_in(outputs)),
         )
     if of == "llm":
         return _llm(view, outputs)
     if of == "tool":
-        name = view.attributes.get("tool.name")
-        about = str(view.attributes.get("tool.description") or "")
-        return build.tool(view, inputs=inputs, outputs=outputs, name=name, description=about)
-    if of == "embedding":
-        text = view.attributes.get("embedding.embeddings.0.embedding.text")
-        return build.chain(
-            view, of, inputs=inputs if isinstance(inputs, Lost) else text, outputs=None
+        return build.tool(
+            view,
+            inputs=inputs,
+            outputs=outputs,
+            name=view.attributes.get("tool.name"),
+            description=str(view.attributes.get("tool.description") or ""),
         )
+    if of == "embedding":
+        if not isinstance(inputs, Lost):
+            inputs = view.attributes.get("embedding.embeddings.0.embedding.text")
+        outputs = None
     return build.chain(view, of, inputs=inputs, outputs=outputs)
 
 
-def _documents(view: PlainSpan, outputs: Any, prefix: str = "retrieval.documents") -> Any:
-    """Return the documents on the span ``view``, or `CUT` if documents were dropped or shortened.
-
-    ``prefix`` begins the attribute names. If the SDK dropped attributes, gaps in the numbers of the
-    remaining attributes show that documents are missing.
-    """
-    found = list(numbered(view.attributes, prefix))
-    with_text = [item for _, item in found if "document.content" in item]
-    if view.dropped and (has_gaps(n for n, _ in found) or not found):
+def _documents(view: Span, outputs: Any, prefix: str = "retrieval.documents") -> Any:
+    """Return the documents on the span ``view``, or `CUT` if some were dropped or shortened."""
+    items = list(numbered(view.attributes, prefix))
+    with_text = [item for _, item in items if "document.content" in item]
+    if view.dropped and (has_gaps(number for number, _ in items) or not items):
         return CUT
     if not with_text:
-        return outputs if outputs is HIDDEN or outputs is CUT else _listed(outputs)
+        return outputs
     if any(read(item["document.content"], limit=view.value_limit) is CUT for item in with_text):
         return CUT
     return passages_of(
@@ -117,30 +124,13 @@ def _documents(view: PlainSpan, outputs: Any, prefix: str = "retrieval.documents
     )
 
 
-def _windows(view: PlainSpan) -> dict[str, str]:
-    """Return the longer texts that LlamaIndex keeps in the metadata of documents."""
-    found: dict[str, str] = {}
-    for _, item in numbered(view.attributes, "retrieval.documents"):
-        found |= window_of(item.get("document.content"), item.get("document.metadata"))
-    return found
-
-
-def _listed(outputs: Any) -> Any:
-    """Return an empty list if ``outputs`` is an empty list of documents, else None.
-
-    Documents that were found are also in attributes of their own, so they are not read here.
-    """
-    listed = outputs.get("documents") if isinstance(outputs, Mapping) else outputs
-    return [] if listed == [] else None
-
-
-def _llm(view: PlainSpan, outputs: Any) -> Step:
+def _llm(view: Span, outputs: Any) -> Step:
     messages, reply = _messages(view, "llm.input_messages"), _messages(view, "llm.output_messages")
     prompts = view.attributes.get("llm.prompts")
     if messages is None:
         messages = list(prompts) if prompts else None
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
-    found = _hosted(reply)
+    documents = _hosted(reply) if isinstance(reply, list) else ()
     if isinstance(reply, list):
         if isinstance(outputs, Mapping) and outputs.get("object") == "response":
             reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
@@ -152,19 +142,41 @@ def _llm(view: PlainSpan, outputs: Any) -> Step:
         view,
         messages=messages,
         reply=reply,
-        response_id=_response_id(outputs),
+        response_id=outputs.get("id") if isinstance(outputs, Mapping) else None,
         finish=view.attributes.get("llm.finish_reason"),
     )
-    if found is None:
+    if view.scope == DSPY or (call.output or "").startswith(_FIELD):
+        call = _named_fields(call)
+    if documents:
+        call = replace(call, documents=documents, recorded=frozenset({"documents"}))
+    return call
+
+
+_FIELD = "[[ ## "
+_FIELDS = re.compile(
+    r"^\[\[ ## (\w+) ## \]\][ \t]*\n?(.*?)(?=^\[\[ ## \w+ ## \]\]|\Z)", re.MULTILINE | re.DOTALL
+)
+_CALLS_TOOLS = "next_tool_name"
+
+
+def _named_fields(call: Step) -> Step:
+    """Return the model call with the answer in a reply of DSPy, which has several named fields.
+
+    The answer has a usual name of an answer, or is the last. A field may name a tool to be called.
+    """
+    reply = call.output or ""
+    fields = {name: text.strip() for name, text in _FIELDS.findall(reply) if name != "completed"}
+    data = {} if fields else plain(json_in(reply, opening="{") or {})
+    fields |= {name: text for name, text in data.items() if isinstance(text, str)}
+    if not fields:
         return call
-    return replace(call, documents=found, recorded=frozenset({"documents"}))
+    if _CALLS_TOOLS in fields:
+        return replace(call, output=None, calls_tools=True)
+    return replace(call, output=answer_in(fields) or [*fields.values()][-1])
 
 
 def _streamed(outputs: Any) -> Any:
-    """Return the reply in the ``outputs`` of a streamed OpenAI response, or None.
-
-    Such a reply has no message attributes.
-    """
+    """Return the reply in a streamed OpenAI response, which has no message attributes, or None."""
     found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
     output = found.get("output") if isinstance(found, Mapping) else None
     if not isinstance(output, list) or found.get("object") != "response":
@@ -174,40 +186,31 @@ def _streamed(outputs: Any) -> Any:
     return {**(reply[-1] if reply else {"content": ""}), "role": "assistant", "tool_calls": calls}
 
 
-def _hosted(reply: Any) -> tuple[Passage, ...] | None:
-    """Return the documents of a search that the model's provider ran in the call, or None."""
-    messages = reply if isinstance(reply, list) else []
-    outputs = [m["content"] for m in messages if m["role"] == "tool" and m.get("content")]
-    found = [documents_in(content) for content in outputs]
-    listed = [passages for passages in found if passages]
-    return tuple(passage for passages in listed for passage in passages) if listed else None
+def _hosted(reply: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...]:
+    """Return the documents of a search that the model's provider ran in the call."""
+    outputs = [message["content"] for message in reply if message["role"] == "tool"]
+    return tuple(
+        passage for content in outputs if content for passage in documents_in(content) or ()
+    )
 
 
-def _messages(view: PlainSpan, prefix: str) -> Any:
-    """Return the chat messages on the span ``view`` as plain data, or None if there are none.
-
-    ``prefix`` begins the attribute names. If a message was dropped or shortened, return `CUT`.
-    """
-    found = list(numbered(view.attributes, prefix))
-    if not found:
+def _messages(view: Span, prefix: str) -> Any:
+    """Return the chat messages on the span ``view``, None without any, `CUT` if one is lost."""
+    items = list(numbered(view.attributes, prefix))
+    if not items:
         return None
-    messages = [_message(item) for _, item in found]
-    _name_results(messages)
-    if view.dropped and (has_gaps(n for n, _ in found) or "content" not in messages[0]):
+    messages = [_message(item) for _, item in items]
+    if view.dropped and (has_gaps(n for n, _ in items) or "content" not in messages[0]):
         return CUT
     if any(read(m["content"], limit=view.value_limit) is CUT for m in messages if "content" in m):
         return CUT
-    return messages
-
-
-def _name_results(messages: Sequence[dict[str, Any]]) -> None:
-    """Give tool results without an id (LiteLLM) the name of the only tool call before them."""
     called: Mapping[str, str] = {}
-    for message in messages:
+    for message in messages:  # LiteLLM's tool results have no id: there was one call before
         called = message["called"] or called
         for result in message.get("results", ()):
             if not result["id"] and not result["name"] and len(called) == 1:
                 result["name"] = next(iter(called.values()))
+    return messages
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,11 +237,6 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _response_id(outputs: Any) -> object:
-    """Return the id of the model's response if ``outputs`` is a complete response, else None."""
-    return outputs.get("id") if isinstance(outputs, Mapping) else None
-
-
 CONVENTION: Final = Convention(
     name="openinference",
     kind=kind,
@@ -263,11 +261,8 @@ CONVENTION: Final = Convention(
 )
 
 
-# --- spans of this library ------------------------------------------------------------------------
-
-_MOST_DOCUMENTS = 30
+_MOST_DOCUMENTS = 30  # more would fill the 128 attributes of a span, and push its scores out
 _MOST_MESSAGES = 20
-"""More would fill the 128 attributes that a span of the SDK has, and push its scores out."""
 
 
 def described(
@@ -278,24 +273,21 @@ def described(
     provider: object = None,
     tokens: tuple[int | None, int | None] | None = None,
 ) -> Attributes:
-    """Return the OpenInference attributes of a call, without texts of users.
-
-    ``name`` is the name of a tool. ``tokens`` are the numbers of tokens that a model read and
-    wrote.
-    """
-    found: Attributes = {SPAN_KIND: "CHAIN" if of == "other" else of.upper()}
+    """Return the OpenInference attributes of a call, without texts; ``name`` is that of a tool."""
+    attributes: Attributes = {SPAN_KIND: "CHAIN" if of == "other" else of.upper()}
     if of == "tool":
-        found["tool.name"] = name
+        attributes["tool.name"] = name
     if of == "llm":
-        read_, written = tokens or (None, None)
-        found |= {
+        prompt, completion = tokens or (None, None)
+        is_counted = prompt is not None and completion is not None
+        attributes |= {
             "llm.model_name": model,
             "llm.provider": None if provider is None else str(provider),
-            "llm.token_count.prompt": read_,
-            "llm.token_count.completion": written,
-            "llm.token_count.total": None if read_ is None or written is None else read_ + written,
+            "llm.token_count.prompt": prompt,
+            "llm.token_count.completion": completion,
+            "llm.token_count.total": (prompt or 0) + (completion or 0) if is_counted else None,
         }
-    return found
+    return attributes
 
 
 def texts(
@@ -305,22 +297,17 @@ def texts(
     documents: Sequence[Passage] = (),
     messages: Iterable[tuple[str, str]] = (),
 ) -> Attributes:
-    """Return the OpenInference attributes with the texts of a call.
-
-    ``messages`` are the pairs of role and text that a model was shown. Only the first 30 documents
-    and the last 20 messages are included.
-    """
-    found: Attributes = {}
+    """Return the OpenInference attributes with the texts of a call that a span has room for."""
+    attributes: Attributes = {}
     for i, document in enumerate(documents[:_MOST_DOCUMENTS]):
         prefix = f"retrieval.documents.{i}.document"
-        found[f"{prefix}.content"] = document.text
-        found[f"{prefix}.id"] = document.id
-        found[f"{prefix}.score"] = None if document.score is None else float(document.score)
-    shown = list(messages)
-    for i, (role, text) in enumerate(shown[-_MOST_MESSAGES:]):
-        found[f"llm.input_messages.{i}.message.role"] = role
-        found[f"llm.input_messages.{i}.message.content"] = text
-    if shown and told:
-        found["llm.output_messages.0.message.role"] = "assistant"
-        found["llm.output_messages.0.message.content"] = told
-    return {**found, "input.value": asked, "output.value": told}
+        attributes[f"{prefix}.content"] = document.text
+        attributes[f"{prefix}.id"] = document.id
+        attributes[f"{prefix}.score"] = None if document.score is None else float(document.score)
+    shown = list(messages)[-_MOST_MESSAGES:]
+    replies = [("assistant", told)] if shown and told else []
+    for kind, pairs in (("input", shown), ("output", replies)):
+        for i, (role, text) in enumerate(pairs):
+            attributes[f"llm.{kind}_messages.{i}.message.role"] = role
+            attributes[f"llm.{kind}_messages.{i}.message.content"] = text
+    return {**attributes, "input.value": asked, "output.value": told}

@@ -13,8 +13,8 @@ from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import genai
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.conventions.haystack import answer_of_components, query_of
-from rag_eval_otel.capture.span import PlainSpan, SpanView, word
-from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.span import Span, word
+from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
 from rag_eval_otel.capture.values import CUT, JSON, has_gaps, numbered, read, value
 
 _OPERATIONS: Mapping[str, Kind] = {
@@ -35,91 +35,73 @@ _IN_FULL = "gen_ai.tool.call.result"
 _HAYSTACK = "opentelemetry.instrumentation.haystack"
 
 
-def kind(view: SpanView) -> Kind | None:
+def _kind(view: Span) -> Kind | None:
     attributes = view.attributes
     entity = word(view, "traceloop.span.kind")
     if entity is None:
-        return _legacy(view)
-    found = _OPERATIONS.get(word(view, "gen_ai.operation.name") or "")
-    if found is not None:
-        return found
+        request = word(view, "llm.request.type")  # of a model call by an old version
+        return request and ("embedding" if request == "embedding" else "llm")  # type: ignore[return-value]
+    kind = _OPERATIONS.get(word(view, "gen_ai.operation.name") or "")
+    if kind is not None:
+        return kind
     if "gen_ai.output.messages" in attributes or "gen_ai.input.messages" in attributes:
         return "llm"
     if entity == "tool" or "tool.name" in attributes:
         return "tool"
     name = word(view, "traceloop.entity.name") or ""
-    found = next((of for pattern, of in _ENTITIES if pattern.search(name)), None)
-    return found or ("reranker" if _takes_nodes(view) else "chain")
+    kind = next((kind for pattern, kind in _ENTITIES if pattern.search(name)), None)
+    inputs, outputs = (word(view, f"traceloop.entity.{key}") or "" for key in ("input", "output"))
+    takes_nodes = inputs.startswith('{"nodes":') and outputs.startswith("[")
+    return kind or ("reranker" if takes_nodes else "chain")  # LlamaIndex' postprocessors
 
 
-def _takes_nodes(view: SpanView) -> bool:
-    """Return True for LlamaIndex' postprocessors, whatever the name of their class is."""
-    inputs, outputs = map(
-        view.attributes.get, ("traceloop.entity.input", "traceloop.entity.output")
-    )
-    return str(inputs or "").startswith('{"nodes":') and str(outputs or "").startswith("[")
-
-
-def _legacy(view: SpanView) -> Kind | None:
-    """Return the kind of a model call whose span has no ``traceloop.span.kind``, or None."""
-    request = word(view, "llm.request.type")
-    if request is None:
-        return None
-    return "embedding" if request == "embedding" else "llm"
-
-
-def to_step(view: PlainSpan, of: Kind) -> Step:
+def _to_step(view: Span, of: Kind) -> Step:
     inputs = _inner(value(view, "traceloop.entity.input", opening=JSON), "inputs", "input_str")
     outputs = value(view, "traceloop.entity.output", opening=JSON)
-    inputs = _streamed(outputs) or inputs
+    extra = outputs.get("kwargs") if isinstance(outputs, Mapping) else None  # of a streaming chain
+    inputs = (extra.get("inputs") if isinstance(extra, Mapping) else None) or inputs
     outputs = _inner(outputs, "outputs", "output")
     if of == "llm":
         return _llm(view)
     if of == "tool" and outputs is None and _IN_FULL in view.attributes:
         return genai.to_step(view, of)
-    if of in {"retriever", "reranker"}:
+    if of in RETRIEVALS:
         return build.retrieval(view, inputs=inputs, documents=outputs, kind=of)
     if of == "tool":
         name = view.attributes.get("tool.name") or view.attributes.get("traceloop.entity.name")
         return build.tool(view, inputs=inputs, outputs=outputs, name=name)
     if view.scope == _HAYSTACK and isinstance(inputs, Mapping):
-        inputs = query_of(inputs.get("kwargs", inputs), view.keys)
-        return build.chain(
-            view, of, inputs=inputs, outputs=answer_of_components(outputs, view.keys)
-        )
-    inputs = build.arguments(inputs, view.keys)
-    return build.chain(view, of, inputs=inputs, outputs=outputs, documents=build.listed(outputs))
+        inputs, outputs = query_of(inputs.get("kwargs", inputs)), answer_of_components(outputs)
+        return build.chain(view, of, inputs=inputs, outputs=outputs)
+    documents = build.listed(outputs)
+    inputs = build.arguments(inputs)
+    return build.chain(view, of, inputs=inputs, outputs=outputs, documents=documents)
 
 
-def _inner(found: Any, *keys: str) -> Any:
-    """Return the value in ``found`` without the dict of tags and metadata around it.
-
-    ``keys`` are the dict keys under which the value may be in that dict.
-    """
-    if isinstance(found, Mapping):
-        return next((found[key] for key in keys if key in found), found)
-    return found
+def _inner(data: Any, *keys: str) -> Any:
+    """Return the value under one of ``keys`` in the dict of tags and metadata around it."""
+    if isinstance(data, Mapping):
+        return next((data[key] for key in keys if key in data), data)
+    return data
 
 
-def _streamed(outputs: Any) -> Any:
-    """Return the input of a streaming chain from its ``outputs``, or None if it is not there."""
-    extra = outputs.get("kwargs") if isinstance(outputs, Mapping) else None
-    return extra.get("inputs") if isinstance(extra, Mapping) else None
-
-
-def _llm(view: PlainSpan) -> Step:
+def _llm(view: Span) -> Step:
     messages, reply = genai.messages_of(view)
     if messages is None and reply is None:
         messages, reply = _numbered(view)
     if messages is None and reply is None and view.scope != _HAYSTACK:
         messages = value(view, "traceloop.entity.input", opening=JSON)
         reply = value(view, "traceloop.entity.output", opening=JSON)
-    response = view.attributes.get("gen_ai.response.id")
-    finish = view.attributes.get("gen_ai.response.finish_reasons")
-    return build.llm(view, messages=messages, reply=reply, response_id=response, finish=finish)
+    return build.llm(
+        view,
+        messages=messages,
+        reply=reply,
+        response_id=view.attributes.get("gen_ai.response.id"),
+        finish=view.attributes.get("gen_ai.response.finish_reasons"),
+    )
 
 
-def _numbered(view: PlainSpan) -> tuple[Any, Any]:
+def _numbered(view: Span) -> tuple[Any, Any]:
     """Read prompt and reply from attributes ``gen_ai.prompt.N`` and ``gen_ai.completion.N``."""
     shown = list(numbered(view.attributes, "gen_ai.prompt"))
     reply = [item for _, item in numbered(view.attributes, "gen_ai.completion")]
@@ -142,12 +124,12 @@ def _message(item: Mapping[str, Any], limit: int | None) -> Any:
         return CUT
     if isinstance(text, list):
         content = "".join(str(p.get("text") or "") for p in text if isinstance(p, Mapping))
+    calls = [call for _, call in numbered(item, "tool_calls")]
     message: dict[str, Any] = {
         "role": item.get("role", "system"),
         "content": str(content or ""),
+        "called": {str(call.get("id")): str(call.get("name", "")) for call in calls},
     }
-    calls = [call for _, call in numbered(item, "tool_calls")]
-    message["called"] = {str(call.get("id")): str(call.get("name", "")) for call in calls}
     if message["role"] == "tool":
         message["results"] = [{"id": item.get("tool_call_id"), "text": message["content"]}]
     return message
@@ -155,8 +137,8 @@ def _message(item: Mapping[str, Any], limit: int | None) -> Any:
 
 CONVENTION: Final = Convention(
     name="traceloop",
-    kind=kind,
-    to_step=to_step,
+    kind=_kind,
+    to_step=_to_step,
     marks=frozenset({"llm.request.type", "traceloop.span.kind"}),
     content=(
         r"(traceloop\.entity|gen_ai\.task)\.(input|output)",
@@ -165,7 +147,6 @@ CONVENTION: Final = Convention(
         r"tool\.(arguments|input|output|result)",
     ),
     output="traceloop.entity.output",
-    function_output="traceloop.entity.output",
     tool_names=("tool.name", "gen_ai.tool.name", "traceloop.entity.name"),
     instrumentations=(
         r"traceloop|opentelemetry\.instrumentation\.(agno|anthropic|bedrock|chromadb|cohere|crewai"

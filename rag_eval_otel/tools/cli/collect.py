@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from rag_eval_otel.capture.otlp_files import Message, messages_in
+from rag_eval_otel.capture.otlp import Message
+from rag_eval_otel.capture.otlp_files import messages_in
 from rag_eval_otel.config import Config
 from rag_eval_otel.environment import switch
 from rag_eval_otel.errors import ConfigError
