@@ -279,13 +279,15 @@ class Measurement:
 
     async def _run(self, metric: Metric, sample: Sample, ask: Ask, *, embed: Embed) -> Score:
         try:
-            with scope(metric=metric.name):
-                return _checked(await metric.measure(sample, ask, embed))
-        except JudgeError as error:
-            # The message about a reply may quote it, and so texts of the sample.
-            quotes = isinstance(error, UnparsableReplyError)
-            message = "" if quotes and not isinstance(error, UnsuitableJudgeError) else f": {error}"
-            return _failed(metric, error.reason, error, cause=f"{type(error).__name__}{message}")
+            try:
+                with scope(metric=metric.name):
+                    return _checked(await metric.measure(sample, ask, embed))
+            except JudgeError as error:
+                # The message about a reply may quote it, and so texts of the sample.
+                is_safe = isinstance(error, UnsuitableJudgeError)
+                quotes = isinstance(error, UnparsableReplyError) and not is_safe
+                cause = type(error).__name__ + ("" if quotes else f": {error}")
+                return _failed(metric, error.reason, error, cause=cause)
         except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score
             part = f"metric {metric.name}"
             if any(failure is error for failure in ask.errors):

@@ -68,6 +68,6 @@ def test_the_extras_that_errors_name_exist() -> None:
     extras = set(re.findall(r"^(\w+) = \[", table, flags=re.MULTILINE))
     code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("rag_eval_otel/**/*.py"))
     named = set(re.findall(r'require\(\s*"[\w.]+", "(\w+)"\s*\)', code))
-    assert {"auto", "bedrock", "langchain", "local", "mlflow", "redis"} <= named
+    assert {"auto", "bedrock", "langchain", "local", "redis"} <= named
     named |= {EXTRA, *BACKENDS.built_in}
     assert named <= extras

@@ -7,17 +7,21 @@ from functools import cache
 import pytest
 
 import text_growth as growth
-from rag_eval_otel.capture import build, documents, values
+from rag_eval_otel.capture import documents, values
+from rag_eval_otel.capture import step as build
+from rag_eval_otel.capture.documents import block_in, joined_lines
 from rag_eval_otel.capture.sample import _truncated
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turns import block_in, is_verdict, joined_lines, passages_of_tool
+from rag_eval_otel.capture.turns import is_verdict, passages_of_tool
 from rag_eval_otel.capture.values import Messages, bare, is_in, json_in, place
-from rag_eval_otel.judge.prompting import clipped
-from rag_eval_otel.judge.words import MAX, Passages, claims_of, coverage, relevancy
+from rag_eval_otel.judge.lexical import MAX, Passages, claims_of, coverage, relevancy
+from rag_eval_otel.judge.wire import clipped
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.types import Passage, Sample
 from rag_eval_otel.untrusted import harmless, says_nothing, suspicions
+
+pytestmark = pytest.mark.slow
 
 VIEW = Span(name="a", span_id=1, start=0, end=1)
 

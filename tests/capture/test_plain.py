@@ -15,7 +15,7 @@ import pytest
 from plain_views import View
 from rag_eval_otel.capture.conventions import CONVENTIONS, convention_of, kind_of, read
 from rag_eval_otel.capture.span import Copier, LogView, Span
-from rag_eval_otel.capture.values import Keys, answer_of, question_of
+from rag_eval_otel.capture.values import Keys, answer_in, question_in
 
 QUESTION, ANSWER, PAGE = "When was it founded?", "It was founded in 1987.", "Founded in 1987."
 LONG = "x" * 10_000_000
@@ -181,8 +181,8 @@ def test_values_become_plain_data(value: Any, expected: Any) -> None:
 def test_circles_end() -> None:
     """What holds itself is read to some depth, and is no question or answer."""
     assert Copier().value(ring()) is not None
-    assert question_of(circle()) is None
-    assert answer_of(circle()) is None
+    assert question_in(Copier().value(circle())) is None
+    assert answer_in(Copier().value(circle())) is None
 
 
 def test_documents_without_text_are_none() -> None:

@@ -64,7 +64,7 @@ def span_attributes(data: bytes) -> None:
     why_none(steps)
 
 
-def _view(made: Source, number: int) -> Span:
+def _view(made: "_Source", number: int) -> Span:
     attributes = {made.of(_MARKS): made.value() for _ in range(made.below(6))}
     events = [(made.text(), {made.of(_MARKS): made.value()}) for _ in range(made.below(2))]
     logs = [LogView(event=made.text(), body=made.value()) for _ in range(made.below(2))]
