@@ -16,6 +16,7 @@ from rag_eval_otel.capture.otlp import Message, Request
 from rag_eval_otel.errors import ConfigError
 
 LONGEST: Final = 2**26  # bytes or characters: 8,192 spans, a collector's usual batch, of 8 kB each
+_VALUES: Final = 2**21  # of JSON: 8,192 spans of 256; 20 million empty objects take 1.6 GB
 SIGNALS: Final = ("resourceSpans", "resourceLogs", "resourceMetrics")
 
 _LENGTH = 4  # bytes before each protobuf message of a file
@@ -67,10 +68,12 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
 
 def check_size(text: str | bytes, place: object = "") -> None:
     """Raise `ConfigError` if ``text``, to be parsed at once, is too long; ``place`` says where."""
-    if len(text) > LONGEST:
+    counts = map(text.count, b"[{,") if isinstance(text, bytes) else map(text.count, "[{,")
+    if len(text) > LONGEST or (len(text) > _VALUES and sum(counts) > _VALUES):
         msg = (
-            f"{place}: has more than {LONGEST >> 20} MiB, which is too much for one line; divide"
-            " it, for example by jq -c '.resourceSpans[] | {resourceSpans: [.]}'"
+            f"{place}: has more than {LONGEST >> 20} MiB or {_VALUES:,} values, which is too much"
+            " for one line; divide it, for example by"
+            " jq -c '.resourceSpans[] | {resourceSpans: [.]}'"
         )
         raise ConfigError(msg.removeprefix(": "))
 

@@ -51,6 +51,7 @@ FILES: Mapping[str, bytes] = {
     "text": b'{"resourceSpans":[{"a":"' + b"a" * 2**27 + b'"}]}\n',
     "spaces": b"{" + b" " * 2**27 + b"}\n",
     "second line": b'{"resourceSpans":[]}\n' + b" " * 2**27,
+    "empty objects": b'{"resourceSpans":[' + b"{}," * 2**23 + b"{}]}\n",
 }
 
 
@@ -61,7 +62,7 @@ def test_a_small_file_does_not_take_all_memory(tmp_path: Path) -> None:
     found = run(tmp_path, *(["collect", tmp_path / name, "-o", "out.jsonl"] for name in FILES))
     for name, one in zip(FILES, found, strict=True):
         assert (one["status"], name) == (2, name)
-        assert "has more than 64 MiB, which is too much for one line; divide it" in one["told"]
+        assert "has more than 64 MiB or 2,097,152 values, which is too much" in one["told"]
         assert one["peak"] < MOST_MB, name
 
 
