@@ -187,7 +187,7 @@ class Breaker:
 
     def wait(self, now: float) -> float:
         """Return the seconds until a probe may be sent, or is looked at; 0 if a request may be."""
-        if self.is_probing:
+        if self.is_open and self.is_probing:
             return _POLL
         return max(0.0, self._probe_at - now) if self.is_open else 0.0
 
@@ -361,6 +361,8 @@ class Endpoint:
         """
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
+        for loop in [loop for loop in self._slots if loop.is_closed()]:  # it refers to itself
+            self._slots.pop(loop, None)
         slots = self._slots.setdefault(
             asyncio.get_running_loop(), asyncio.Semaphore(self.limits.concurrency)
         )
