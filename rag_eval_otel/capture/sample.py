@@ -309,7 +309,16 @@ def _possible_generators(turn: Turn) -> list[Step]:
         return [] if searched else [last]  # after a search, another call wrote the answer
     least = 1 if turn.is_complete else ANSWER_LENGTH
     found = [call for call in turn.calls if _length(call) >= least and not _is_used(call, turn)]
-    return [c for c in found if not is_verdict(c.output or "") and not may_grade(c, turn)]
+    found = [c for c in found if not is_verdict(c.output or "") and not may_grade(c, turn)]
+    return found if turn.is_complete else [c for c in found if not _is_part_of_notes(c, turn)]
+
+
+def _is_part_of_notes(call: Step, turn: Turn) -> bool:
+    """Return True if a step wrote a text with the outputs of several calls: notes for a lost one."""
+    outputs = (t for step in turn.steps[1:] for t in (step.output, *step.output_texts) if t)
+    texts = [text for text in outputs if is_in(call.output, text)]
+    others = [other.output for other in turn.calls if other.id != call.id]
+    return any(is_in(other, text) for text in texts for other in others)
 
 
 def _is_used(call: Step, turn: Turn) -> bool:
