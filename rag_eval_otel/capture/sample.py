@@ -314,7 +314,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
 
 
 def _is_part_of_notes(call: Step, turn: Turn) -> bool:
-    """Return True if a step wrote a text with the outputs of several calls: notes for a lost one."""
+    """Return True if a step wrote the outputs of several calls into one text: notes for another."""
     outputs = (t for step in turn.steps[1:] for t in (step.output, *step.output_texts) if t)
     texts = [text for text in outputs if is_in(call.output, text)]
     others = [other.output for other in turn.calls if other.id != call.id]
