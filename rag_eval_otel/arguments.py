@@ -12,13 +12,10 @@ from rag_eval_otel.environment import names_in, switch
 
 
 def count_up_to(most: int | None = None) -> Callable[[str], int]:
-    """Return a function that reads a whole number from 0 to ``most``, for ``type=``."""
-
     def count(text: str) -> int:
         if not text.isdecimal() or (most is not None and int(text) > most):
             limits = ", 0 or more" if most is None else f" from 0 to {most}"
-            msg = f"must be a whole number{limits}, not {text!r}"
-            raise argparse.ArgumentTypeError(msg)
+            raise argparse.ArgumentTypeError(f"must be a whole number{limits}, not {text!r}")
         return int(text)
 
     return count
@@ -78,7 +75,6 @@ _SCORING: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 
 
 def add_scoring_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of scoring and of thresholds to ``parser``."""
     for name, (text, arguments) in _SCORING.items():
         parser.add_argument(name, help=text, **arguments)
     for name, arguments in THRESHOLDS.items():
@@ -86,7 +82,6 @@ def add_scoring_options(parser: argparse.ArgumentParser) -> None:
 
 
 def scoring_config(options: argparse.Namespace) -> Config:
-    """Return the `Config` of the environment, with the options of scoring that are set."""
     names = [a.get("dest", name[2:].replace("-", "_")) for name, (_, a) in _SCORING.items()]
     settings = {name: getattr(options, name) for name in (*names, "label_metrics")}
     settings["thresholds"] = chosen_thresholds(options)
@@ -94,10 +89,6 @@ def scoring_config(options: argparse.Namespace) -> Config:
 
 
 def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
-    """Return the thresholds of ``--thresholds`` and ``--threshold``, by metric; None if not set.
-
-    ``--threshold`` has precedence.
-    """
     if options.thresholds is None and not options.pairs:
         return None
     thresholds = {} if options.thresholds is None else read_thresholds(options.thresholds)

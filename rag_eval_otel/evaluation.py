@@ -140,7 +140,6 @@ def measurement_of(
     metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     **options: Unpack[EvaluateOptions],
 ) -> Measurement:
-    """Return the `Measurement` with ``metrics`` and the options of `evaluate`."""
     judge, embedder = chosen_models(options.get("judge"), options.get("embedder"))
     chosen = resolve_metrics(metrics)
     named = options.get("label_metrics")
@@ -163,11 +162,7 @@ def measurement_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Scores samples. It is made once, and used by live scoring, `evaluate` and data sets.
-
-    The fields are the options of `evaluate`, with objects instead of names. Raises `ConfigError` if
-    the judge has no ``model``, or if a budget of money lacks a price.
-    """
+    """Scores samples, for live scoring, `evaluate` and data sets; `evaluate` has the options."""
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -189,8 +184,9 @@ class Measurement:
         model: object = getattr(self.judge, "model", None)
         if not isinstance(model, str):
             kind = type(self.judge).__name__
-            msg = f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
+            )
         if self.budget is not None and not is_offline(self.judge):
             self.budget.require_price(model, "judge")
         if self.budget is not None and not is_offline(self.embedder):
@@ -201,11 +197,9 @@ class Measurement:
         return clipped(self.redactor.sample(sample), self.max_text_chars)
 
     async def of(self, sample: Sample) -> Evaluation:
-        """Return the scores of ``sample``, after `prepared`."""
         return await self.of_prepared(*self.prepared(sample))
 
     async def of_prepared(self, sample: Sample, cut: Mapping[str, int]) -> Evaluation:
-        """Return the scores of ``sample``, which `prepared` has returned together with ``cut``."""
         started = self.clock()
         patience = _PATIENCE if self.timeout is None else min(_PATIENCE, self.timeout * _WAITED)
         ask = Ask(
@@ -303,10 +297,7 @@ class Measurement:
 
     @cached_property
     def labelling(self) -> frozenset[str] | None:
-        """The names of the metrics that decide the overall pass or fail label; None: all.
-
-        If the judge has ``label_metrics``, only these of the built-in metrics that ask it decide.
-        """
+        """The names of the metrics that decide the overall pass or fail label; None: all."""
         if self.label_metrics is not None:
             return self.label_metrics
         named: frozenset[str] | None = getattr(self.judge, "label_metrics", None)
@@ -322,11 +313,7 @@ class Measurement:
             ]
 
     def definitions(self) -> dict[str, str]:
-        """Return, for each metric name, a text that describes how the metric is measured.
-
-        Scores of equal samples may stand for each other if their texts are equal. A function metric
-        may label its scores itself, so its text also contains the threshold.
-        """
+        """Return texts by metric; scores of equal samples and texts may stand for each other."""
         models = [_identity(model) for model in (self.judge, self.embedder)]
         try:
             ours = release("rag-eval-otel")
@@ -355,7 +342,6 @@ def _revised(model: str, judge: Judge) -> str:
 
 
 def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]:
-    """Return entries for the details of scores: signs of hostile texts, and what was cut."""
     texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
     signs = suspicions([*texts, *sample.extra.values()])
     remarks: dict[str, Any] = {"injection": list(signs)} if signs else {}
@@ -366,13 +352,8 @@ def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
-    """Return ``named``, the metrics that decide the overall label; None, for all, if it is empty.
-
-    Raises `ConfigError` for a name that is not in ``metrics``.
-    """
     if isinstance(named, str):
-        msg = f"label_metrics takes names of metrics, as ({named!r},), not one text"
-        raise ConfigError(msg)
+        raise ConfigError(f"label_metrics takes names of metrics, as ({named!r},), not one text")
     measured = {metric.name for metric in metrics}
     for name in named:
         require_measured(name, measured, option="an overall label")
@@ -382,10 +363,8 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
 def version_of(metric: Metric, *, share_requests: bool, model: str, reasons: bool = False) -> str:
     """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``.
 
-    The hash covers the class and the parameters of the metric (apart from the threshold, which only
-    decides the label) and the texts of its prompts. The way is ``fused`` if questions may share a
-    request, else ``single``; ``-short`` follows if this library split the answer into claims, and
-    ``-reasons`` if the judge gave reasons. Scores of different versions must not be compared.
+    The hash covers class, parameters (but for the threshold) and prompts. The way is ``fused`` or
+    ``single``, with ``-short`` if this library split the answer, and ``-reasons`` with reasons.
     """
     return f"{_definition(metric, share_requests=share_requests, reasons=reasons)}/{model}"
 
@@ -406,8 +385,7 @@ def _definition(metric: Any, *, share_requests: bool, reasons: bool) -> str:
 
 def _checked(score: object) -> Score:
     if not isinstance(score, Score):
-        msg = f"measure() must return a Score, not {type(score).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"measure() must return a Score, not {type(score).__name__}")
     return score
 
 
@@ -419,7 +397,6 @@ def _failed(metric: Metric, reason: Reason, error: Exception | None, *, cause: s
 
 
 def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
-    """Return an evaluation in which each score has the status ``error`` and ``reason``."""
     return Evaluation(
         scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
     )
@@ -429,10 +406,7 @@ def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
 
 
 def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine that ``make`` creates, in another thread if this one has an event loop.
-
-    A keyboard interrupt cancels the coroutine, and is raised after the coroutine has ended.
-    """
+    """Run the coroutine that ``make`` creates, in another thread if this one has an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

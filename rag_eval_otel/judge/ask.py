@@ -30,19 +30,9 @@ class Ask:
     """Puts the tasks (typed questions) of one sample to a judge, within one event loop.
 
     Equal tasks are sent once. Tasks that wait at the same moment share a request, unless one of
-    them must not see a text of another. A task that comes while a request is under way waits for
-    the reply, to share its request with tasks that follow from the reply. If a reply does not
-    parse, the judge is asked again and told the error.
-
-    - ``share_requests``: whether tasks may share a request; if not, each task has its own.
-    - ``repairs``: how often a task is sent again if the reply to the task does not parse.
-    - ``patience``: the most seconds that a task waits to share a request.
-    - ``reasons``: whether the judge gives a reason with each verdict and rating.
-    - ``budget``: limits the requests of a judge that is not offline.
-
-    ``ledger`` has the requests and tokens, and ``model`` is the name of the model that answered.
-    ``is_shortened`` is True if contexts were left out because the texts were too long for the
-    judge's model.
+    them must not see a text of another. A task that comes while a request is under way waits, at
+    most ``patience`` seconds, to share its request with tasks that follow from the reply. If a
+    reply does not parse, the judge is asked again, at most ``repairs`` times, and told the error.
     """
 
     def __init__(
@@ -72,23 +62,20 @@ class Ask:
 
     @property
     def usage(self) -> Usage:
-        """The requests and tokens up to now."""
         return self.ledger.usage
 
     async def __call__(self, task: Task[R]) -> R:
-        """Put ``task`` to the judge and return the reply, or raise the error of the request."""
         outcome = await self._outcome(task)
         if isinstance(outcome, BaseException):
             raise outcome
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Put all ``tasks`` to the judge at once; return a reply or an exception for each task."""
+        """Return a reply or an exception for each of ``tasks``."""
         outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
         return cast("list[R | BaseException]", outcomes)
 
     def cancel(self) -> None:
-        """Cancel the requests under way, and end tasks not yet sent with a `JudgeTimeoutError`."""
         for task in self._take():
             self._outcomes[task].set_result(given_up())
         self.ledger.close()
@@ -110,10 +97,7 @@ class Ask:
         return await asyncio.shield(self._outcomes[task])
 
     def _settle(self, seen: int, quiet: int) -> None:
-        """Send the waiting tasks once no task and no reply has come for `_QUIET` loop iterations.
-
-        ``seen`` is the last value of ``_events``; ``quiet`` counts the iterations since it changed.
-        """
+        """Send the waiting tasks once nothing has come for `_QUIET` iterations of the loop."""
         loop = asyncio.get_running_loop()
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
@@ -137,7 +121,6 @@ class Ask:
             request.add_done_callback(partial(self._close, group))
 
     async def _send(self, asked: Sequence[Task[Any]]) -> None:
-        """Put the tasks ``asked`` to the judge; repeat each task if its reply does not parse."""
         repairs = self._repairs
         while asked:
             again: list[Task[Any]] = []
@@ -202,7 +185,6 @@ def _size_of(task: Task[Any]) -> int:
 
 
 def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:
-    """Split ``tasks`` into groups that are sent in one request (see `may_share`)."""
     groups: list[list[Task[Any]]] = []
     for task in tasks:
         home = next((g for g in groups if all(may_share(task, other) for other in g)), None)
@@ -227,9 +209,8 @@ _HALF = "{}\n(the rest of context {} is left out, because the texts are too long
 def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
     """Return ``tasks``, which share a request, with less text of their contexts.
 
-    Notes replace the later half of the contexts, which keep their numbers. If a task is about a
-    single context, each context keeps its first half instead, so that no task is about a note. Each
-    text is shortened in the same way in all tasks, and only if that makes it shorter.
+    Notes replace the later half of the contexts. If a task is about a single context, each context
+    keeps its first half instead, so that no task is about a note.
     """
     shown = [dict(task.inputs) for task in tasks]
     single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
@@ -239,7 +220,6 @@ def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
 
 
 def _shorter(texts: Sequence[str], *, by_half: Iterable[str]) -> Mapping[str, str]:
-    """Return a shorter text for those of ``texts``, the contexts in their order, that need one."""
     numbered, kept = list(enumerate(texts, start=1)), len(texts) // 2
     if any(by_half) or len(texts) == 1:
         found = {text: _HALF.format(text[: len(text) // 2], i) for i, text in numbered}

@@ -1,8 +1,4 @@
-"""`Budget`: limit the requests, tokens and money of judge and embedder in windows of time.
-
-A request is *reserved* with an estimate before it is sent, and *settled* with its real tokens when
-it has ended. So requests that are under way at the same time count, too.
-"""
+"""`Budget`: limit the requests, tokens and money of judge and embedder in windows of time."""
 
 from __future__ import annotations
 
@@ -33,10 +29,7 @@ _FRESH = 1.0  # seconds for which the sums of all processes that a request has s
 
 
 class SlidingWindow:
-    """Adds up whole amounts of the last ``seconds`` seconds, in ``cells`` cells. Not thread-safe.
-
-    The sum includes the cell that only partly lies in the window, so no window exceeds a limit.
-    """
+    """Adds up the amounts of the last ``seconds`` seconds, in cells. Not thread-safe."""
 
     def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
         self._count = cells
@@ -45,14 +38,13 @@ class SlidingWindow:
         self._sum = 0
 
     def sum(self, now: float) -> int:
-        """Return the sum of the amounts in the window that ends at ``now`` (seconds)."""
         first = int(now / self._width) - self._count
         while self._cells and self._cells[0][0] < first:
             self._sum -= self._cells.popleft()[1]
         return self._sum
 
     def add(self, now: float, amount: int) -> int:
-        """Add ``amount`` at ``now`` (seconds), and return the number of its cell."""
+        """Add ``amount`` and return the number of its cell."""
         cell = int(now / self._width)
         if self._cells and self._cells[-1][0] >= cell:  # ``>``: another thread had a later time
             cell = self._cells[-1][0]
@@ -73,16 +65,12 @@ class SlidingWindow:
 
 
 def whole(limit: Limit) -> int:
-    """Return the amount of ``limit`` as a whole number: requests, tokens, or `NANO` of money."""
     return int(limit.amount * NANO) if limit.is_money else int(limit.amount)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Reservation:
-    """A request that `Budget.reserve` has admitted: its estimate, and the cells where it counts.
-
-    ``shared`` are the cells in the shared counts; None if these were not reached.
-    """
+    """An admitted request: its estimate, and its cells here and (None if away) in Redis."""
 
     model: str
     amounts: tuple[int, ...]
@@ -94,15 +82,10 @@ class Reservation:
 class Budget:
     """Limits what the requests to judge and embedder may take in windows of time. Thread-safe.
 
-    ``limits`` are in requests, tokens or money, of judge and embedder together. Each window slides,
-    so that any window of its length has at most the limit, apart from what the estimates of the
-    requests under way have missed; a limit of requests is never exceeded. A request that takes more
-    than a limit is admitted if nothing of the limit is used.
-
-    A request is estimated by the size of its prompt. With ``estimates`` off, it is admitted while
-    anything is left, and may exceed the limit. ``prices`` are needed for money. ``shared`` are
-    counts of several processes; while they cannot be reached, this process counts alone. ``clock``
-    returns seconds and never goes back.
+    ``limits`` are in requests, tokens or money. A request counts with an estimate by its size until
+    `settle` knows its tokens. With ``estimates`` off, it is admitted while anything is left, and may
+    exceed the limit. A request above a whole limit is admitted if nothing is used. ``shared`` are
+    counts of several processes; while they are away, this process counts alone.
     """
 
     def __init__(
@@ -127,37 +110,29 @@ class Budget:
         call_in_child(self._reset_lock)
         for limit in self.limits:
             if limit.is_money and limit.unit != self.prices.currency:
-                msg = (
+                raise ConfigError(
                     f"the budget {limit} is in {limit.unit}, but prices are in"
                     f" {self.prices.currency}: use one currency in the options budget and prices"
                 )
-                raise ConfigError(msg)
 
     def _reset_lock(self) -> None:
         self._lock = threading.RLock()  # reentrant: a garbage collection may end a request
 
     def require_price(self, model: str, part: str) -> None:
-        """Raise `ConfigError` if there is a limit of money, and ``model`` has no price.
-
-        ``part`` is ``judge`` or ``embedder``; a judge needs a price of its replies, too.
-        """
+        """Raise `ConfigError` if there is a limit of money, and ``model`` has no price."""
         money = next((limit for limit in self.limits if limit.is_money), None)
         price = self.prices.price_of(model)
         if money is None or (price is not None and (part != "judge" or price.output is not None)):
             return
         lacks = "which is not known" if price is None else 'whose price has no "output"'
-        msg = (
+        raise ConfigError(
             f"the budget {money} needs the price of the {part} {model!r}, {lacks}:"
             " name it in the option prices, install the extra prices (docs/cost.md), or limit"
             " requests or tokens"
         )
-        raise ConfigError(msg)
 
     async def reserve(self, model: str, *, size: int, part: str = "judge") -> Reservation:
-        """Admit one attempt of a request with ``size`` characters, or raise `BudgetSpentError`.
-
-        Each reservation must be settled.
-        """
+        """Admit one attempt of a request with ``size`` characters, or raise `BudgetSpentError`."""
         amounts = tuple(self._amounts(model, self._estimate(size, part)))
         shared = None if self._shared is None else await self._shared.take(amounts)
         refused: int | None = None
@@ -170,8 +145,7 @@ class Budget:
             if shared is None:
                 refused = self._first_exceeded(amounts, [one.sum(now) for one in self._windows])
             if refused is not None:
-                msg = f"not asked: the budget of {self.limits[refused]} is spent"
-                raise BudgetSpentError(msg)
+                raise BudgetSpentError(f"not asked: the budget of {self.limits[refused]} is spent")
             # This process counts on its own, too, for the time when the shared counts are gone.
             local = tuple(map(SlidingWindow.add, self._windows, [now] * len(amounts), amounts))
         return Reservation(
@@ -182,10 +156,7 @@ class Budget:
         )
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
-        """Replace the estimate of ``reservation`` by ``usage``; a second call changes nothing.
-
-        If ``usage`` is None, as after a timeout, the estimate counts for each of ``requests``.
-        """
+        """Replace the estimate by ``usage``, once; None: the estimate counts for each request."""
         if reservation.is_settled:
             return
         reservation.is_settled = True
@@ -221,22 +192,17 @@ class Budget:
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _first_exceeded(self, amounts: Sequence[int], used: Sequence[int]) -> int | None:
-        """Return the index of the first limit that ``amounts`` would exceed, or None.
-
-        An amount above a whole limit would be refused for ever, so it passes if nothing is used.
-        """
+        """Return the index of the first limit that ``amounts`` would exceed, or None."""
         rows = zip(amounts, used, self._most, strict=True)
         exceeded = (amount and sum_ and sum_ + amount > most for amount, sum_, most in rows)
         return next((index for index, is_exceeded in enumerate(exceeded) if is_exceeded), None)
 
     @property
     def spent_limit(self) -> Limit | None:
-        """The first limit that is reached now, or None. Other processes count as last seen."""
         index = self._first_exceeded([1] * len(self.limits), self._used())
         return None if index is None else self.limits[index]
 
     def left(self) -> list[tuple[Limit, float]]:
-        """Return each limit with what is left of it, in its unit, at least 0."""
         rows = zip(self.limits, self._most, self._used(), strict=True)
         return [
             (limit, max(0, most - used) / (NANO if limit.is_money else 1))
@@ -294,11 +260,8 @@ return result
 class RedisCounts:
     """Counts of a budget in the Redis at ``url``, such as ``redis://host:6379/0#name``.
 
-    All processes with the same server, database and name (the part after ``#``) share the counts of
-    equal units and periods. The sum is checked and raised in one script, so the limits hold exactly
-    over all processes. If Redis does not answer in ``timeout`` seconds (or the ``socket_timeout``
-    in ``url``), `take` returns None for ``retry`` seconds without a call, and ``on_error()`` is
-    called. What a process uses meanwhile is not added later.
+    All processes with the same server, database and name share the counts. If Redis does not answer
+    in ``timeout`` seconds, `take` returns None for ``retry`` seconds without a call.
     """
 
     def __init__(
@@ -311,10 +274,6 @@ class RedisCounts:
         on_error: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Connect with the first call.
-
-        Raises `MissingDependencyError` without ``redis``, and `ConfigError` for a wrong ``url``.
-        """
         self._client, name = _client_of(url, timeout=timeout)
         self._script = self._client.register_script(_TAKE)
         redis_error = require("redis", "redis").exceptions.RedisError
@@ -354,8 +313,6 @@ class RedisCounts:
         return refused - 1 if refused else None, tuple(rest[::2]), rest[1::2]
 
     def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
-        """Add ``differences`` to the amounts taken in ``cells``, in the background."""
-
         def call() -> None:
             try:
                 with self._client.pipeline(transaction=False) as pipeline:
@@ -380,10 +337,7 @@ class RedisCounts:
 
 
 def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
-    """Return a client for the server in ``url``, which connects with its first call, and the name.
-
-    The `ConfigError` for a wrong address does not quote it, because it may have the password.
-    """
+    """Return a client for ``url``, and the name; errors do not quote ``url`` and its password."""
     redis = require("redis", "redis")
     client = None
     address, _, name = str(url).partition("#")
@@ -396,6 +350,7 @@ def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
         connected.register_script("")
         client = connected
     if client is None or "@" in name:
-        msg = "redis must be a URL such as redis://host:6379/0#name; in a password, write # as %23"
-        raise ConfigError(msg)
+        raise ConfigError(
+            "redis must be a URL such as redis://host:6379/0#name; in a password, write # as %23"
+        )
     return client, name

@@ -62,11 +62,7 @@ class LangChainJudge:
 
 
 def named_judge(name: str) -> LangChainJudge:
-    """Return a judge of ``name``, ``<provider>:<model>`` as for LangChain's `init_chat_model`.
-
-    Raises `MissingDependencyError` if LangChain is not installed, and `ConfigError` if the model
-    cannot be made, for example because the package of its provider is not installed.
-    """
+    """Return a judge of ``<provider>:<model>``, as for LangChain's `init_chat_model`."""
     make = require("langchain.chat_models", "langchain").init_chat_model
     try:
         return LangChainJudge(make(name, temperature=0.0))
@@ -75,11 +71,7 @@ def named_judge(name: str) -> LangChainJudge:
 
 
 def bedrock_judge(model: str) -> LangChainJudge:
-    """Return a judge that asks ``model`` of Amazon Bedrock by way of LangChain.
-
-    Raises `MissingDependencyError` if a package is not installed, and `ConfigError` if the model
-    cannot be made.
-    """
+    """Return a judge that asks ``model`` of Amazon Bedrock by way of LangChain."""
     make = require("langchain_aws", "bedrock").ChatBedrockConverse
     timeouts = require("botocore.config", "bedrock").Config(
         read_timeout=_TIMEOUT, connect_timeout=_TIMEOUT
@@ -91,7 +83,7 @@ def bedrock_judge(model: str) -> LangChainJudge:
 
 
 def _not_made(error: Exception, provider: str, model: str) -> ConfigError:
-    """Return the error for a model that cannot be made, without options, which may have a key."""
+    """Return the error for a model, without options, which may have a key."""
     message = " ".join(str(error).partition("[type=")[0].split())
     return ConfigError(f"{provider}/{model} could not be made: {message}")
 
@@ -107,7 +99,6 @@ def _title_of(llm: object, model: str) -> str:
 
 
 def _model_in(llm: Runnable[Any, Any]) -> object:
-    """Return the chat model in ``llm``, which may be a runnable around it."""
     return getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
 
 

@@ -1,9 +1,7 @@
-"""`LexicalJudge`: the offline judge, which compares words.
+"""`LexicalJudge`: the offline judge, which compares words and does not know what they mean.
 
-It finds the words and numbers that two texts have in common, and does not know what words mean.
-Question words (English, and common ones of German, French and Spanish) show what a question asks
-for, and the form of dates, numbers and names what an answer gives; no rule depends on the subject.
-Scripts without spaces between words are compared by pairs of characters.
+Question words show what a question asks for, and the form of dates, numbers and names what an
+answer gives. Scripts without spaces between words are compared by pairs of characters.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ _BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNOR
 
 
 class Term(NamedTuple):
-    """A word, with its weight; words with one ``key`` (six letters, or the digits) are equal.
+    """A word; words with one ``key`` (six letters, or the digits) are equal.
 
     A claim with an ``is_exact`` word (a number or a negation) is less probable without it.
     """
@@ -106,7 +104,6 @@ class Term(NamedTuple):
 
 
 def sentences(text: str) -> list[str]:
-    """Split ``text`` at full stops, semicolons and line breaks, and remove bullets of lists."""
     pieces = _BREAK.split(_MARK.sub(" ", text[:MAX_CHARACTERS]))
     return [piece.strip() for piece in pieces if _TOKEN.search(piece)]
 
@@ -120,7 +117,6 @@ def within_limit(texts: Iterable[str]) -> Iterator[str]:
 
 
 def terms(text: str) -> list[Term]:
-    """Return every word of ``text`` as a `Term`, in the order of the text."""
     text = normal_form(text[:MAX_CHARACTERS])[:MAX_CHARACTERS]
     text = _THOUSANDS.sub("", text.replace("\u2019", "'").replace("n't", " not"))
     if _RUN.search(text):
@@ -154,8 +150,7 @@ def keys_of(text: str) -> set[str]:
 def claims_of(answer: str, *, question: str = "") -> list[str]:
     """Return the sentences of ``answer`` that make a claim; none if the answer is a refusal.
 
-    Short sentences are joined to their neighbours. A mere greeting is the claim itself, and of a
-    mere yes or no, the claim is ``question`` followed by the yes or no.
+    Of a mere yes or no, the claim is ``question`` followed by the yes or no.
     """
     told, said = _read(answer)
     if not said and told and not any(map(_is_refusal, told)):
@@ -186,7 +181,6 @@ def _read(answer: str) -> tuple[list[str], list[str]]:
 
 
 def _clauses(sentence: str) -> list[str]:
-    """Split ``sentence`` at words such as "but" if one of the parts refuses to answer."""
     parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
     return parts if any(map(_is_refusal, parts)) and len(parts) > 1 else [sentence]
 
@@ -196,7 +190,6 @@ def _weight(sentence: str) -> float:
 
 
 def _is_remark(sentence: str) -> bool:
-    """Return True if ``sentence`` refuses to answer, or is a short greeting or question."""
     found = terms(sentence)
     opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
     is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
@@ -231,10 +224,7 @@ class Passages:
                     self._places[key].append(place)
 
     def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return the probability that the passages support ``claim``, by the words in common.
-
-        ``beyond`` has keys of words that are ignored, such as the words of the question.
-        """
+        """Return the probability that the passages support ``claim``, but for words ``beyond``."""
         said = terms(claim)
         wanted = _weights(said, beyond)
         exact = {term.key for term in said if term.is_exact}.difference(beyond)
@@ -256,7 +246,6 @@ class Passages:
         return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return which share of the words of ``claim``, by weight, the passages have."""
         return self._anywhere(_weights(terms(claim), beyond))
 
     def _anywhere(self, wanted: Mapping[str, float]) -> float:
@@ -400,10 +389,7 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
 
 
 def reverse_questions(answer: str) -> list[str]:
-    """Return three questions to which ``answer`` may be a reply; none if the answer says nothing.
-
-    Each asks for a kind of thing that ``answer`` may tell, with its most frequent words.
-    """
+    """Return three questions to which ``answer`` may be a reply; none if it says nothing."""
     claims = claims_of(answer) or sentences(answer)
     counts = Counter(
         term.text.casefold()
@@ -473,7 +459,6 @@ def _share(about: str, text: str, *, least: float) -> float:
 
 
 def sub_questions(question: str) -> list[str]:
-    """Split ``question`` where a further question word begins, and return at most 8 questions."""
     parts = (part.strip(" ,") for part in _PARTS.split(" ".join(question[:MAX].split())))
     asked = [part for part in parts if part.strip("?")][:8]
     return [part if part.endswith("?") else f"{part}?" for part in asked]
@@ -514,7 +499,7 @@ class LexicalJudge:
     revision = 4  # part of the version of a score: raise it whenever the replies change
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return the replies to ``tasks``, made without any request, so that the usage is zero."""
+        """Return the replies to ``tasks``, made without any request."""
         index = cache(Passages)  # several tasks show the same contexts
         return Replies(parts=tuple(_reply(task, index) for task in tasks), model=self.model)
 
@@ -537,8 +522,7 @@ def _reply(task: Task[Any], index: Callable[[tuple[str, ...]], Passages]) -> obj
 class Answers:
     """The replies to one ``task``: ``to_X`` builds the reply to tasks of family X.
 
-    The public methods before them compute the evidence, from 0 to 1, by comparing words; a subclass
-    may compute it by a model.
+    The public methods before them compute the evidence, from 0 to 1; a subclass may use a model.
     """
 
     def __init__(
@@ -556,30 +540,25 @@ class Answers:
         return claims_of(self.answer, question=self.question)
 
     def support(self, claim: str) -> float:
-        """Return the probability that the contexts support ``claim``."""
         return self._index(self.contexts).probability(claim)
 
     def new_support(self, claim: str) -> float:
-        """Return the probability that contexts support ``claim``, without words of the question."""
+        """Return the support of ``claim`` without the words of the question."""
         return self._index(self.contexts).probability(claim, beyond=keys_of(self.question))
 
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
-        """Return the probability that contexts support ``sentence``, which makes ``claims``."""
         return sum(map(self.support, claims)) / len(claims)
 
     def relevances(self) -> list[float]:
-        """Return, for each context, how far it helps to answer the question."""
         helps = partial(coverage, self.question)
         contexts = map(sentences, within_limit(self.contexts))
         return [max(map(helps, parts), default=0.0) for parts in contexts]
 
     def relevance(self) -> float:
-        """Return how far all contexts together help to answer the question."""
         helps = partial(coverage, self.question)
         return max(map(helps, within_limit(self.contexts)), default=0.0)
 
     def reason(self, share: float) -> str:
-        """Return a text that explains a rating; ``share`` is the rating's evidence."""
         return f"{share:.0%} agree"
 
     def to_verdicts(self) -> say.Reply:

@@ -84,7 +84,6 @@ _CLIENT_ERROR, _SERVER_ERROR = 400, 500
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the outcome of an attempt that raised ``error``, of this or of another library."""
     status = status_of(error)
     if status is not None and status >= _CLIENT_ERROR:
         other: Outcome = "transport" if status >= _SERVER_ERROR else "bad_request"
@@ -112,7 +111,6 @@ def _attribute(error: BaseException | None, name: str) -> Any:
 
 
 def retry_after_of(error: BaseException | None) -> float | None:
-    """Return the seconds that the server, in ``error``, asks to wait; None if it does not."""
     seconds = _attribute(error, "retry_after")
     if isinstance(seconds, int | float):
         return float(seconds)
@@ -121,10 +119,7 @@ def retry_after_of(error: BaseException | None) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float | None:
-    """Return the seconds in the ``headers`` ``retry-after-ms`` or ``Retry-After``, at least 0.
-
-    An HTTP date is compared with the header ``Date``, or else with ``now()`` (Unix time).
-    """
+    """Return the seconds, at least 0, that ``headers`` ask to wait, or None."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
             seconds = float(headers.get(name) or "") / unit
@@ -171,8 +166,8 @@ class Limits:
 class Breaker:
     """Decides when a failing endpoint gets no requests but a probe. Not thread-safe.
 
-    It opens after several failed attempts in a row, and one success closes it. If the key or the
-    model is wrong, or replies are of no use, ``is_passing`` is False: nobody waits for a probe.
+    If the key or the model is wrong, or replies are of no use, ``is_passing`` is False: nobody
+    waits.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -194,10 +189,7 @@ class Breaker:
     def ended(
         self, outcome: Outcome, *, is_probe: bool, now: float, draw: float
     ) -> Literal["opened", "closed"] | None:
-        """Count the end of an attempt; return how the breaker has changed.
-
-        A failure of a request that was sent before the breaker opened does not delay the probe.
-        """
+        """Count the end of an attempt; return how the breaker has changed."""
         self.is_probing = self.is_probing and not is_probe
         if outcome == "cancelled":
             return None
@@ -244,11 +236,7 @@ class RetryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointState:
-    """What an `Endpoint` reports: attempts by outcome, retries, and attempts after a pause.
-
-    ``limit`` is how many requests may be under way, ``in_flight`` how many are. ``pause`` are the
-    seconds until the next request may be sent.
-    """
+    """What an `Endpoint` reports; ``returned`` counts attempts after a pause."""
 
     name: str
     attempts: Mapping[Outcome, int]
@@ -283,16 +271,12 @@ class _Attempt:
 class Endpoint:
     """Sends requests to one judge or embedder under `Limits`, from any number of event loops.
 
-    - Server errors, status 429, time-outs and connection errors are retried with exponential
-      back-off and full jitter, before the deadline of the turn. A *retry budget* allows as many
-      retries as first attempts in a minute.
+    - Server errors, 429, time-outs and connection errors are retried with back-off and full jitter.
     - ``Retry-After`` is one pause for all callers, after which a refused request is sent again.
-    - A *circuit breaker* opens when the last attempts, five in live scoring, all failed. While it
-      is open, one *probe* at a time is sent, and the other requests wait for its success.
+    - A circuit breaker opens when the last attempts, five in live scoring, all failed. While it is
+      open, one probe at a time is sent, and the other requests wait for its success.
 
-    ``observers`` are called with each `AttemptResult`, and ``refusal_observers`` with the name and
-    the reason for each request that is not sent. They must not raise. ``draw`` returns a random
-    number from 0 to 1.
+    ``observers`` get each `AttemptResult`, ``refusal_observers`` name and reason if none is sent.
     """
 
     def __init__(
@@ -315,7 +299,6 @@ class Endpoint:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget all requests and failures; a forked child has not sent any."""
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
         self._breaker = Breaker(self.limits)
         self._budget = RetryBudget()
@@ -357,7 +340,6 @@ class Endpoint:
         """Return the result of ``send()``, which sends one request, after retries if need be.
 
         A reply that ``is_usable`` rejects counts as a failure of the endpoint, but is returned.
-        Raises the error of the last attempt, or says why there was none.
         """
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
@@ -393,10 +375,7 @@ class Endpoint:
             tries = await self._before_retry(attempt, last, tries=tries)
 
     async def _before_retry(self, attempt: _Attempt, error: JudgeError, *, tries: int) -> int:
-        """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise.
-
-        To wait for the retry budget uses up a try; a probe that failed does not.
-        """
+        """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise."""
         if attempt.outcome not in _RETRIED or tries >= self.limits.retries:
             raise error
         if attempt.is_probe:
@@ -532,10 +511,7 @@ class Endpoint:
         return "timeout" if (outcome == "timeout" or is_late) and not is_short else "cancelled"
 
     def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
-        """Let nobody send a request for ``after`` seconds, or for a back-off; return the seconds.
-
-        ``is_new``: the refused request began after the last pause began.
-        """
+        """Let nobody send for ``after`` seconds, or for a back-off; return the seconds."""
         if is_new:
             self._refusals += 1
             self._paused_at = now

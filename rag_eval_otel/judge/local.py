@@ -70,8 +70,7 @@ class LocalJudge:
     ) -> None:
         """Load ``model``; a named model that is not on this machine is downloaded."""
         if batch_size < 1:
-            msg = f"batch_size must be 1 or more, not {batch_size}"
-            raise ConfigError(msg)
+            raise ConfigError(f"batch_size must be 1 or more, not {batch_size}")
         self._support = Classifier(model, label=label, device=device, batch_size=batch_size)
         self.model = f"local/{_name_of(model)}-{self._support.digest}"
         self._relevance = self._support
@@ -122,8 +121,6 @@ def _replies(
 
 
 class _ModelAnswers(Answers):
-    """Answers whose evidence are probabilities of (context, claim) and (context, question)."""
-
     def __init__(
         self, task: Task[Any], claims: Mapping[Pair, float], questions: Mapping[Pair, float]
     ) -> None:
@@ -192,11 +189,9 @@ class Classifier:
         return int(min((limit for limit in limits if limit), default=512))
 
     def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, claim), the probability that the text entails the claim."""
         return self._best({pair: list(self._windows(*pair)) for pair in pairs})
 
     def relevances(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, question), the probability that the text answers it."""
         asked: dict[Pair, list[Pair]] = {}
         for text, question in pairs:
             claim = question if self._count == 1 else f"{_ASKED}{question}"
@@ -251,24 +246,20 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
     if name.startswith(("/", ".", "~")):
         name = str(Path(name).expanduser())
         if not Path(name).is_dir():
-            msg = f"local/{model}: there is no such folder"
-            raise ConfigError(msg)
+            raise ConfigError(f"local/{model}: there is no such folder")
     try:
         found = make(name, device=device)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         told = str(error).partition("\n")[0]
-        msg = f"local/{model} cannot be loaded: {told}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"local/{model} cannot be loaded: {told}") from error
     kinds = getattr(found.config, "architectures", None) or []
     if not any("SequenceClassification" in kind for kind in kinds):
-        msg = (
+        raise ConfigError(
             f"local/{model} is no classifier of pairs ({', '.join(kinds) or 'of no known kind'});"
             " take an NLI or hallucination model, or a cross-encoder"
         )
-        raise ConfigError(msg)
     if not found.tokenizer.is_fast:
-        msg = f"local/{model} has no fast tokenizer, which long contexts need"
-        raise ConfigError(msg)
+        raise ConfigError(f"local/{model} has no fast tokenizer, which long contexts need")
     return found
 
 
@@ -277,19 +268,19 @@ def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
     if wanted is not None:
         if wanted in labels:
             return labels.index(wanted)
-        msg = f"local/{model} has no label {wanted!r}; its labels are {', '.join(labels)}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"local/{model} has no label {wanted!r}; its labels are {', '.join(labels)}"
+        )
     if len(labels) == 1:
         return 0
     found = [i for i, name in enumerate(labels) if _is_yes(name)]
     if len(labels) in _LABELS and len(found) == 1:
         return found[0]
-    msg = (
+    raise ConfigError(
         f"local/{model} has {len(labels)} labels ({', '.join(labels[:5])}), of which it is not"
         " clear which one means that a claim is supported; take a model with one, two or three, or"
         f" name it: LocalJudge({model!r}, label=...)"
     )
-    raise ConfigError(msg)
 
 
 def _is_yes(name: str) -> bool:

@@ -55,7 +55,6 @@ def build_judge(config: Config) -> Judge:
 
 
 def build_plain_judge(config: Config) -> Judge:
-    """Return the judge of ``config`` without a circuit breaker, as for datasets."""
     if not isinstance(config.judge, str):
         judge = config.judge
         return judge if _is_judge(judge) else LangChainJudge(cast("Any", judge))
@@ -68,7 +67,6 @@ def build_plain_judge(config: Config) -> Judge:
 
 
 def build_live_embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config`` for live scoring, as `build_judge` does for the judge."""
     embedder = build_embedder(config)
     if is_offline(embedder):
         return embedder
@@ -116,12 +114,7 @@ def _is_embedder(given: object) -> TypeIs[Embedder]:
 
 
 def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedder]:
-    """Return a judge and an embedder: the objects that are passed, or made from their names.
-
-    For None, the environment variables or the defaults of `Config` give the name. If both are given
-    by name, they are made once and then reused in later calls. Raises `ConfigError` for an object
-    of another type.
-    """
+    """Return judge and embedder; those named by text are made once for equal environments."""
     if _is_judge(judge) and _is_embedder(embedder):
         return judge, embedder
     given: dict[str, Any] = {"judge": judge, "embedder": embedder}
@@ -143,7 +136,6 @@ AnyPrices: TypeAlias = "Prices | Mapping[str, Any] | str | PathLike[str] | None"
 
 
 def chosen_prices(prices: AnyPrices) -> Prices:
-    """Return ``prices``, or read them from a mapping, or from a file that is named."""
     if isinstance(prices, Prices):
         return prices
     return _prices_in(first_set(("RAG_EVAL_PRICES",))) if prices is None else load_prices(prices)
@@ -153,7 +145,6 @@ _prices_in = lru_cache(maxsize=4)(load_prices)
 
 
 def chosen_max_text_chars(value: int | None) -> int:
-    """Return ``value``, or else the value in the environment or the default of `Config`."""
     if value is not None:
         return Config(max_text_chars=value).max_text_chars
     return _max_text_chars(first_set((variable("max_text_chars"),)))
@@ -184,10 +175,7 @@ def _named(
 
 
 class ProtectedJudge:
-    """Asks ``judge`` by way of ``endpoint``; each call of ``judge`` counts as one attempt.
-
-    The retries of ``judge`` itself, such as those of a LangChain model, stay as they are.
-    """
+    """Asks ``judge``, which keeps its own retries, by way of ``endpoint``."""
 
     def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

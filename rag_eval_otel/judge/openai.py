@@ -142,8 +142,9 @@ class OpenAIJudge:
         self.model = model
         kind, extra = provider_of(provider), dict(extra_body or {})
         if temperature is not None and not 0 <= temperature <= _HOTTEST:
-            msg = f"temperature must be None or a number from 0 to 2, not {temperature!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"temperature must be None or a number from 0 to 2, not {temperature!r}"
+            )
         self._form = _Form(
             mode=schema_mode or kind.schema_mode,
             temperature=temperature,
@@ -178,10 +179,7 @@ class OpenAIJudge:
         return found
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Send ``tasks`` in one request and return the replies; raise `JudgeError` if it fails.
-
-        If the server refuses an option of the request, the request is sent again without it.
-        """
+        """Send ``tasks`` in one request, and again without an option that the server refuses."""
         request = compose(tasks)
         form, refusals, sent = self._form, list[str](), count(1)
 
@@ -247,8 +245,7 @@ class OpenAIJudge:
     def _weaker(self, form: _Form, error: JudgeError) -> _Form | None:
         """Return ``form`` without the option that the server refused in ``error``, or None.
 
-        Any error 400 or 422 counts as a refusal of the JSON Schema, until the server has accepted a
-        request, or refused several in all forms; then the error must name the schema.
+        Any 400 or 422 counts against the JSON Schema, until a request was accepted.
         """
         if not isinstance(error, JudgeRequestError):
             return None
@@ -296,8 +293,7 @@ def _content(payload: Mapping[str, Any]) -> str:
         message = payload["choices"][0]["message"]
         text = message.get("content") or message.get("refusal") or ""
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        msg = "the server's reply has no message"
-        raise UnparsableReplyError(msg) from error
+        raise UnparsableReplyError("the server's reply has no message") from error
     if isinstance(text, list):  # a list of blocks; blocks of thought have no "text"
         text = "".join(str(block.get("text") or "") for block in text if isinstance(block, dict))
     return text.rpartition("</think>")[2] if isinstance(text, str) else str(text)
@@ -313,11 +309,7 @@ _RATING = re.compile(r'"rating"\s*:\s*')
 def with_expectations(
     parts: Sequence[object], tasks: Sequence[Task[Any]], *, choice: Any
 ) -> tuple[object, ...]:
-    """Return ``parts``, the replies to ``tasks``; ratings get their mean by probabilities.
-
-    ``choice`` is the entry of ``choices`` in the response. A reply stays as it is if its task does
-    not ask for probabilities, if there are none, or if the rating has several tokens.
-    """
+    """Return ``parts``; ratings get their mean by the probabilities of tokens in ``choice``."""
     try:
         tokens = choice["logprobs"]["content"] or []
         tokens = [token for token in tokens if isinstance(token["token"], str)]
@@ -386,12 +378,10 @@ _largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_L
 
 
 class OpenAIClient:
-    """Creates one ``AsyncOpenAI`` for each event loop, on first use; its `Endpoint` retries.
+    """Creates one ``AsyncOpenAI`` for each event loop, on first use, and closes it with the loop.
 
-    A reply is refused when it becomes larger than 1 MB, or larger than 256 kB for each text to
-    embed. The connections of an ``AsyncOpenAI`` belong to the event loop in which it was first
-    used, and are closed when this loop shuts down, as at the end of `asyncio.run`. A ``client`` of
-    the user is used in all event loops, is not closed, and its replies may have any size.
+    A reply is refused when it becomes larger than 1 MB, plus 256 kB for each text to embed. A
+    ``client`` of the user is used in all event loops, is not closed, and has no such limit.
     """
 
     def __init__(
@@ -405,8 +395,9 @@ class OpenAIClient:
         client: AsyncOpenAI | None,
     ) -> None:
         if not (timeout > 0 and retries >= 0):
-            msg = f"timeout must be above 0, and retries at least 0, not {timeout!r}, {retries!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"timeout must be above 0, and retries at least 0, not {timeout!r}, {retries!r}"
+            )
         is_plain = provider.name == "openai"  # the client reads its variables itself
         address = provider.address(
             base_url if is_plain else base_url or first_set(provider.addresses)
@@ -414,8 +405,9 @@ class OpenAIClient:
         version = None
         if provider.name == "azure" and client is None:
             if address is None:
-                msg = "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
+                )
             if not urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
                 version = first_set(provider.settings) or _AZURE_VERSION
         self._options: dict[str, Any] = {
@@ -461,11 +453,7 @@ class OpenAIClient:
             await self._client()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post ``body`` to ``path`` of the server and return the decoded reply.
-
-        The typed methods of the ``openai`` client are not used, because they are slow, and because
-        OpenTelemetry instrumentations patch them.
-        """
+        """Return the decoded reply; the typed methods are slow, and instrumentations patch them."""
         _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
         async with attempt() as result:
             with judge_errors(self._key_variable):
@@ -475,8 +463,7 @@ class OpenAIClient:
                 )
             result.usage = usage_of(reply)
         if not isinstance(reply, dict):
-            msg = "the server's reply is not a JSON object"
-            raise UnparsableReplyError(msg)
+            raise UnparsableReplyError("the server's reply is not a JSON object")
         return reply
 
     async def _client(self) -> AsyncOpenAI:
@@ -504,18 +491,12 @@ class OpenAIClient:
             return AsyncAzureOpenAI(**options)
         if self._options["api_key"] is None and self._key_variable != _KEY:
             # Without this check, the client would send the key for OpenAI to this server.
-            msg = f"no key: set {self._key_variable}, or pass api_key"
-            raise JudgeAuthError(msg)
+            raise JudgeAuthError(f"no key: set {self._key_variable}, or pass api_key")
         return AsyncOpenAI(**options)
 
 
 def _import_client() -> None:
-    """Import the client (half a second), and do what a fork must not interrupt.
-
-    A child that is forked during an import of another thread could never import the module; OpenSSL
-    makes a TLS context under a lock; and the client asks for the platform, for which Python may run
-    `uname`, whose pipe a forked child would keep open.
-    """
+    """Import the client (half a second), so that no fork interrupts it."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
         platform.platform()
@@ -524,7 +505,7 @@ def _import_client() -> None:
 
 
 def _http_client(timeout: float) -> Any:
-    """Return an HTTP client with aiohttp, which takes a third of the CPU time, or the default."""
+    """Return a client with aiohttp, which takes a third of the CPU time, or the default."""
     import openai  # noqa: PLC0415
 
     options: dict[str, Any] = {"event_hooks": {"response": [_limit_size]}, "timeout": timeout}
@@ -552,8 +533,9 @@ def _certificates(*_bundles: str | None) -> SSLContext:
     try:
         context: SSLContext = library.create_ssl_context()
     except OSError as error:
-        msg = f"the TLS certificates cannot be read: check {' and '.join(_BUNDLES)}: {error}"
-        raise JudgeTransportError(msg) from error
+        raise JudgeTransportError(
+            f"the TLS certificates cannot be read: check {' and '.join(_BUNDLES)}: {error}"
+        ) from error
     return context
 
 
@@ -597,13 +579,11 @@ async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
 
 
 async def _limit_size(response: Any) -> None:
-    """Read ``response`` of the HTTP client, and refuse it while it comes if it is too large."""
     largest, content = _largest.get(), bytearray()
     async for chunk in response.aiter_bytes():
         content += chunk
         if len(content) > largest:
-            msg = f"the server's reply is larger than {largest:,} bytes"
-            raise UnparsableReplyError(msg)
+            raise UnparsableReplyError(f"the server's reply is larger than {largest:,} bytes")
     response._content = bytes(content)  # noqa: SLF001  # httpx has no other way to give it back
 
 
@@ -612,23 +592,21 @@ async def _limit_size(response: Any) -> None:
 
 @contextmanager
 def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
-    """Raise errors of the ``openai`` library as `JudgeError`s.
-
-    A message has the HTTP status and words of this library, but nothing that the server said.
-    """
+    """Raise errors of ``openai`` as `JudgeError`s, which do not say what the server said."""
     import openai  # noqa: PLC0415
 
     try:
         yield
     except UnicodeEncodeError:  # the cause is not named: it holds the header's text
-        msg = "the request cannot be encoded: is there a stray character in the key or the address?"
-        raise JudgeRequestError(msg) from None
+        raise JudgeRequestError(
+            "the request cannot be encoded: is there a stray character in the key or the address?"
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
-        msg = "the server's reply is not JSON"
-        raise UnparsableReplyError(msg) from None
+        raise UnparsableReplyError("the server's reply is not JSON") from None
     except ValueError:  # of the HTTP library, for an address with user and password
-        msg = "the request cannot be sent: the address of the server cannot be used"
-        raise JudgeTransportError(msg) from None
+        raise JudgeTransportError(
+            "the request cannot be sent: the address of the server cannot be used"
+        ) from None
     except openai.APIStatusError as error:
         raise _status_error(error, key_variable) from None  # the cause quotes all of it
     except openai.APIError as error:
@@ -640,14 +618,11 @@ def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
         names = {kind.__name__ for kind in type(root).__mro__}
         is_broken = "ClientConnectionError" in names and not isinstance(root, asyncio.TimeoutError)
         if isinstance(error, openai.APITimeoutError) and not is_broken:
-            msg = "no reply in time"
-            raise JudgeTimeoutError(msg) from None
+            raise JudgeTimeoutError("no reply in time") from None
         place = error.request.url.netloc.decode().rpartition("@")[2]
-        msg = f"{place}: Connection error."
-        raise JudgeTransportError(msg) from None
+        raise JudgeTransportError(f"{place}: Connection error.") from None
     except openai.OpenAIError:  # no client could be made: there is no key
-        msg = f"no key: set {key_variable}, or pass api_key"
-        raise JudgeAuthError(msg) from None
+        raise JudgeAuthError(f"no key: set {key_variable}, or pass api_key") from None
 
 
 OF_LENGTH = frozenset(

@@ -1,7 +1,6 @@
 """The pydantic models of a judge's replies, which check the bounds of numbers.
 
-The JSON Schema that a server gets has only types and, for scales of a few values, the allowed
-values, because servers differ in the other keywords that they accept.
+Servers get only types and, for short scales, the allowed values, because they differ in the rest.
 """
 
 from __future__ import annotations
@@ -31,24 +30,18 @@ _EVEN = 0.5  # the least probability of a yes
 
 
 def integer(value: object) -> object:
-    """Return ``value`` as an int if it is a whole number, such as ``1`` or ``1.0``.
-
-    Raises `ValueError` for booleans, strings and null; pydantic then refuses other numbers.
-    """
+    """Return ``value`` as an int if it is a whole number, such as ``1.0``; refuse other types."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"must be an integer, not {repr(value)[:_QUOTED]}"
-        raise ValueError(msg)  # noqa: TRY004  # pydantic reports no other kind
+        raise ValueError(f"must be an integer, not {repr(value)[:_QUOTED]}")  # noqa: TRY004
     whole = isinstance(value, float) and value.is_integer()  # False for infinity and NaN
     return int(value) if whole else value
 
 
 def number(value: object) -> float:
-    """Return ``value`` as a float; raise `ValueError` unless it is a finite number."""
     with suppress(OverflowError):  # a large integer in JSON
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
-    msg = f"must be a number, not {repr(value)[:_QUOTED]}"
-    raise ValueError(msg)
+    raise ValueError(f"must be a number, not {repr(value)[:_QUOTED]}")
 
 
 def within(low: float, high: float) -> Callable[[object], float]:
@@ -57,8 +50,7 @@ def within(low: float, high: float) -> Callable[[object], float]:
     def check(value: object) -> float:
         rating = number(value)
         if not low <= rating <= high:
-            msg = f"must be from {low:g} to {high:g}, not {value!r}"
-            raise ValueError(msg)
+            raise ValueError(f"must be from {low:g} to {high:g}, not {value!r}")
         return rating
 
     return check
@@ -70,8 +62,9 @@ def one_of(levels: Sequence[float]) -> Any:
     def check(value: object) -> float:
         rating = number(value)
         if rating not in levels:
-            msg = f"must be one of {', '.join(f'{level:g}' for level in levels)}, not {value!r}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"must be one of {', '.join(f'{level:g}' for level in levels)}, not {value!r}"
+            )
         return rating
 
     plain = [int(level) if float(level).is_integer() else level for level in levels]
@@ -90,7 +83,7 @@ Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
 
 class Reply(BaseModel):
-    """A judge's reply to one task. A number outside the allowed range is refused, not rounded."""
+    """A judge's reply to one task. A number outside the allowed range is refused."""
 
     model_config = ConfigDict(
         frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False}
@@ -115,7 +108,6 @@ class Judged(Reply):
 
     @property
     def is_graded(self) -> bool:
-        """Whether the judge gave a probability with the verdict."""
         return self._probability is not None
 
     @classmethod
@@ -263,10 +255,7 @@ class Decision(Reply):
 
 
 class Graded(Reply):
-    """A judge's rating on a scale, such as 0, 1 and 2.
-
-    The rating is before the reason, because judges then agree more with people.
-    """
+    """A judge's rating, before the reason, because judges then agree more with people."""
 
     rating: float
     reason: StrictStr = ""
@@ -274,11 +263,9 @@ class Graded(Reply):
 
     @property
     def expected(self) -> float | None:
-        """The mean rating, weighted by the judge's probabilities; None if these are not known."""
         return self._expected
 
     def expecting(self, value: float) -> Graded:
-        """Return a copy of this rating with ``value`` as `expected`, the mean rating."""
         copy = self.model_copy()
         copy._expected = value  # noqa: SLF001  # its own class
         return copy

@@ -49,14 +49,11 @@ class Example:
 class Kind(Generic[R]):
     """A kind of question to a judge: its prompt, the texts it shows, and the type of the reply.
 
-    - ``prompt``: the name of the prompt's file, without ``.md``. ``instructions`` replace its text.
-    - ``inputs``: the names of the texts that the question may show to the judge.
-    - ``blind_to``: fields of the sample that the judge must not see, so that this question never
-      shares a request with a question that shows one of them.
-    - ``voice``: 1 or 2 if a metric asks the same question with two prompts of different wording, as
-      two independent judges; else 0.
-    - ``each``: the name of the list of texts for each of which the reply has an entry, in order.
-    - ``repeats``: the names of the inputs whose texts the reply repeats, for example as statements.
+    - ``prompt``: the name of the prompt's file, whose text ``instructions`` replace.
+    - ``blind_to``: fields of the sample that no question in the same request may show.
+    - ``voice``: 1 or 2 if a metric asks the same question with two prompts of different wording.
+    - ``each``: the name of the list of texts for each of which the reply has an entry.
+    - ``repeats``: the names of the inputs whose texts the reply repeats, as in statements.
     """
 
     prompt: str
@@ -70,7 +67,7 @@ class Kind(Generic[R]):
 
     @property
     def family(self) -> str:
-        """The prompt's name without the number ``voice`` (``groundedness`` for both prompts)."""
+        """Return the prompt's name without the number ``voice``."""
         return self.prompt.removesuffix(f"_{self.voice}")
 
     def task(
@@ -81,10 +78,7 @@ class Kind(Generic[R]):
         rated: Rated = "integer",
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
-        """Return a task about the texts ``shown``, by name, with the ``examples`` that fit.
-
-        To put one question to the judge several times, use different numbers ``draw``.
-        """
+        """Return a task about the texts ``shown``, with the ``examples`` that fit."""
         fitting = (example_of(self, example) for example in examples)
         return Task(
             kind=self,
@@ -99,9 +93,8 @@ class Kind(Generic[R]):
 class Task(Generic[R]):
     """One question to a judge, with the texts of one sample; equal tasks are the same question.
 
-    - ``draw``: a number that differs between tasks that repeat one question to get several replies.
-    - ``complaint``: why the judge's last reply did not parse, which the judge is told; else empty.
-    - ``reasons``: whether the judge gives reasons, which are most of a reply's tokens.
+    ``draw`` differs between repetitions of a question; ``complaint`` is why the last reply did not
+    parse; ``reasons`` says whether the judge gives reasons, which are most of a reply's tokens.
     """
 
     kind: Kind[R]
@@ -113,7 +106,6 @@ class Task(Generic[R]):
     reasons: bool = False
 
     def text(self, name: str) -> str:
-        """Return the text of the input ``name``; a list of texts is joined by line breaks."""
         value = dict(self.inputs)[name]
         return value if isinstance(value, str) else "\n".join(value)
 
@@ -123,7 +115,6 @@ class Task(Generic[R]):
 
     @property
     def prompt(self) -> str:
-        """The name of the prompt, which is also the name of the question in the reply."""
         return self.kind.prompt
 
     @property
@@ -143,10 +134,7 @@ def _inputs(kind: Kind[Any], shown: Mapping[str, str | Sequence[str]]) -> tuple[
 
 
 def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
-    """Return a generous limit for the tokens of one reply to ``tasks``.
-
-    Return None if a task has a prompt of the user, because the length of its reply is not known.
-    """
+    """Return a generous limit of a reply to ``tasks``; None for a prompt of the user."""
     total = 0
     for task in tasks:
         if task.kind.instructions:
@@ -161,7 +149,6 @@ def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
 
 
 def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
-    """Return True if two tasks (questions to the judge) may be in one request."""
     if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
         return False
     if (one.shows ^ other.shows) - _OPEN:
@@ -203,7 +190,6 @@ def fitting(
 def check_examples(
     name: str, examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
 ) -> None:
-    """Raise `ConfigError` unless each example fits one of ``kinds`` of the metric ``name``."""
     for i, example in enumerate(examples):
         if fitting([example], kinds):
             continue
@@ -211,8 +197,9 @@ def check_examples(
             f"inputs {list(kind.inputs)} with outputs {list(kind.reply.model_fields)}"
             for kind in kinds
         )
-        msg = f"examples[{i}] of {name} must be {{'inputs': ..., 'outputs': ...}} with {forms}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"examples[{i}] of {name} must be {{'inputs': ..., 'outputs': ...}} with {forms}"
+        )
 
 
 class AskLike(Protocol):
@@ -241,7 +228,6 @@ def _kind(prompt: str, reply: type[R], *inputs: str, **options: Any) -> Kind[R]:
 
 
 def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
-    """Return two kinds of one question, with the prompts ``family_1`` and ``family_2``."""
     return tuple(
         Kind(prompt=f"{family}_{voice}", reply=reply, inputs=inputs, voice=voice)
         for voice in (1, 2)

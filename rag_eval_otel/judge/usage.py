@@ -1,8 +1,4 @@
-"""What belongs to a request: its deadline, metric and prompts, and the tokens that it takes.
-
-`Meter` counts the attempts of one request, and lets each attempt pass the budget. `Ledger` divides
-the tokens of requests that several metrics share.
-"""
+"""What belongs to a request: its deadline, metric and prompts, and the tokens that it takes."""
 
 from __future__ import annotations
 
@@ -32,10 +28,7 @@ _COUNTS = tuple(field.name for field in fields(Usage))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The context of a request: when it must end, which metric asks, and what counts it.
-
-    ``prompts`` are the user's texts of prompts, by name.
-    """
+    """The context of a request: when it must end, which metric asks, and what counts it."""
 
     deadline: float = math.inf
     metric: str | None = None
@@ -62,12 +55,11 @@ def scope(**changes: Any) -> Iterator[None]:
 
 
 def deadline_after(seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> float:
-    """Return the time in ``seconds``, but not later than the present deadline; None: no limit."""
+    """Return the time in ``seconds``, but not later than the present deadline."""
     return min(math.inf if seconds is None else clock() + seconds, _SCOPE.get().deadline)
 
 
 def is_offline(model: object) -> bool:
-    """Return True if ``model``, a judge or an embedder, runs here and sends no requests."""
     return getattr(model, "is_offline", False) is True
 
 
@@ -84,16 +76,13 @@ def title_of(part: Part, model: object) -> str:
 
 @dataclass(slots=True)
 class AttemptUsage:
-    """The tokens of one attempt at a request, as the server names them; None if it does not."""
+    """The tokens of one attempt, as the server names them; None if it does not."""
 
     usage: Usage | None = None
 
 
 def _is_unpaid(error: BaseException) -> bool:
-    """Return True if a request that ended with ``error`` took no tokens, as one that was refused.
-
-    The tokens after a timeout or a cancellation, and of a reply that cannot be read, are unknown.
-    """
+    """Return True if ``error`` says that the request took no tokens."""
     return isinstance(error, JudgeError) and not isinstance(
         error, JudgeTimeoutError | UnparsableReplyError
     )
@@ -103,11 +92,8 @@ class Meter:
     """Counts the attempts of one request to a judge or an embedder, as a context manager.
 
     The first attempt passes ``budget`` when the block is entered, and each further one when the
-    client calls `attempt`. If the client does not call `attempt`, the tokens given to `tell` count;
-    if it names none, the budget counts its estimate. A request that ends before its first attempt
-    counts as one request, unless the client has called `will_attempt`.
-
-    ``model`` is the name in the table of prices, and ``size`` the number of characters sent.
+    client calls `attempt`. If the client does not, the tokens given to `tell` count, or else an
+    estimate; a request that ends before its first attempt then counts as one.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
@@ -141,10 +127,6 @@ class Meter:
         self._settle(self._take_unused(), self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
-        """Count ``usage``, which the judge names, if the client does not call `attempt`.
-
-        With a budget, it counts as one request at least.
-        """
         if self._begun or not self._assumed:
             return
         self.usage, self._is_told = usage, usage.tokens > 0
@@ -157,11 +139,9 @@ class Meter:
         return self.usage + _requests(self.part, max(self._begun, self._assumed) - self._ended)
 
     def expect_attempts(self) -> None:
-        """Count attempts only, because the client calls `attempt` around each of them."""
         self._assumed = 0
 
     async def begin(self) -> Reservation | None:
-        """Return the budget's reservation for the next attempt, or None without a budget."""
         reservation = self._take_unused() or await self._reserve()
         self._begun += 1
         return reservation
@@ -195,11 +175,7 @@ class Meter:
 
 @contextmanager
 def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
-    """Count the attempts in the ``with`` block once, and divide their usage among ``meters``.
-
-    The shares are in proportion to the sizes of the texts, for the meters that are not closed at
-    the end. The first meter's budget admits the attempts.
-    """
+    """Count the attempts in the block once, and divide them among ``meters`` by their sizes."""
     if not meters:
         yield
         return
@@ -226,12 +202,7 @@ def will_attempt() -> None:
 
 @asynccontextmanager
 async def attempt() -> AsyncIterator[AttemptUsage]:
-    """Count one attempt at a request (one HTTP request) with the `Meter` of this context, if any.
-
-    Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets ``usage``
-    to the tokens in the server's reply. An attempt that the server refuses takes no tokens; of
-    unknown tokens, the budget counts its estimate.
-    """
+    """Count one HTTP request, whose ``usage`` the caller sets; raise `BudgetSpentError` before."""
     meter, result = _SCOPE.get().meter, AttemptUsage()
     if meter is None:
         yield result
@@ -259,9 +230,8 @@ def _requests(part: Part, number: int) -> Usage:
 class Ledger:
     """Counts the requests and tokens of one sample, and divides them among its metrics.
 
-    Each request passes ``budget``. It is divided among its questions (or texts to embed) in
-    proportion to their weights, and a question of several metrics evenly among them. Tokens stay
-    whole numbers, and the shares add up to ``usage`` exactly.
+    A request is divided among its questions (or texts) in proportion to their weights, and a
+    question among the metrics that asked it. Tokens stay whole numbers.
     """
 
     def __init__(self, budget: Budget | None = None) -> None:
@@ -272,7 +242,6 @@ class Ledger:
         self._spent: dict[Hashable, Usage] = {}
 
     def ask(self, question: Hashable) -> None:
-        """Note that the metric of the current `Scope` asks ``question``."""
         metric = _SCOPE.get().metric
         if metric is not None:
             self._asked.setdefault(question, {})[metric] = None
@@ -281,7 +250,6 @@ class Ledger:
     async def metered(
         self, weights: Mapping[Any, int], *, model: str, part: Part
     ) -> AsyncIterator[Meter]:
-        """Count the request in the block for the questions in ``weights`` (characters)."""
         meter = Meter(self._budget, model=model, size=sum(weights.values()), part=part)
         self._open[meter] = weights
         try:
@@ -292,19 +260,16 @@ class Ledger:
                 self.spend(weights, meter.usage)
 
     def close(self) -> None:
-        """Count the requests under way as they are now."""
         for meter, weights in self._open.items():
             self.spend(weights, meter.close())
         self._open.clear()
 
     def spend(self, weights: Mapping[Any, int], usage: Usage) -> None:
-        """Divide ``usage`` among the questions in ``weights``, in proportion to their weights."""
         self.usage += usage
         for question, share in zip(weights, shares(usage, list(weights.values())), strict=True):
             self._spent[question] = self._spent.get(question, Usage()) + share
 
     def shares(self, metrics: Iterable[str]) -> dict[str, Usage]:
-        """Return what each of ``metrics`` took, by name."""
         by_metric = dict.fromkeys(metrics, Usage())
         for question, usage in self._spent.items():
             askers = [name for name in self._asked.get(question, ()) if name in by_metric]
@@ -314,10 +279,7 @@ class Ledger:
 
 
 def shares(usage: Usage, weights: list[int]) -> list[Usage]:
-    """Divide ``usage`` in proportion to ``weights``; each field of the results adds up exactly.
-
-    If all weights are zero, the shares are equal.
-    """
+    """Divide ``usage`` in proportion to ``weights``; each field of the results adds up exactly."""
     if len(weights) == 1:
         return [usage]
     weights = weights if any(weights) else [1] * len(weights)
@@ -331,7 +293,6 @@ def shares(usage: Usage, weights: list[int]) -> list[Usage]:
 
 
 def _divided(number: int, weights: list[int]) -> list[int]:
-    """Divide a whole ``number`` by ``weights``: each share is rounded, and the sum is exact."""
     if not number:
         return [0] * len(weights)
     total = sum(weights)

@@ -1,13 +1,7 @@
 """Write tasks into the text of a request, and read the replies from a judge's text.
 
-A request begins with constant text, which providers cache: the frame, the prompts, and the form of
-the reply. Then come the texts of the sample, each after a delimiter with a random code. The code is
-drawn anew for each request, so that no text can contain a delimiter. What looks like a delimiter or
-a control token in a text is broken (see `untrusted.harmless`).
-
-A reply is short: an entry of a list has no number; reasons are given only if the user wants them;
-an object with only one member is replaced by the member. The reply to several tasks is a JSON
-object with one member (*part*) for each prompt.
+Constant text comes first, which providers cache; then the texts of the sample, each after a mark
+with a random code. Lists in replies have no numbers, and objects with one member are the member.
 """
 
 from __future__ import annotations
@@ -66,13 +60,12 @@ def _built_in(name: str) -> str:
 
 
 def prompt_text(name: str) -> str:
-    """Return the user's text of the prompt ``name`` if the `Scope` has one, else the built-in."""
+    """Return the user's text of the prompt ``name``, or else the built-in one."""
     text = (current_scope().prompts or {}).get(name)
     return _built_in(name) if text is None else text
 
 
 def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:
-    """Return 8 hex digits of a hash of the texts of the prompts ``names`` and of ``kinds``."""
     texts = [*map(prompt_text, names), *map(instructions_of, kinds)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
 
@@ -82,36 +75,30 @@ def instructions_of(kind: Kind[Any]) -> str:
 
 
 def load_prompts(folder: str | PathLike[str]) -> Prompts:
-    """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt.
-
-    Each file has the name of its prompt; ``README.md`` is ignored. The built-in ``closing`` is used
-    if the folder has none. Raises `ConfigError` for a folder or file that is not readable, for a
-    file that is missing or empty, and for a file whose name is not the name of a prompt.
-    """
+    """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt."""
     place = Path(folder)
     try:
         paths = {path.stem: path for path in sorted(place.iterdir()) if path.suffix == ".md"}
     except OSError as error:
-        msg = (
+        raise ConfigError(
             f"prompts: the folder {place} cannot be read ({error.strerror});"
             f" copy {_BUILT_IN} there and change what you like"
-        )
-        raise ConfigError(msg) from error
+        ) from error
     paths.pop("README", None)
     built_in = (path.name for path in _BUILT_IN.iterdir())
     names = sorted(name.removesuffix(".md") for name in built_in if name.endswith(".md"))
     for name in paths.keys() - set(names):
         close = get_close_matches(name, names, n=1)
         meant = f"; did you mean {close[0]}.md?" if close else ""
-        msg = f"prompts: {place} has {name}.md, and there is no prompt of that name{meant}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"prompts: {place} has {name}.md, and there is no prompt of that name{meant}"
+        )
     missing = [f"{name}.md" for name in names if name not in paths and name not in _OPTIONAL]
     if missing:
-        msg = (
+        raise ConfigError(
             f"prompts: {place} has no {', '.join(missing)};"
             f" copy what you do not change from {_BUILT_IN}"
         )
-        raise ConfigError(msg)
     return Prompts(texts={name: _read(path) for name, path in paths.items()})
 
 
@@ -119,11 +106,11 @@ def _read(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"prompts: {path} cannot be read: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"prompts: {path} cannot be read: {error}") from error
     if not text:
-        msg = f"prompts: {path} is empty; the built-in text is in {_BUILT_IN / path.name}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"prompts: {path} is empty; the built-in text is in {_BUILT_IN / path.name}"
+        )
     return text
 
 
@@ -145,10 +132,7 @@ class Request:
 
 
 def compose(tasks: Tasks, *, code: Callable[[], str] = lambda: secrets.token_hex(3)) -> Request:
-    """Write all ``tasks`` into one request; the caller checks that they may share it.
-
-    ``code`` draws the code of the delimiters, again while the code occurs in a text.
-    """
+    """Write all ``tasks`` into one request; the caller checks that they may share it."""
     groups = _groups(tasks)
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
@@ -300,7 +284,7 @@ def _array(items: Schema) -> Schema:
 
 
 def _form(schema: Mapping[str, Any]) -> str:
-    """Return the form of a reply that matches ``schema``, such as ``[0|1, ...]``, for a prompt."""
+    """Return the form of a reply that matches ``schema``, such as ``[0|1, ...]``."""
     if "properties" in schema:
         members = (f'"{name}": {_form(member)}' for name, member in schema["properties"].items())
         return f"{{{', '.join(members)}}}"
@@ -328,10 +312,9 @@ def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
-    """Parse ``text``, the judge's reply; return a reply or `UnparsableReplyError` for each task.
+    """Return the reply in ``text``, or an `UnparsableReplyError`, for each of ``tasks``.
 
-    Code fences and prose around the JSON object are ignored. Of an object that was cut off, the
-    members before the last are kept. Members that the judge was not asked for are accepted.
+    Code fences and prose are ignored. An object that was cut off loses its last member.
     """
     groups = _groups(tasks)
     found = _find_object(text, groups)
@@ -344,7 +327,6 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return the value of each task of ``group`` in ``found``; errors quote the reply ``text``."""
     if found.get(name) is None or found[name] == {}:
         quoted = text.strip()[:_QUOTED]
         return [UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")] * len(group)
@@ -361,7 +343,6 @@ def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> 
 
 
 def _drawing(columns: Mapping[str, Any], i: int) -> Any:
-    """Return reply number ``i`` of several; ``columns`` has the values of each member."""
     lists = {n: [c] if isinstance(c, str) else c for n, c in columns.items()}
     if any(isinstance(column, list) and i >= len(column) for column in lists.values()):
         return UnparsableReplyError(f"there is no entry number {i + 1}")
@@ -418,10 +399,7 @@ def _expanded(value: Any, schema: Schema, *, count: int | None) -> Any:
 
 
 def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
-    """Return the list ``value`` with full entries; if ``count`` is set, number them from 1.
-
-    If the judge wrote numbers itself, in the entries or as names of members, these are kept.
-    """
+    """Return full entries, numbered from 1 unless the judge wrote numbers itself."""
     named = isinstance(value, Mapping) and bool(value)
     named = named and all(name.isdecimal() and len(name) <= _DIGITS for name in value)
     given = list(value.values()) if named else value
@@ -433,8 +411,9 @@ def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
     if not named and any("index" in one for one in entries):
         return entries
     if not named and len(entries) != count:
-        msg = f"{len(entries)} entries for {count} texts; give one for each, in their order"
-        raise UnparsableReplyError(msg)
+        raise UnparsableReplyError(
+            f"{len(entries)} entries for {count} texts; give one for each, in their order"
+        )
     numbers = map(int, value) if named else range(1, count + 1)
     return [{"index": i, **one} for i, one in zip(numbers, entries, strict=True)]
 
@@ -491,20 +470,16 @@ _END = re.compile(
 
 
 class CutText(str):
-    """The beginning of a text, of which ``lost`` characters were cut, as a prompt says.
-
-    With a note in the text, an answer would contain one claim more.
-    """
+    """The beginning of a text, of which ``lost`` characters were cut, as a prompt says."""
 
     __slots__ = ("lost",)
     lost: int
 
 
 def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Return ``sample`` with shorter texts, and the numbers of characters cut, by field.
+    """Return ``sample`` with texts of at most ``most`` characters, and the numbers cut, by field.
 
-    A text has at most ``most`` characters, and all texts together four times as many; None means no
-    limit. Texts are cut at the end of a sentence if there is one near the limit.
+    All texts together have at most four times as many. None: no limit.
     """
     if most is None:
         return sample, {}

@@ -1,8 +1,4 @@
-"""The metrics: each metric computes a score of one sample (question, contexts, answer).
-
-`metric` makes a metric by name, with options. `METRICS` are the built-in ones, and `METRIC_SETS`
-are named sets of them.
-"""
+"""The metrics: each metric computes a score of one sample (question, contexts, answer)."""
 
 from __future__ import annotations
 
@@ -144,25 +140,17 @@ _PACKAGES = Registry(kind="metric", built_in={}, also=(*METRICS, *METRIC_SETS))
 
 
 def metric(name: str, /, **options: Any) -> Metric:
-    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``.
-
-    Raises `ConfigError` for an unknown name, and for options that the metric does not have.
-    """
+    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``."""
     if name not in METRICS:
         return _checked(_PACKAGES.make(name, **options))
     try:
         return METRICS[name](**options)
     except TypeError as error:
-        msg = f"the metric {name!r} cannot be made: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"the metric {name!r} cannot be made: {error}") from error
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
-    """Return the metrics of ``wanted``: names of metrics or sets, metrics, functions of a sample.
-
-    Raises `ConfigError` for an unknown name, for an object that is not a metric, for two metrics
-    with the same name, and if ``wanted`` is empty.
-    """
+    """Return the metrics of ``wanted``: names of metrics or sets, metrics, or functions."""
     metrics: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
         if isinstance(item, str):
@@ -172,44 +160,40 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
     names = [metric.name for metric in metrics]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        msg = f"metrics named twice: {', '.join(twice)}; give each a name of its own (name=...)"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"metrics named twice: {', '.join(twice)}; give each a name of its own (name=...)"
+        )
     if not metrics:
-        msg = "no metrics; name at least one, or 'default'"
-        raise ConfigError(msg)
+        raise ConfigError("no metrics; name at least one, or 'default'")
     return tuple(metrics)
 
 
 def with_thresholds(
     metrics: Iterable[Metric], thresholds: Mapping[str, float]
 ) -> tuple[Metric, ...]:
-    """Return ``metrics``, changed to the ``thresholds`` (a mapping from names of metrics).
-
-    Raises `ConfigError` for a threshold of a metric that is not in ``metrics``, or outside the
-    metric's range.
-    """
+    """Return ``metrics``, changed to the ``thresholds`` by name."""
     by_name: dict[str, Any] = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
         require_measured(name, by_name, option="a threshold")
         if "threshold" not in getattr(by_name[name], "__dataclass_fields__", {}):
-            msg = f"the metric {name!r} has no threshold that could be set"
-            raise ConfigError(msg)
+            raise ConfigError(f"the metric {name!r} has no threshold that could be set")
         low, high = scale_of(by_name[name])
         if not low <= threshold <= high:
-            msg = f"the threshold of {name} must be from {low:g} to {high:g}, not {threshold:g}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"the threshold of {name} must be from {low:g} to {high:g}, not {threshold:g}"
+            )
         by_name[name] = replace(by_name[name], threshold=threshold)
     return tuple(by_name.values())
 
 
 def require_measured(name: str, measured: Collection[str], *, option: str) -> None:
-    """Raise `ConfigError` unless ``name`` is in ``measured``; ``option`` is what was set for it."""
     if name not in measured:
         near = get_close_matches(name, measured, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
         listed = ", ".join(sorted(measured))
-        msg = f"there is {option} of {name!r}, which is not measured{meant} Measured are: {listed}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"there is {option} of {name!r}, which is not measured{meant} Measured are: {listed}"
+        )
 
 
 def scale_of(metric: Metric) -> tuple[float, float]:
@@ -219,22 +203,22 @@ def scale_of(metric: Metric) -> tuple[float, float]:
 
 
 def metric_names() -> tuple[str, ...]:
-    """Return the names of all metrics: built-in metrics first, then metrics of other packages."""
     return tuple(dict.fromkeys((*METRICS, *_PACKAGES.names())))
 
 
 def _checked(wanted: Metric | MetricFunction) -> Metric:
-    """Return ``wanted`` as a metric; a function becomes a `FunctionMetric`."""
     candidate: Any = wanted
     if callable(wanted) and not isinstance(wanted, type) and not hasattr(wanted, "measure"):
         candidate = FunctionMetric(function=wanted)
     if isinstance(candidate, type):
-        msg = f"{candidate.__name__} is a class; pass a metric made of it: {candidate.__name__}()"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{candidate.__name__} is a class; pass a metric made of it: {candidate.__name__}()"
+        )
     missing = [part for part in ("name", "needs", "measure") if not hasattr(candidate, part)]
     if missing:
-        msg = f"{candidate!r} is no metric: it has no {', '.join(missing)} (see `Metric`)"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{candidate!r} is no metric: it has no {', '.join(missing)} (see `Metric`)"
+        )
     if not _NAME.fullmatch(candidate.name) or candidate.name in _RESERVED:
         msg = f"a metric can't be named {candidate.name!r}; use a-z, 0-9 and _, and none of "
         raise ConfigError(msg + ", ".join(sorted(_RESERVED)))

@@ -55,13 +55,11 @@ class Metric(Protocol):
 
 
 def kinds_of(metric: Metric) -> tuple[Kind[Any], ...]:
-    """Return the kinds of question that ``metric`` puts to the judge; none if it asks no judge."""
     kinds: tuple[Kind[Any], ...] = getattr(metric, "asks", ())
     return kinds
 
 
 def label_of(value: float | None, threshold: float | None) -> Label | None:
-    """Return "pass" if ``value`` reaches ``threshold``, else "fail"; None if either is None."""
     if value is None or threshold is None:
         return None
     return "pass" if value >= threshold else "fail"
@@ -69,17 +67,15 @@ def label_of(value: float | None, threshold: float | None) -> Label | None:
 
 @cache
 def _choices(kind: Any) -> Mapping[str, tuple[object, ...]]:
-    """Return the values that options of the metric class ``kind`` allow by a ``Literal`` type."""
     hints = get_type_hints(kind).items()
     return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseMetric:
-    """The options that all metrics of this library have, and the ways to build their scores.
+    """The options of all metrics, and the ways to build their scores; see `Metric`.
 
-    ``blank`` has the fields that may not be blank, in order, each with the score if it is; None
-    stands for an undefined score. For the other properties, see `Metric`.
+    ``blank`` has the fields that may not be blank, with the score if one is; None: undefined.
     """
 
     name: str = ""
@@ -109,15 +105,15 @@ class BaseMetric:
         for name, choices in _choices(kind).items():
             value = getattr(self, name)
             if value not in choices:
-                msg = f"{name} of {kind.__name__} must be one of {choices}, not {value!r}"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{name} of {kind.__name__} must be one of {choices}, not {value!r}"
+                )
         check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         return self.blank_score(sample, self.blank) or await self.compute(sample, ask, embed)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the score of ``sample``, which has all fields of `blank`."""
         raise NotImplementedError
 
     def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
@@ -143,7 +139,6 @@ class BaseMetric:
         explanation: str | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> Score:
-        """Return the score ``value``, with a pass or fail label by the threshold."""
         return Score(
             name=self.name,
             value=value,
@@ -156,7 +151,6 @@ class BaseMetric:
         )
 
     def undefined(self, reason: Reason, *, detail: Mapping[str, Any] | None = None) -> Score:
-        """Return an undefined score: it has a ``reason`` and no number."""
         return Score(name=self.name, status="undefined", reason=reason, detail=detail or {})
 
     def claims_score(
@@ -183,7 +177,6 @@ class BaseMetric:
         return self.claims_score([claim.statement for claim in claims], claims, explanation)
 
     async def graded(self, task: Task[G], ask: AskLike, *, low: float, high: float) -> Score:
-        """Return the judge's grade, from ``low`` to ``high``, as the score."""
         grade = await ask(task)
         (value,), rated, remark = read_ratings([grade], task.rated)
         return self.score_of(
@@ -199,8 +192,8 @@ class BaseMetric:
 class TaskMetric(BaseMetric):
     """A metric that asks the judge one kind of question: a row of a table of metrics.
 
-    ``about`` is its description for users, and ``formula`` computes the score from the metric and
-    the judge's reply. ``definition`` is the built-in name, which stays if ``name`` is changed.
+    ``about`` describes it for users. ``definition`` is the built-in name, which a ``name`` does not
+    change.
     """
 
     about: str = field(compare=False, repr=False)
@@ -219,11 +212,9 @@ class TaskMetric(BaseMetric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedMetric(BaseMetric):
-    """A metric for which one or two judges rate the sample: a row of a table of metrics.
+    """A metric for which one or two judges rate the sample from 0 to ``top``: a row of a table.
 
-    ``kinds`` are the questions to the two judges, and ``top`` is their highest rating, which scores
-    1. With ``swaps``, answer and reference are exchanged in the second question. For the other
-    fields, see `TaskMetric`; for ``judges`` and ``rating``, the description of context_relevance.
+    With ``swaps``, answer and reference are exchanged in the second question.
     """
 
     judges: Literal[1, 2] = 1
@@ -281,7 +272,6 @@ def shown_text(sample: Sample, name: str) -> str | tuple[str, ...]:
 
 
 def shown_texts(sample: Sample, names: Iterable[str]) -> dict[str, str | Sequence[str]]:
-    """Return those fields of ``sample`` in ``names`` that the judge can be shown."""
     return {name: text for name in names if (text := shown_text(sample, name))}
 
 
@@ -332,7 +322,6 @@ def share_of(judged: Sequence[say.Judged]) -> float:
 
 
 def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
-    """Return the verdicts in ``judged`` for ``Score.detail``, with probabilities if known."""
     detail: dict[str, Any] = {"verdicts": [verdict.verdict for verdict in judged]}
     if any(verdict.is_graded for verdict in judged):
         detail["probabilities"] = [verdict.probability for verdict in judged]
@@ -342,10 +331,7 @@ def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
 def read_ratings(
     ratings: Sequence[say.Graded], wanted: Rated
 ) -> tuple[list[float], str, Reason | None]:
-    """Return the numbers of ``ratings``, whether they are weighted by probabilities, and a remark.
-
-    The remark says if probabilities were ``wanted``, but did not come.
-    """
+    """Return the numbers, how they were rated, and whether ``wanted`` probabilities are missing."""
     values = [rating.rating if rating.expected is None else rating.expected for rating in ratings]
     if any(rating.expected is None for rating in ratings):
         return values, "integer", "no_logprobs" if wanted == "logprobs" else None

@@ -23,7 +23,7 @@ from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRankingMetric(TaskMetric):
-    """A `TaskMetric` whose question is about one context: the judge is asked about each of them."""
+    """A `TaskMetric` that asks the judge about each context alone."""
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         tasks = [

@@ -74,8 +74,7 @@ class SemanticSimilarity(BaseMetric):
         BaseMetric.__post_init__(self)
         if self.rule == "threshold":
             if self.threshold is None:
-                msg = "rule='threshold' needs a threshold"
-                raise ConfigError(msg)
+                raise ConfigError("rule='threshold' needs a threshold")
             object.__setattr__(self, "cut", self.threshold)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
@@ -177,12 +176,14 @@ class AnswerCorrectness(BaseMetric):
 
     def __post_init__(self) -> None:
         if not 0 < self.beta <= _MAX_BETA:
-            msg = f"beta must be a number above 0, at most {_MAX_BETA:g}, not {self.beta!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"beta must be a number above 0, at most {_MAX_BETA:g}, not {self.beta!r}"
+            )
         total = sum(self.weights)
         if len(self.weights) != _PAIR or not min(self.weights) >= 0 < total < math.inf:
-            msg = f"weights must be two numbers from 0, not both 0, not {self.weights!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"weights must be two numbers from 0, not both 0, not {self.weights!r}"
+            )
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
@@ -207,7 +208,6 @@ class AnswerCorrectness(BaseMetric):
 
 
 def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
-    """Return the F-beta score of true positives, false positives and false negatives."""
     precision = tp / (tp + fp) if tp + fp else 0.0
     recall = tp / (tp + fn) if tp + fn else 0.0
     bottom = beta**2 * precision + recall

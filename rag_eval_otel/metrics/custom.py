@@ -64,28 +64,33 @@ class LLMMetric(BaseMetric):
 
     def __post_init__(self) -> None:
         if not self.instructions.strip() or not self.inputs or isinstance(self.inputs, str):
-            msg = f"{self.name} needs instructions to the judge and inputs, as in ('answer',)"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{self.name} needs instructions to the judge and inputs, as in ('answer',)"
+            )
         outputs: object = self.outputs
         if not isinstance(outputs, Mapping):
-            msg = f"outputs must map names to types, as in {{'score': float}}, not {outputs!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"outputs must map names to types, as in {{'score': float}}, not {outputs!r}"
+            )
         names = (self.name, *self.inputs, *self.outputs)
         refused = [name for name in names if not _NAME.fullmatch(str(name))]
         # "context" and "example" have another meaning in a request.
         refused += [name for name in self.inputs if name in {"context", "example"}]
         refused += [name for name in self.outputs if hasattr(Reply, str(name))]
         if refused:
-            msg = f"{refused[0]!r} can't be a name here; use a-z, 0-9 and _, and no name of ours"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{refused[0]!r} can't be a name here; use a-z, 0-9 and _, and no name of ours"
+            )
         for name, kind in self.outputs.items():
             _check_type(name, kind, is_value=name == self.value)
         if self.value not in self.outputs:
-            msg = f"value={self.value!r} must be one of the outputs: {', '.join(self.outputs)}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"value={self.value!r} must be one of the outputs: {', '.join(self.outputs)}"
+            )
         if len(self.bounds) != _PAIR or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
-            msg = f"bounds must be two numbers (low, high) with low < high, not {self.bounds!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"bounds must be two numbers (low, high) with low < high, not {self.bounds!r}"
+            )
         BaseMetric.__post_init__(self)
 
     @property
@@ -134,7 +139,6 @@ class LLMMetric(BaseMetric):
 
 
 def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
-    """Raise `ConfigError` unless ``kind`` may be the type of an output; a score is no text."""
     plain = (bool, int, float) if is_value else (bool, int, float, str)
     if isinstance(kind, list | tuple):
         numbers_or_texts = [v for v in kind if isinstance(v, plain) and not isinstance(v, bool)]
@@ -143,15 +147,15 @@ def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
     elif any(kind is one for one in plain):
         return
     allowed = ", ".join(one.__name__ for one in plain)
-    msg = f"the type of output {name!r} must be {allowed} or a list of values, not {kind!r}"
-    raise ConfigError(msg)
+    raise ConfigError(
+        f"the type of output {name!r} must be {allowed} or a list of values, not {kind!r}"
+    )
 
 
 @lru_cache(maxsize=256)
 def _reply(
     types: tuple[tuple[str, Any], ...], value: str, *, bounds: tuple[float, ...]
 ) -> type[Reply]:
-    """Return a model of the judge's reply; a free number in ``value`` must be in ``bounds``."""
     members: dict[str, Any] = {}
     for name, kind in types:
         if not isinstance(kind, tuple):
@@ -180,32 +184,29 @@ _FIVE: Mapping[float, str] = {
 
 
 def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
-    """Return the meanings in ``rubric`` by ascending levels, or raise `ConfigError`.
-
-    A key of ``rubric`` is a number, or a text that contains one (``"score1_description"``).
-    """
+    """Return the meanings in ``rubric`` by ascending levels; a key is a number or contains one."""
     levels: dict[float, str] = {}
     for key, meaning in rubric.items():
         numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
         is_number = isinstance(key, int | float) and not isinstance(key, bool)
         level = float(key) if is_number else float(numbers[0]) if len(numbers) == 1 else math.nan
         if not math.isfinite(level) or level in levels:
-            msg = f"each key of a rubric must name one number, and each its own; see {key!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"each key of a rubric must name one number, and each its own; see {key!r}"
+            )
         if not isinstance(meaning, str) or not meaning.strip():
-            msg = f"level {key!r} of the rubric must say what it means, not {meaning!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"level {key!r} of the rubric must say what it means, not {meaning!r}"
+            )
         levels[level] = meaning
     if not levels:
-        msg = "a rubric needs at least one level"
-        raise ConfigError(msg)
+        raise ConfigError("a rubric needs at least one level")
     return dict(sorted(levels.items()))
 
 
 def _check_inputs(inputs: Sequence[str]) -> None:
     if set(inputs) - set(_FIELDS) or not inputs:
-        msg = f"inputs must be some of {', '.join(_FIELDS)}, not {inputs!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"inputs must be some of {', '.join(_FIELDS)}, not {inputs!r}")
 
 
 def _rubric_kind(levels: Sequence[float]) -> Kind[Graded]:
@@ -323,8 +324,7 @@ class Guideline(BaseMetric):
 
     def __post_init__(self) -> None:
         if not self.guidelines.strip():
-            msg = "guidelines must say what is asked of the answer"
-            raise ConfigError(msg)
+            raise ConfigError("guidelines must say what is asked of the answer")
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
@@ -342,7 +342,7 @@ _THREADS = 4
 
 
 class _DefaultThreshold(float):
-    """The default threshold, 0.5. It does not label a `Score` that the user's function returns."""
+    """The default 0.5, which does not label a `Score` that the user's function returns."""
 
     def __repr__(self) -> str:
         return f"usually {float(self):g}"
@@ -390,16 +390,16 @@ class FunctionMetric(BaseMetric):
     def __post_init__(self) -> None:
         name = self.name or getattr(_plain(self.function), "__name__", "")
         if not name.isidentifier():
-            msg = (
+            raise ConfigError(
                 f"{self.function!r} has no name that a metric can have; use def, or"
                 " FunctionMetric(function=..., name='my_metric')"
             )
-            raise ConfigError(msg)
         try:
             inspect.signature(self.function).bind(None)
         except TypeError as error:
-            msg = f"the function {name} must take one argument, the sample: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"the function {name} must take one argument, the sample: {error}"
+            ) from error
         except ValueError:
             pass  # a function in C has no signature
         object.__setattr__(self, "name", name)
@@ -441,7 +441,6 @@ class FunctionMetric(BaseMetric):
 
 
 def _plain(function: Any) -> Any:
-    """Return the function that a ``partial`` wraps, or ``function`` if it is not a ``partial``."""
     while isinstance(function, partial):
         function = function.func
     return function

@@ -190,11 +190,7 @@ _LAST = 12  # characters before a full stop: longer than any known abbreviation
 
 
 def sentences_of(text: str) -> list[str]:
-    """Return the sentences and list items of ``text``, in any script, as at most 40 pieces.
-
-    A part without a letter or a digit is added to the sentence before it. A text in a script
-    without marks at the end of sentences, such as Thai, is split only at line breaks.
-    """
+    """Return the sentences and list items of ``text``, in any script, as at most 40 pieces."""
     text = re.sub(r"[^\S\r\n]+", " ", text)
     sentences: list[list[str]] = []
     start = 0

@@ -18,11 +18,7 @@ from rag_eval_otel.types import EmbedFn, Sample, Score
 
 
 class Ranking(NamedTuple):
-    """The relevant documents of a sample, and at which ranks they were retrieved.
-
-    ``hits`` maps ranks, ascending, to grades. ``grades`` are those of all relevant documents, and
-    ``retrieved`` is the number of different documents up to rank ``k``.
-    """
+    """Grades of retrieved documents by rank, of all relevant ones, and how many were retrieved."""
 
     hits: dict[int, float]
     grades: Sequence[float]
@@ -34,9 +30,8 @@ class Ranking(NamedTuple):
 class RankingMetric(BaseMetric):
     """A metric of the ids in a sample, without a judge: a row of a table of metrics.
 
-    ``k`` is the number of retrieved ids that count, from the first; None means all. ``unretrieved``
-    is the score if nothing was retrieved, and ``irrelevant`` the score if no id is relevant; None
-    stands for an undefined score. For the other fields, see `TaskMetric`.
+    ``k`` is the number of retrieved ids that count. ``unretrieved`` and ``irrelevant`` are the
+    scores if nothing was retrieved, and if no id is relevant; None stands for an undefined score.
     """
 
     k: int | None = None
@@ -50,8 +45,7 @@ class RankingMetric(BaseMetric):
 
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 1:
-            msg = f"k must be at least 1, or None for all, not {self.k}"
-            raise ConfigError(msg)
+            raise ConfigError(f"k must be at least 1, or None for all, not {self.k}")
         BaseMetric.__post_init__(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
@@ -93,7 +87,7 @@ def _mean_reciprocal_rank(ranking: Ranking) -> float:
 
 
 def _exponential(grade: float, top: float) -> float:
-    """Return (2^grade - 1) / (2^top - 1), computed without powers that may not fit into a float."""
+    """Return (2^grade - 1) / (2^top - 1), computed without powers that may overflow."""
     ln2 = math.log(2)
     return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
 

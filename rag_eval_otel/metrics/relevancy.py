@@ -37,7 +37,6 @@ _BANDS = (
 
 
 def band(value: float) -> str:
-    """Return a sentence that explains the relevancy score ``value`` (0 to 1)."""
     worst = "The answer does not address the question."
     return next((text for low, text in _BANDS if value >= low), worst)
 
@@ -85,12 +84,11 @@ class _QuestionMetric(BaseMetric):
 
     def __post_init__(self) -> None:
         if self.strictness < 1:
-            msg = f"strictness must be at least 1, not {self.strictness}"
-            raise ConfigError(msg)
+            raise ConfigError(f"strictness must be at least 1, not {self.strictness}")
         BaseMetric.__post_init__(self)
 
     async def _draw(self, sample: Sample, ask: AskLike) -> tuple[list[str], list[int]]:
-        """Return the questions of the judge's valid replies, and their flags for evasive."""
+        """Return the questions of the valid replies, and their flags for evasive."""
         shown, draws = {"answer": sample.answer}, range(self.strictness)
         tasks = [kinds.REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
         replies = await valid_replies(tasks, ask)
@@ -286,11 +284,9 @@ class MultiMethodRelevancy(BaseMetric):
     def __post_init__(self) -> None:
         weights = self.weights.values()
         if not set(self.weights) <= set(_PARTS) or not all(0 <= w < math.inf for w in weights):
-            msg = f"weights must map some of {', '.join(_PARTS)} to numbers from 0"
-            raise ConfigError(msg)
+            raise ConfigError(f"weights must map some of {', '.join(_PARTS)} to numbers from 0")
         if not 0 < sum(weights) < math.inf:
-            msg = "at least one of the weights must be above 0, and their sum a number"
-            raise ConfigError(msg)
+            raise ConfigError("at least one of the weights must be above 0, and their sum a number")
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
