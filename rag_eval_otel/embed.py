@@ -254,9 +254,6 @@ class Embed:
                 future.set_result(request.result()[i])
 
 
-# --- requests that callers share ------------------------------------------------------------------
-
-
 @dataclass(slots=True, eq=False)
 class _Part:
     texts: Sequence[str]

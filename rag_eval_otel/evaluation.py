@@ -36,7 +36,7 @@ from rag_eval_otel.judge.models import (
 )
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import deadline_after, is_offline, scope, title_of
-from rag_eval_otel.judge.wire import BUILT_IN, Prompts, clipped, prompt_hash
+from rag_eval_otel.judge.wire import clipped, prompt_hash
 from rag_eval_otel.log import class_name
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, kinds_of
@@ -171,7 +171,7 @@ class Measurement:
     repairs: int = 1
     timeout: float | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    prompts: Prompts = BUILT_IN
+    prompts: Mapping[str, str] = field(default_factory=dict, hash=False)
     label_metrics: frozenset[str] | None = None
     explanations: bool = False
     prices: Prices = Prices()  # noqa: RUF009  # frozen
@@ -212,7 +212,7 @@ class Measurement:
         )
         embed = Embed(self.embedder, budget=self.budget)
         # The tasks started here use the prompts and the time limit, too.
-        with scope(prompts=self.prompts.texts, deadline=deadline_after(self.timeout)):
+        with scope(prompts=self.prompts, deadline=deadline_after(self.timeout)):
             runs = [
                 asyncio.ensure_future(self._run(metric, sample, ask, embed=embed))
                 for metric in self.metrics
@@ -306,7 +306,7 @@ class Measurement:
 
     @cached_property
     def _definitions(self) -> list[str]:
-        with scope(prompts=self.prompts.texts):
+        with scope(prompts=self.prompts):
             return [
                 _definition(m, share_requests=self.share_requests, reasons=self.explanations)
                 for m in self.metrics
@@ -400,9 +400,6 @@ def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
     return Evaluation(
         scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
     )
-
-
-# --- from code that does not await ----------------------------------------------------------------
 
 
 def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

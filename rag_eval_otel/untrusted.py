@@ -15,8 +15,6 @@ from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.log import cause_of
 from rag_eval_otel.types import Sample
 
-# --- redaction ------------------------------------------------------------------------------------
-
 Redaction: TypeAlias = Callable[[str], str]
 """A function that gets a text, and returns it without its private parts."""
 
@@ -99,8 +97,6 @@ def redactor(function: Redaction | str | None) -> Redactor:
     return Redactor(named)
 
 
-# --- what a reader does not see, and what a model obeys -------------------------------------------
-
 Suspicion: TypeAlias = Literal["control_token", "hidden_text"]
 """A sign that a text tries to steer the judge; ``Score.detail["injection"]`` lists the signs."""
 
@@ -145,8 +141,6 @@ def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
     return tuple(sorted(signs))
 
 
-# --- accents --------------------------------------------------------------------------------------
-
 _NO_LETTERS = re.compile("(?:[^\\w\x00-\x7f]|[\uff9e\uff9f]){30}")  # two accents are letters
 
 
@@ -166,8 +160,6 @@ def accents_apart(text: str) -> str:
 def normal_form(text: str) -> str:
     return unicodedata.normalize("NFKC", accents_apart(text))
 
-
-# --- answers without content ----------------------------------------------------------------------
 
 _LONGEST_OPENER = 120  # characters
 _OPENERS = re.compile(

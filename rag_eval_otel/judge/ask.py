@@ -200,8 +200,6 @@ def given_up() -> JudgeTimeoutError:
     return JudgeTimeoutError("given up: the evaluation ran out of time")
 
 
-# --- requests that are too long -------------------------------------------------------------------
-
 _LEFT_OUT = "(context {} is left out, because the texts are too long for the model)"
 _HALF = "{}\n(the rest of context {} is left out, because the texts are too long for the model)"
 

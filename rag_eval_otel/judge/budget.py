@@ -83,8 +83,8 @@ class Budget:
     """Limits what the requests to judge and embedder may take in windows of time. Thread-safe.
 
     ``limits`` are in requests, tokens or money. A request counts with an estimate by its size until
-    `settle` knows its tokens. With ``estimates`` off, it is admitted while anything is left, and may
-    exceed the limit. A request above a whole limit is admitted if nothing is used. ``shared`` are
+    `settle` knows its tokens. With ``estimates`` off, it is admitted while anything is left, and
+    may exceed the limit. A request above a whole limit is admitted if nothing is used. ``shared`` are
     counts of several processes; while they are away, this process counts alone.
     """
 
@@ -216,8 +216,6 @@ class Budget:
         seen = self._seen if now < self._seen_until else local
         return list(map(max, local, seen))
 
-
-# --- counts of several processes, in Redis --------------------------------------------------------
 
 _OF_ARGUMENTS = (AttributeError, LookupError, TypeError, ValueError)
 """Errors of the package ``redis`` for wrong arguments after ? in a URL, some only on connecting."""

@@ -44,8 +44,6 @@ _RECENT = 0.2  # weight of a reply in the mean latency
 _RANDOM = random.SystemRandom()  # the global generator is seeded by applications
 
 
-# --- how attempts end -----------------------------------------------------------------------------
-
 Outcome: TypeAlias = Literal[
     "ok",
     "bad_request",
@@ -143,9 +141,6 @@ def is_usable(replies: Replies) -> bool:
     return not (bad and all(bad))
 
 
-# --- what decides whether a request may be sent ---------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The limits of an `Endpoint`.
@@ -229,9 +224,6 @@ class RetryBudget:
         self._retries.add(now, 1)
         self.total += 1
         return True
-
-
-# --- the endpoint ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,8 +391,6 @@ class Endpoint:
                     return tries
         raise error
 
-    # --- admission --------------------------------------------------------------------------------
-
     async def _admit(self, attempt: _Attempt, slots: asyncio.Semaphore) -> None:
         """Wait until ``attempt`` may be sent; raise a `JudgeError` if it may not in time."""
         patience = self._clock() + self.limits.patience
@@ -459,8 +449,6 @@ class Endpoint:
         for observe in self.refusal_observers:
             observe(self.name, error.reason)
         return error
-
-    # --- the end of an attempt --------------------------------------------------------------------
 
     def _record(self, attempt: _Attempt, error: BaseException | None) -> None:
         now = self._clock()

@@ -16,7 +16,7 @@ from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.judge.usage import is_offline, title_of
-from rag_eval_otel.judge.wire import BUILT_IN, Prompts, load_prompts
+from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.providers import OFFLINE, PROVIDERS, REGISTRIES, parts_of
 from rag_eval_otel.types import Embedder, Replies, Vectors
@@ -39,8 +39,8 @@ None stands for the embedder that ``RAG_EVAL_EMBEDDER`` names. If the variable i
 stands for the default embedder of the judge.
 """
 
-AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
-"""Prompts, or the path of a folder with prompts; None: ``RAG_EVAL_PROMPTS`` or built in."""
+AnyPrompts: TypeAlias = "Mapping[str, str] | str | PathLike[str] | None"
+"""Texts by name, or the path of a folder with prompts; None: ``RAG_EVAL_PROMPTS`` or built in."""
 
 
 def build_judge(config: Config) -> Judge:
@@ -124,11 +124,11 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
     return build_plain_judge(config), build_embedder(config)
 
 
-def chosen_prompts(prompts: AnyPrompts) -> Prompts:
-    if isinstance(prompts, Prompts):
+def chosen_prompts(prompts: AnyPrompts) -> Mapping[str, str]:
+    if isinstance(prompts, Mapping):
         return prompts
     folder = prompts or first_set(("RAG_EVAL_PROMPTS",))
-    return load_prompts(folder) if folder else BUILT_IN
+    return load_prompts(folder) if folder else {}
 
 
 AnyPrices: TypeAlias = "Prices | Mapping[str, Any] | str | PathLike[str] | None"
@@ -169,9 +169,6 @@ def _named(
 ) -> tuple[Judge, Embedder]:
     config = Config(judge=judge, embedder=embedder)
     return build_plain_judge(config), build_embedder(config)
-
-
-# --- judges and embedders of users and of LangChain -----------------------------------------------
 
 
 class ProtectedJudge:

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# --- the judge ------------------------------------------------------------------------------------
-
 _TOP_LOGPROBS = 20  # the most alternatives to a token that OpenAI returns
 _FEWER = {20: 5, 5: 0}  # the number to ask for after a refusal
 
@@ -299,7 +297,6 @@ def _content(payload: Mapping[str, Any]) -> str:
     return text.rpartition("</think>")[2] if isinstance(text, str) else str(text)
 
 
-# --- ratings by probabilities ---------------------------------------------------------------------
 # The mean of the scale under the probabilities of tokens agrees better with people than the token.
 
 _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
@@ -364,8 +361,6 @@ def _value(token: object, task: Task[Any]) -> float | None:
         return None
     return float(match[1])
 
-
-# --- the client -----------------------------------------------------------------------------------
 
 _AZURE_VERSION = "2024-10-21"
 _KEY = "OPENAI_API_KEY"
@@ -585,9 +580,6 @@ async def _limit_size(response: Any) -> None:
         if len(content) > largest:
             raise UnparsableReplyError(f"the server's reply is larger than {largest:,} bytes")
     response._content = bytes(content)  # noqa: SLF001  # httpx has no other way to give it back
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 @contextmanager

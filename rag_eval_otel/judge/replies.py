@@ -126,8 +126,6 @@ class ReverseQuestion(Reply):
 
 
 class Statements(Reply):
-    """The claims of an answer, written by the judge so that each can be understood alone."""
-
     statements: list[StrictStr]
 
 
@@ -140,8 +138,6 @@ class Verdict(Judged):
 
 
 class Verdicts(Reply):
-    """One verdict for each statement that the judge was shown."""
-
     verdicts: list[Verdict]
 
 
@@ -154,22 +150,16 @@ class Sentence(Judged):
 
 
 class SupportedSentences(Reply):
-    """One verdict for each sentence of the answer that the judge was shown."""
-
     verdicts: list[Sentence]
 
 
 class JudgedStatement(Judged):
-    """A claim that the judge extracted from a text, with the judge's verdict on it."""
-
     statement: StrictStr
     reason: StrictStr = ""
     verdict: Flag
 
 
 class JudgedStatements(Reply):
-    """Claims that the judge extracted from a text, each with a verdict, in one reply."""
-
     statements: list[JudgedStatement]
 
 
@@ -207,26 +197,18 @@ class Similarity(Reply):
 
 
 class Similarities(Reply):
-    """One similarity for each generated question that the judge was shown."""
-
     similarities: list[Similarity]
 
 
 class SubQuestions(Reply):
-    """The parts into which the judge split the user's question, each as a question."""
-
     sub_questions: list[StrictStr]
 
 
 class Intent(Reply):
-    """What the user wants to know or do with the question, in one sentence of the judge."""
-
     intent: StrictStr
 
 
 class UnitRating(Reply):
-    """A judge's rating from 0 to 1, such as how well an answer addresses the question."""
-
     rating: Unit
     reason: StrictStr = ""
 
@@ -248,8 +230,6 @@ class TwoMarks(Reply):
 
 
 class Decision(Reply):
-    """A judge's decision on an answer, yes or no, with the reason for it."""
-
     passing: StrictBool
     reason: StrictStr = ""
 
@@ -272,8 +252,6 @@ class Graded(Reply):
 
 
 class Rating(Graded):
-    """A judge's rating of contexts or groundedness: 0, 1 or 2."""
-
     rating: Level
 
 

@@ -223,76 +223,58 @@ class Judge(Protocol):
         """Send ``tasks`` in one request and return the replies; raise `JudgeError` if none."""
 
 
-def _kind(prompt: str, reply: type[R], *inputs: str, **options: Any) -> Kind[R]:
-    return Kind(prompt=prompt, reply=reply, inputs=inputs, **options)
+def _kind(prompt: str, reply: type[R], inputs: str, **options: Any) -> Kind[R]:
+    return Kind(prompt=prompt, reply=reply, inputs=tuple(inputs.split()), **options)
 
 
-def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
-    return tuple(
-        Kind(prompt=f"{family}_{voice}", reply=reply, inputs=inputs, voice=voice)
-        for voice in (1, 2)
-    )
+def _two_voices(family: str, reply: type[R], inputs: str) -> tuple[Kind[R], ...]:
+    return tuple(_kind(f"{family}_{voice}", reply, inputs, voice=voice) for voice in (1, 2))
 
-
-# --- question and answer --------------------------------------------------------------------------
 
 REVERSE_QUESTION = _kind(
     "reverse_question", say.ReverseQuestion, "answer", blind_to=frozenset({"question", "contexts"})
 )
-SIMILARITIES = _kind("similarities", say.Similarities, "question", "questions", each="questions")
-DIRECT_RELEVANCY = _kind("direct_relevancy", say.UnitRating, "question", "answer")
+SIMILARITIES = _kind("similarities", say.Similarities, "question questions", each="questions")
+DIRECT_RELEVANCY = _kind("direct_relevancy", say.UnitRating, "question answer")
 SUB_QUESTIONS = _kind("sub_questions", say.SubQuestions, "question", repeats=("question",))
-ADDRESSED = _kind("addressed", say.Verdicts, "sub_questions", "answer", each="sub_questions")
+ADDRESSED = _kind("addressed", say.Verdicts, "sub_questions answer", each="sub_questions")
 INTENT = _kind("intent", say.Intent, "question")
-INTENT_FULFILMENT = _kind("intent_fulfilment", say.UnitRating, "intent", "answer")
-ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", say.TwoFlags, "question", "answer")
-GUIDELINE = _kind("guideline", say.Decision, "question", "answer", "guidelines")
-
-# --- the contexts ---------------------------------------------------------------------------------
-
-CONTEXT_RELEVANCE = _two_voices("context_relevance", say.Rating, "question", "contexts")
+INTENT_FULFILMENT = _kind("intent_fulfilment", say.UnitRating, "intent answer")
+ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", say.TwoFlags, "question answer")
+GUIDELINE = _kind("guideline", say.Decision, "question answer guidelines")
+CONTEXT_RELEVANCE = _two_voices("context_relevance", say.Rating, "question contexts")
 RELEVANT_STATEMENTS = _kind(
-    "relevant_statements", say.RelevantStatements, "question", "contexts", repeats=("contexts",)
+    "relevant_statements", say.RelevantStatements, "question contexts", repeats=("contexts",)
 )
-RELEVANT_CONTEXTS = _kind("relevant_contexts", say.RelevantContexts, "question", "contexts")
+RELEVANT_CONTEXTS = _kind("relevant_contexts", say.RelevantContexts, "question contexts")
 CONTEXT_STATEMENTS = _kind(
-    "context_statements", say.JudgedStatements, "question", "contexts", repeats=("contexts",)
+    "context_statements", say.JudgedStatements, "question contexts", repeats=("contexts",)
 )
-CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", say.TwoMarks, "question", "contexts")
-USEFUL_FOR_ANSWER = _kind("useful_for_answer", say.Useful, "question", "context", "answer")
-USEFUL_FOR_REFERENCE = _kind("useful_for_reference", say.Useful, "question", "context", "reference")
-
-# --- the answer against the contexts --------------------------------------------------------------
-
-STATEMENTS = _kind("statements", say.Statements, "question", "answer", repeats=("answer",))
-VERDICTS = _kind("verdicts", say.Verdicts, "contexts", "statements", each="statements")
+CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", say.TwoMarks, "question contexts")
+USEFUL_FOR_ANSWER = _kind("useful_for_answer", say.Useful, "question context answer")
+USEFUL_FOR_REFERENCE = _kind("useful_for_reference", say.Useful, "question context reference")
+STATEMENTS = _kind("statements", say.Statements, "question answer", repeats=("answer",))
+VERDICTS = _kind("verdicts", say.Verdicts, "contexts statements", each="statements")
 SUPPORTED = _kind(
-    "supported", say.SupportedSentences, "question", "contexts", "sentences", each="sentences"
+    "supported", say.SupportedSentences, "question contexts sentences", each="sentences"
 )
 JUDGED_STATEMENTS = _kind(
-    "judged_statements", say.JudgedStatements, "question", "answer", "contexts", repeats=("answer",)
+    "judged_statements", say.JudgedStatements, "question answer contexts", repeats=("answer",)
 )
-GROUNDEDNESS = _two_voices("groundedness", say.Rating, "answer", "contexts")
-RESPONSE_SUPPORTED = _kind("response_supported", say.Decision, "answer", "contexts")
-CONTEXT_AGREEMENT = _kind("context_agreement", say.Decision, "question", "answer", "contexts")
-
-# --- against a reference --------------------------------------------------------------------------
-
+GROUNDEDNESS = _two_voices("groundedness", say.Rating, "answer contexts")
+RESPONSE_SUPPORTED = _kind("response_supported", say.Decision, "answer contexts")
+CONTEXT_AGREEMENT = _kind("context_agreement", say.Decision, "question answer contexts")
 REFERENCE_STATEMENTS = _kind(
     "reference_statements",
     say.JudgedStatements,
-    "question",
-    "contexts",
-    "reference",
+    "question contexts reference",
     repeats=("reference",),
 )
 COMPARED_STATEMENTS = _kind(
     "compared_statements",
     say.ComparedStatements,
-    "question",
-    "answer",
-    "reference",
+    "question answer reference",
     repeats=("answer", "reference"),
 )
-ACCURACY = _two_voices("accuracy", say.Accuracy, "question", "answer", "reference")
-CORRECTNESS = _kind("correctness", say.FivePoint, "question", "answer", "reference")
+ACCURACY = _two_voices("accuracy", say.Accuracy, "question answer reference")
+CORRECTNESS = _kind("correctness", say.FivePoint, "question answer reference")

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 _COUNTS = tuple(field.name for field in fields(Usage))
 
 
-# --- what a request belongs to --------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """The context of a request: when it must end, which metric asks, and what counts it."""
@@ -69,9 +66,6 @@ def title_of(part: Part, model: object) -> str:
     names = (title, *(getattr(model, name, None) for name in ("title", "model")))
     name = next(filter(None, names), type(model).__name__)
     return name if title else f"{part} {name}"
-
-
-# --- what a request takes -------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -222,9 +216,6 @@ def _requests(part: Part, number: int) -> Usage:
     if part == "embedder":
         return Usage(embedding_requests=number)
     return Usage(judge_requests=number)
-
-
-# --- what each metric took ------------------------------------------------------------------------
 
 
 class Ledger:

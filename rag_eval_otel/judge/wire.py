@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -38,20 +38,8 @@ _ORDER = ("contexts", "context", "reference", "question")  # the texts that come
 _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
 
 
-# --- the texts of the prompts ---------------------------------------------------------------------
-
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
 _OPTIONAL = frozenset({"closing"})  # may be missing from a folder: added after folders were in use
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompts:
-    """The user's own prompts to the judge, by name; other prompts have their built-in texts."""
-
-    texts: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-
-BUILT_IN = Prompts()
 
 
 @cache
@@ -74,7 +62,7 @@ def instructions_of(kind: Kind[Any]) -> str:
     return kind.instructions or prompt_text(kind.prompt)
 
 
-def load_prompts(folder: str | PathLike[str]) -> Prompts:
+def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
     """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt."""
     place = Path(folder)
     try:
@@ -99,7 +87,7 @@ def load_prompts(folder: str | PathLike[str]) -> Prompts:
             f"prompts: {place} has no {', '.join(missing)};"
             f" copy what you do not change from {_BUILT_IN}"
         )
-    return Prompts(texts={name: _read(path) for name, path in paths.items()})
+    return {name: _read(path) for name, path in paths.items()}
 
 
 def _read(path: Path) -> str:
@@ -112,9 +100,6 @@ def _read(path: Path) -> str:
             f"prompts: {path} is empty; the built-in text is in {_BUILT_IN / path.name}"
         )
     return text
-
-
-# --- the request ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +219,6 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
     return sorted(shown.items(), key=lambda item: rank.get(item[0], len(rank)))
 
 
-# --- the form of the reply ------------------------------------------------------------------------
-
-
 def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
     """Return a short JSON Schema of ``reply`` that the strict mode of providers accepts."""
     return _short(_full_schema(reply), reasons=reasons)
@@ -306,9 +288,6 @@ def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
     if "items" in schema:
         return [_shortened(one, schema["items"]) for one in value]
     return value
-
-
-# --- reading --------------------------------------------------------------------------------------
 
 
 def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
@@ -458,8 +437,6 @@ def _cut_off(text: str) -> dict[str, Any]:
         return {}
     return dict(list(value.items())[:-1]) if isinstance(value, dict) else {}
 
-
-# --- texts that are too long for one turn ---------------------------------------------------------
 
 _LONG_TURN = 4  # times as long as the longest text
 _SEARCHED = 2000  # characters before the limit in which the end of a sentence is searched

@@ -11,65 +11,77 @@ from functools import partial
 from typing import Any
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics.base import Metric, RatedMetric, TaskMetric
-from rag_eval_otel.metrics.context import CONTEXT, StatementContextRelevance
+from rag_eval_otel.metrics.base import Metric as Metric
+from rag_eval_otel.metrics.base import RatedMetric, TaskMetric
+from rag_eval_otel.metrics.context import (
+    CONTEXT,
+)
+from rag_eval_otel.metrics.context import (
+    StatementContextRelevance as StatementContextRelevance,
+)
 from rag_eval_otel.metrics.correctness import (
     CORRECT,
-    AnswerCorrectness,
     AnswerExactMatch,
-    Correctness,
-    CrossEncoderSimilarity,
-    SemanticSimilarity,
+)
+from rag_eval_otel.metrics.correctness import (
+    AnswerCorrectness as AnswerCorrectness,
+)
+from rag_eval_otel.metrics.correctness import (
+    Correctness as Correctness,
+)
+from rag_eval_otel.metrics.correctness import (
+    CrossEncoderSimilarity as CrossEncoderSimilarity,
+)
+from rag_eval_otel.metrics.correctness import (
+    SemanticSimilarity as SemanticSimilarity,
 )
 from rag_eval_otel.metrics.custom import (
-    FunctionMetric,
-    Guideline,
-    InstanceRubric,
-    LLMMetric,
-    MetricFunction,
-    Rubric,
+    FunctionMetric as FunctionMetric,
 )
-from rag_eval_otel.metrics.groundedness import GROUNDED, Faithfulness, StatementFaithfulness
+from rag_eval_otel.metrics.custom import (
+    Guideline as Guideline,
+)
+from rag_eval_otel.metrics.custom import (
+    InstanceRubric as InstanceRubric,
+)
+from rag_eval_otel.metrics.custom import (
+    LLMMetric as LLMMetric,
+)
+from rag_eval_otel.metrics.custom import (
+    MetricFunction as MetricFunction,
+)
+from rag_eval_otel.metrics.custom import (
+    Rubric as Rubric,
+)
+from rag_eval_otel.metrics.groundedness import (
+    GROUNDED,
+)
+from rag_eval_otel.metrics.groundedness import (
+    Faithfulness as Faithfulness,
+)
+from rag_eval_otel.metrics.groundedness import (
+    StatementFaithfulness as StatementFaithfulness,
+)
 from rag_eval_otel.metrics.ranking import RANKING, RankingMetric
 from rag_eval_otel.metrics.relevancy import (
     RELEVANCY,
-    AnswerRelevancy,
-    DecompositionRelevancy,
-    IntentRelevancy,
-    MultiMethodRelevancy,
-    ReverseRelevancy,
+)
+from rag_eval_otel.metrics.relevancy import (
+    AnswerRelevancy as AnswerRelevancy,
+)
+from rag_eval_otel.metrics.relevancy import (
+    DecompositionRelevancy as DecompositionRelevancy,
+)
+from rag_eval_otel.metrics.relevancy import (
+    IntentRelevancy as IntentRelevancy,
+)
+from rag_eval_otel.metrics.relevancy import (
+    MultiMethodRelevancy as MultiMethodRelevancy,
+)
+from rag_eval_otel.metrics.relevancy import (
+    ReverseRelevancy as ReverseRelevancy,
 )
 from rag_eval_otel.registry import Registry
-
-__all__ = [
-    "METRICS",
-    "METRIC_SETS",
-    "AnswerCorrectness",
-    "AnswerRelevancy",
-    "Correctness",
-    "CrossEncoderSimilarity",
-    "DecompositionRelevancy",
-    "Faithfulness",
-    "FunctionMetric",
-    "Guideline",
-    "InstanceRubric",
-    "IntentRelevancy",
-    "LLMMetric",
-    "Metric",
-    "MetricFunction",
-    "MultiMethodRelevancy",
-    "ReverseRelevancy",
-    "Rubric",
-    "SemanticSimilarity",
-    "StatementContextRelevance",
-    "StatementFaithfulness",
-    "metric",
-    "metric_names",
-    "require_measured",
-    "resolve_metrics",
-    "scale_of",
-    "with_thresholds",
-]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(

@@ -255,9 +255,6 @@ class RatedMetric(BaseMetric):
         )
 
 
-# --- questions ------------------------------------------------------------------------------------
-
-
 def text_of(sample: Sample, name: str) -> str | tuple[str, ...]:
     """Return the field ``name`` of ``sample``, or its text in ``extra``; empty if it is blank."""
     if name == "contexts":
@@ -291,9 +288,6 @@ def task_about(
         "reference": sample.reference or "",
     }
     return kind.task({**shown, **texts}, rated=rated, examples=examples)
-
-
-# --- replies --------------------------------------------------------------------------------------
 
 
 async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:

@@ -23,8 +23,6 @@ from rag_eval_otel.metrics.base import MISSING, BaseMetric, label_of, shown_text
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
-# --- a question of your own -----------------------------------------------------------------------
-
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PAIR = 2
 _PLAIN: Mapping[Any, Any] = {
@@ -170,8 +168,6 @@ def _reply(
     digest = hashlib.sha256(repr((types, value, bounds)).encode()).hexdigest()[:8]
     return create_model(f"Outputs_{digest}", __base__=Reply, **members)
 
-
-# --- rubrics and guidelines -----------------------------------------------------------------------
 
 _FIELDS = ("question", "contexts", "answer", "reference")
 _FIVE: Mapping[float, str] = {
@@ -332,8 +328,6 @@ class Guideline(BaseMetric):
         decision = await ask(task)
         return self.score_of(float(decision.passing), explanation=decision.reason)
 
-
-# --- a function of your own -----------------------------------------------------------------------
 
 Measured: TypeAlias = "float | bool | Score"
 MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"

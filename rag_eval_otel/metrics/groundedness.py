@@ -172,8 +172,6 @@ class StatementFaithfulness(Faithfulness):
         return self.statements_score(reply.statements, _unsupported)
 
 
-# --- sentences ------------------------------------------------------------------------------------
-
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>|]+|\(?\d{1,2}[.)])\s+")
 _LETTER = re.compile(r"\w")
 _END = re.compile(

@@ -96,5 +96,5 @@ def test_what_else_a_folder_may_hold(folder: Path) -> None:
     (folder / "README.md").write_text("Ours.")
     (folder / "notes.txt").write_text("")
     prompts = load_prompts(folder)
-    assert set(prompts.texts) == {path.stem for path in folder.glob("*.md")} - {"README"}
-    assert prompts.texts["context_relevance_1"] == MINE
+    assert set(prompts) == {path.stem for path in folder.glob("*.md")} - {"README"}
+    assert prompts["context_relevance_1"] == MINE
