@@ -14,13 +14,8 @@ from importlib.metadata import version as release
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
+from rag_eval_otel import errors
 from rag_eval_otel.embed import Embed, name_of
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeError,
-    UnparsableReplyError,
-    UnsuitableJudgeError,
-)
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import outcome_of, status_of
@@ -184,7 +179,7 @@ class Measurement:
         model: object = getattr(self.judge, "model", None)
         if not isinstance(model, str):
             kind = type(self.judge).__name__
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
             )
         if self.budget is not None and not is_offline(self.judge):
@@ -276,10 +271,10 @@ class Measurement:
             try:
                 with scope(metric=metric.name):
                     return _checked(await metric.measure(sample, ask, embed))
-            except JudgeError as error:
+            except errors.JudgeError as error:
                 # The message about a reply may quote it, and so texts of the sample.
-                is_safe = isinstance(error, UnsuitableJudgeError)
-                quotes = isinstance(error, UnparsableReplyError) and not is_safe
+                is_safe = isinstance(error, errors.UnsuitableJudgeError)
+                quotes = isinstance(error, errors.UnparsableReplyError) and not is_safe
                 cause = type(error).__name__ + ("" if quotes else f": {error}")
                 return _failed(metric, error.reason, error, cause=cause)
         except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score
@@ -353,7 +348,9 @@ def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
     if isinstance(named, str):
-        raise ConfigError(f"label_metrics takes names of metrics, as ({named!r},), not one text")
+        raise errors.ConfigError(
+            f"label_metrics takes names of metrics, as ({named!r},), not one text"
+        )
     measured = {metric.name for metric in metrics}
     for name in named:
         require_measured(name, measured, option="an overall label")

@@ -8,12 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from rag_eval_otel.errors import (
-    JudgeError,
-    JudgeTimeoutError,
-    JudgeTooLongError,
-    UnparsableReplyError,
-)
+from rag_eval_otel import errors
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
@@ -125,7 +120,7 @@ class Ask:
         while asked:
             again: list[Task[Any]] = []
             for task, part in zip(asked, await self._request(asked), strict=True):
-                if isinstance(part, UnparsableReplyError) and repairs > 0:
+                if isinstance(part, errors.UnparsableReplyError) and repairs > 0:
                     again.append(replace(task, complaint=str(part)))
                 else:
                     self._outcomes[_first(task)].set_result(part)
@@ -147,14 +142,14 @@ class Ask:
         """Put ``tasks`` to the judge; if they are too long for it, once more with less text."""
         try:
             return await self._replies(tasks)
-        except JudgeTooLongError as error:
+        except errors.JudgeTooLongError as error:
             fewer = with_fewer_contexts(tasks)
             if fewer == list(tasks):
                 return [error] * len(tasks)
         self.is_shortened = True
         try:
             return await self._replies(fewer)
-        except JudgeTooLongError as error:
+        except errors.JudgeTooLongError as error:
             return [error] * len(tasks)
 
     async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
@@ -164,14 +159,14 @@ class Ask:
             async with self.ledger.metered(sizes, model=self._judge.model, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
                 meter.tell(replies.usage)
-        except JudgeTooLongError:
+        except errors.JudgeTooLongError:
             raise
-        except JudgeError as error:
+        except errors.JudgeError as error:
             return [error] * len(tasks)
         self.model = replies.model
         if len(replies.parts) != len(tasks):
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
-            return [UnparsableReplyError(msg)] * len(tasks)
+            return [errors.UnparsableReplyError(msg)] * len(tasks)
         return list(replies.parts)
 
 
@@ -195,9 +190,9 @@ def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[lis
     return groups
 
 
-def given_up() -> JudgeTimeoutError:
+def given_up() -> errors.JudgeTimeoutError:
     """Return the error for a request that was cancelled because the evaluation ran out of time."""
-    return JudgeTimeoutError("given up: the evaluation ran out of time")
+    return errors.JudgeTimeoutError("given up: the evaluation ran out of time")
 
 
 _LEFT_OUT = "(context {} is left out, because the texts are too long for the model)"

@@ -83,9 +83,9 @@ class Budget:
     """Limits what the requests to judge and embedder may take in windows of time. Thread-safe.
 
     ``limits`` are in requests, tokens or money. A request counts with an estimate by its size until
-    `settle` knows its tokens. With ``estimates`` off, it is admitted while anything is left, and
-    may exceed the limit. A request above a whole limit is admitted if nothing is used. ``shared`` are
-    counts of several processes; while they are away, this process counts alone.
+    `settle` knows its tokens. With ``estimates`` off, it is admitted while anything is left, and so
+    may exceed the limit. A request above a whole limit is admitted if nothing is used. ``shared``
+    are counts of several processes; while they are away, this process counts alone.
     """
 
     def __init__(

@@ -15,13 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from rag_eval_otel.errors import (
-    JudgeError,
-    JudgeRateLimitError,
-    JudgeTimeoutError,
-    JudgeUnavailableError,
-    UnparsableReplyError,
-)
+from rag_eval_otel import errors
 from rag_eval_otel.judge.budget import SlidingWindow
 from rag_eval_otel.judge.usage import current_scope
 from rag_eval_otel.log import class_name
@@ -86,7 +80,7 @@ def outcome_of(error: BaseException) -> Outcome:
     if status is not None and status >= _CLIENT_ERROR:
         other: Outcome = "transport" if status >= _SERVER_ERROR else "bad_request"
         return _STATUS.get(status, other)
-    if isinstance(error, JudgeError):
+    if isinstance(error, errors.JudgeError):
         return _REASONS.get(error.reason, error.reason)  # type: ignore[arg-type]
     if not isinstance(error, Exception):
         return "cancelled"
@@ -137,7 +131,7 @@ def _date(header: str | None) -> float | None:
 
 def is_usable(replies: Replies) -> bool:
     """Return True unless no part of ``replies`` fits its task."""
-    bad = [isinstance(part, UnparsableReplyError) for part in replies.parts]
+    bad = [isinstance(part, errors.UnparsableReplyError) for part in replies.parts]
     return not (bad and all(bad))
 
 
@@ -339,12 +333,12 @@ class Endpoint:
             asyncio.get_running_loop(), asyncio.Semaphore(self.limits.concurrency)
         )
         tries = 0
-        last: JudgeError | None = None
+        last: errors.JudgeError | None = None
         while True:
             attempt = _Attempt(deadline=deadline, is_first=last is None)
             try:
                 await self._admit(attempt, slots)
-            except JudgeError:
+            except errors.JudgeError:
                 if last is None:
                     raise
                 raise last from None
@@ -359,14 +353,16 @@ class Endpoint:
                     attempt.is_usable = is_usable(reply)
                     return reply
             except asyncio.TimeoutError:
-                last = JudgeTimeoutError("no reply in time")
-            except JudgeError as error:
+                last = errors.JudgeTimeoutError("no reply in time")
+            except errors.JudgeError as error:
                 last = error
             finally:
                 slots.release()
             tries = await self._before_retry(attempt, last, tries=tries)
 
-    async def _before_retry(self, attempt: _Attempt, error: JudgeError, *, tries: int) -> int:
+    async def _before_retry(
+        self, attempt: _Attempt, error: errors.JudgeError, *, tries: int
+    ) -> int:
         """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise."""
         if attempt.outcome not in _RETRIED or tries >= self.limits.retries:
             raise error
@@ -421,14 +417,16 @@ class Endpoint:
                 pause, probe = self._paused_until - now, breaker.wait(now)
                 is_passing, failures = breaker.is_passing, breaker.failures
             if now >= until:
-                raise self._refused(JudgeTimeoutError("not sent: the time of the turn is over"))
+                raise self._refused(
+                    errors.JudgeTimeoutError("not sent: the time of the turn is over")
+                )
             if pause > 0:
                 if now + pause >= end_of_patience:
                     msg = f"not sent: the server refuses requests (429); next try in {pause:.0f} s"
-                    raise self._refused(JudgeRateLimitError(msg))
+                    raise self._refused(errors.JudgeRateLimitError(msg))
             elif probe > 0 and (not is_passing or now + probe >= until - _LATE):
                 msg = f"not asked: {failures} requests failed in a row; next try in {probe:.0f} s"
-                raise self._refused(JudgeUnavailableError(msg))
+                raise self._refused(errors.JudgeUnavailableError(msg))
             elif probe <= 0:
                 return
             # Another request may close the breaker before the probe.
@@ -442,9 +440,9 @@ class Endpoint:
             )
         except asyncio.TimeoutError as error:
             msg = f"not sent: {len(self._under_way)} other requests were under way"
-            raise self._refused(JudgeTimeoutError(msg)) from error
+            raise self._refused(errors.JudgeTimeoutError(msg)) from error
 
-    def _refused(self, error: JudgeError) -> JudgeError:
+    def _refused(self, error: errors.JudgeError) -> errors.JudgeError:
         error.requests = 0
         for observe in self.refusal_observers:
             observe(self.name, error.reason)

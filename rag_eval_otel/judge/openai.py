@@ -21,18 +21,8 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from rag_eval_otel import errors
 from rag_eval_otel.environment import first_set
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeAuthError,
-    JudgeError,
-    JudgeRateLimitError,
-    JudgeRequestError,
-    JudgeTimeoutError,
-    JudgeTooLongError,
-    JudgeTransportError,
-    UnparsableReplyError,
-)
 from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after, status_of
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
@@ -76,7 +66,7 @@ _Clients: TypeAlias = (
 )
 
 
-class CutOffError(UnparsableReplyError):
+class CutOffError(errors.UnparsableReplyError):
     """A part of a reply is missing, because the reply was cut off at its most tokens."""
 
 
@@ -88,8 +78,7 @@ class _Form:
     temperature: float | None
     top_logprobs: int
     limit: TokenLimit
-    is_bounded: bool
-    """Whether the request limits the tokens of the reply to a number that depends on the tasks."""
+    is_bounded: bool  # whether the tokens of the reply have a limit that depends on the tasks
 
 
 class OpenAIJudge:
@@ -140,7 +129,7 @@ class OpenAIJudge:
         self.model = model
         kind, extra = provider_of(provider), dict(extra_body or {})
         if temperature is not None and not 0 <= temperature <= _HOTTEST:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"temperature must be None or a number from 0 to 2, not {temperature!r}"
             )
         self._form = _Form(
@@ -190,7 +179,7 @@ class OpenAIJudge:
         while True:
             try:
                 replies = await self.endpoint.call(send, is_usable=is_usable)
-            except JudgeError as error:
+            except errors.JudgeError as error:
                 weaker = self._weaker(form, error)
                 if weaker is None:
                     self._in_vain += bool(refusals)
@@ -240,12 +229,12 @@ class OpenAIJudge:
             body |= {"logprobs": True, "top_logprobs": form.top_logprobs}
         return {**body, **self._extra}
 
-    def _weaker(self, form: _Form, error: JudgeError) -> _Form | None:
+    def _weaker(self, form: _Form, error: errors.JudgeError) -> _Form | None:
         """Return ``form`` without the option that the server refused in ``error``, or None.
 
         Any 400 or 422 counts against the JSON Schema, until a request was accepted.
         """
-        if not isinstance(error, JudgeRequestError):
+        if not isinstance(error, errors.JudgeRequestError):
             return None
         named, changes = error.named, dict[str, Any]()
         has_limit = form.is_bounded or self._max_tokens is not None
@@ -276,7 +265,7 @@ def _replies(
     if choice.get("finish_reason") == "length":
         cut = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
         parts = tuple(
-            CutOffError(f"{cut}; {part}") if isinstance(part, UnparsableReplyError) else part
+            CutOffError(f"{cut}; {part}") if isinstance(part, errors.UnparsableReplyError) else part
             for part in parts
         )
     return Replies(
@@ -291,7 +280,7 @@ def _content(payload: Mapping[str, Any]) -> str:
         message = payload["choices"][0]["message"]
         text = message.get("content") or message.get("refusal") or ""
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UnparsableReplyError("the server's reply has no message") from error
+        raise errors.UnparsableReplyError("the server's reply has no message") from error
     if isinstance(text, list):  # a list of blocks; blocks of thought have no "text"
         text = "".join(str(block.get("text") or "") for block in text if isinstance(block, dict))
     return text.rpartition("</think>")[2] if isinstance(text, str) else str(text)
@@ -307,20 +296,19 @@ def with_expectations(
     parts: Sequence[object], tasks: Sequence[Task[Any]], *, choice: Any
 ) -> tuple[object, ...]:
     """Return ``parts``; ratings get their mean by the probabilities of tokens in ``choice``."""
-    try:
-        tokens = choice["logprobs"]["content"] or []
-        tokens = [token for token in tokens if isinstance(token["token"], str)]
-    except (KeyError, TypeError):
-        tokens = []
+    tokens: list[Mapping[str, Any]] = []
+    with suppress(KeyError, TypeError):
+        found = choice["logprobs"]["content"] or []
+        tokens = [token for token in found if isinstance(token["token"], str)]
     return tuple(
-        _weighed(part, task, tokens)
-        if isinstance(part, Graded) and task.rated == "logprobs"
-        else part
+        _weighed(part, task, tokens) if isinstance(part, Graded) else part
         for part, task in zip(parts, tasks, strict=True)
     )
 
 
 def _weighed(part: Graded, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> Graded:
+    if task.rated != "logprobs":
+        return part
     position = _rating_at("".join(token["token"] for token in tokens), task.prompt)
     ends = accumulate(len(token["token"]) for token in tokens)
     token = next((one for one, end in zip(tokens, ends, strict=True) if position < end), None)
@@ -353,19 +341,15 @@ def _rating_at(text: str, name: str) -> int:
 def _value(token: object, task: Task[Any]) -> float | None:
     """Return the number in ``token``, or None if ``task`` does not allow it as a rating."""
     match = _NUMBER.fullmatch(token) if isinstance(token, str) else None
-    if match is None:
-        return None
-    try:
-        task.reply.model_validate({"rating": float(match[1])})
-    except ValidationError:
-        return None
-    return float(match[1])
+    with suppress(ValidationError):
+        if match and task.reply.model_validate({"rating": float(match[1])}):
+            return float(match[1])
+    return None
 
 
 _AZURE_VERSION = "2024-10-21"
 _KEY = "OPENAI_API_KEY"
 _OPENAI = "https://api.openai.com/v1"  # the default address of the openai library
-_BUNDLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _LARGEST = 1_000_000  # bytes of a reply to the judge
 _LARGEST_ROW = 256_000  # bytes that each text may add to a reply with embeddings
 _SERVER = 500
@@ -390,7 +374,7 @@ class OpenAIClient:
         client: AsyncOpenAI | None,
     ) -> None:
         if not (timeout > 0 and retries >= 0):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"timeout must be above 0, and retries at least 0, not {timeout!r}, {retries!r}"
             )
         is_plain = provider.name == "openai"  # the client reads its variables itself
@@ -400,7 +384,7 @@ class OpenAIClient:
         version = None
         if provider.name == "azure" and client is None:
             if address is None:
-                raise ConfigError(
+                raise errors.ConfigError(
                     "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
                 )
             if not urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
@@ -411,11 +395,9 @@ class OpenAIClient:
             "timeout": timeout,
             "max_retries": 0,
         }
-        self.limits = (
-            Limits(retries=retries, timeout=timeout)
-            if client is None
-            else Limits(retries=client.max_retries, timeout=None)
-        )
+        self.limits = Limits(retries=retries, timeout=timeout)
+        if client is not None:
+            self.limits = Limits(retries=client.max_retries, timeout=None)
         if version:
             self._options["api_version"] = version
         self._key_variable = provider.keys[0]
@@ -458,7 +440,7 @@ class OpenAIClient:
                 )
             result.usage = usage_of(reply)
         if not isinstance(reply, dict):
-            raise UnparsableReplyError("the server's reply is not a JSON object")
+            raise errors.UnparsableReplyError("the server's reply is not a JSON object")
         return reply
 
     async def _client(self) -> AsyncOpenAI:
@@ -475,19 +457,25 @@ class OpenAIClient:
 
     def _new_client(self) -> AsyncOpenAI:
         platform.platform()  # with gevent, this thread is none of its greenlets
-        from openai import AsyncAzureOpenAI, AsyncOpenAI  # noqa: PLC0415
+        import openai  # noqa: PLC0415
 
-        options = {
-            **self._options,
-            "http_client": _http_client(self._options["timeout"]),
-            "default_headers": {"Accept-Encoding": "identity"},
+        http: dict[str, Any] = {
+            "event_hooks": {"response": [_limit_size]},
+            "timeout": self._options["timeout"],
+            "follow_redirects": False,  # texts go to no other address
+            "verify": _tls_context(),
         }
+        options = {**self._options, "default_headers": {"Accept-Encoding": "identity"}}
+        try:  # with aiohttp, which takes a third of the CPU time
+            options["http_client"] = openai.DefaultAioHttpClient(**http)
+        except (AttributeError, RuntimeError):  # an older version, or aiohttp is not installed
+            options["http_client"] = openai.DefaultAsyncHttpxClient(**http)
         if "api_version" in self._options:
-            return AsyncAzureOpenAI(**options)
+            return openai.AsyncAzureOpenAI(**options)
         if self._options["api_key"] is None and self._key_variable != _KEY:
             # Without this check, the client would send the key for OpenAI to this server.
-            raise JudgeAuthError(f"no key: set {self._key_variable}, or pass api_key")
-        return AsyncOpenAI(**options)
+            raise errors.JudgeAuthError(f"no key: set {self._key_variable}, or pass api_key")
+        return openai.AsyncOpenAI(**options)
 
 
 def _import_client() -> None:
@@ -495,26 +483,14 @@ def _import_client() -> None:
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
         platform.platform()
-    with suppress(JudgeTransportError):  # the first request says which certificates are missing
+    with suppress(
+        errors.JudgeTransportError
+    ):  # the first request says which certificates are missing
         _tls_context()
 
 
-def _http_client(timeout: float) -> Any:
-    """Return a client with aiohttp, which takes a third of the CPU time, or the default."""
-    import openai  # noqa: PLC0415
-
-    options: dict[str, Any] = {"event_hooks": {"response": [_limit_size]}, "timeout": timeout}
-    options["follow_redirects"] = False  # texts go to no other address
-    options["verify"] = _tls_context()
-    fast = getattr(openai, "DefaultAioHttpClient", None)  # not in older versions
-    if fast is not None:
-        with suppress(RuntimeError):  # aiohttp is not installed
-            return fast(**options)
-    return openai.DefaultAsyncHttpxClient(**options)
-
-
 def _tls_context() -> SSLContext:
-    return _certificates(*(first_set((name,)) for name in _BUNDLES))
+    return _certificates(first_set(("SSL_CERT_FILE",)), first_set(("SSL_CERT_DIR",)))
 
 
 @lru_cache(maxsize=4)  # it takes 25 ms
@@ -522,14 +498,13 @@ def _certificates(*_bundles: str | None) -> SSLContext:
     """Return the TLS context of the HTTP library of ``openai``, httpx or httpx2."""
     from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
 
-    kinds = DefaultAsyncHttpxClient.__mro__
-    base = next(kind for kind in kinds if kind.__name__ == "AsyncClient")
-    library = sys.modules[base.__module__.partition(".")[0]]
+    bases = DefaultAsyncHttpxClient.__mro__
+    module = next(base.__module__ for base in bases if base.__name__ == "AsyncClient")
     try:
-        context: SSLContext = library.create_ssl_context()
+        context: SSLContext = sys.modules[module.partition(".")[0]].create_ssl_context()
     except OSError as error:
-        raise JudgeTransportError(
-            f"the TLS certificates cannot be read: check {' and '.join(_BUNDLES)}: {error}"
+        raise errors.JudgeTransportError(
+            f"the TLS certificates cannot be read: check SSL_CERT_FILE and SSL_CERT_DIR: {error}"
         ) from error
     return context
 
@@ -578,7 +553,9 @@ async def _limit_size(response: Any) -> None:
     async for chunk in response.aiter_bytes():
         content += chunk
         if len(content) > largest:
-            raise UnparsableReplyError(f"the server's reply is larger than {largest:,} bytes")
+            raise errors.UnparsableReplyError(
+                f"the server's reply is larger than {largest:,} bytes"
+            )
     response._content = bytes(content)  # noqa: SLF001  # httpx has no other way to give it back
 
 
@@ -590,31 +567,31 @@ def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError:  # the cause is not named: it holds the header's text
-        raise JudgeRequestError(
+        raise errors.JudgeRequestError(
             "the request cannot be encoded: is there a stray character in the key or the address?"
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UnparsableReplyError("the server's reply is not JSON") from None
+        raise errors.UnparsableReplyError("the server's reply is not JSON") from None
     except ValueError:  # of the HTTP library, for an address with user and password
-        raise JudgeTransportError(
+        raise errors.JudgeTransportError(
             "the request cannot be sent: the address of the server cannot be used"
         ) from None
     except openai.APIStatusError as error:
         raise _status_error(error, key_variable) from None  # the cause quotes all of it
     except openai.APIError as error:
         cause = error.__cause__
-        if isinstance(cause, JudgeError):  # raised while the reply was read
+        if isinstance(cause, errors.JudgeError):  # raised while the reply was read
             raise cause from None
         # The client for aiohttp calls a broken connection a timeout.
         root = cause.__cause__ if cause is not None else None
         names = {kind.__name__ for kind in type(root).__mro__}
         is_broken = "ClientConnectionError" in names and not isinstance(root, asyncio.TimeoutError)
         if isinstance(error, openai.APITimeoutError) and not is_broken:
-            raise JudgeTimeoutError("no reply in time") from None
+            raise errors.JudgeTimeoutError("no reply in time") from None
         place = error.request.url.netloc.decode().rpartition("@")[2]
-        raise JudgeTransportError(f"{place}: Connection error.") from None
+        raise errors.JudgeTransportError(f"{place}: Connection error.") from None
     except openai.OpenAIError:  # no client could be made: there is no key
-        raise JudgeAuthError(f"no key: set {key_variable}, or pass api_key") from None
+        raise errors.JudgeAuthError(f"no key: set {key_variable}, or pass api_key") from None
 
 
 OF_LENGTH = frozenset(
@@ -627,26 +604,26 @@ _NAMED = (
 """Words that say which option of a request a server has refused."""
 
 
-_REFUSALS: Mapping[int, tuple[type[JudgeError], str]] = {
-    401: (JudgeAuthError, "the server refused the key; check {}"),
-    403: (JudgeAuthError, "the server refused the key; check {}"),
-    404: (JudgeRequestError, "check the name of the model and the address"),
-    408: (JudgeTimeoutError, "no reply in time"),
-    429: (JudgeRateLimitError, "too many requests"),
+_REFUSALS: Mapping[int, tuple[type[errors.JudgeError], str]] = {
+    401: (errors.JudgeAuthError, "the server refused the key; check {}"),
+    403: (errors.JudgeAuthError, "the server refused the key; check {}"),
+    404: (errors.JudgeRequestError, "check the name of the model and the address"),
+    408: (errors.JudgeTimeoutError, "no reply in time"),
+    429: (errors.JudgeRateLimitError, "too many requests"),
 }
 
 
-def _status_error(error: APIStatusError, key_variable: str) -> JudgeError:
+def _status_error(error: APIStatusError, key_variable: str) -> errors.JudgeError:
     status = error.status_code
     message = f"{error} {error.body}".lower()
     named = frozenset(word for word in _NAMED if word in message)
-    kind, told = _REFUSALS.get(status, (JudgeRequestError, "the server refused the request"))
+    kind, told = _REFUSALS.get(status, (errors.JudgeRequestError, "the server refused the request"))
     if status >= _SERVER:
-        kind, told = JudgeTransportError, "the server has failed"
-    elif kind is JudgeRequestError and named & OF_LENGTH:
-        kind, told = JudgeTooLongError, "the texts are too long for the model"
+        kind, told = errors.JudgeTransportError, "the server has failed"
+    elif kind is errors.JudgeRequestError and named & OF_LENGTH:
+        kind, told = errors.JudgeTooLongError, "the texts are too long for the model"
     refusal = kind(f"HTTP {status}: {told.format(key_variable)}")
-    if isinstance(refusal, JudgeRequestError):
+    if isinstance(refusal, errors.JudgeRequestError):
         refusal.named = named
     refusal.status = status
     refusal.retry_after = retry_after(error.response.headers)

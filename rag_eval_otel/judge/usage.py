@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
@@ -96,32 +95,27 @@ class Meter:
         self.is_closed = False
         self._unused: Reservation | None = None
         self._is_told = False
-        self._assumed = 1  # attempts, if none is counted
-        self._begun = self._ended = 0
+        self.assumed = 1  # attempts, if none is counted; 0 if the client calls `attempt`
+        self.begun = self._ended = 0
 
     async def __aenter__(self) -> Self:
-        self._unused = await self._reserve()
+        self._unused = await self.reserve()
         self._scope = scope(meter=self)
         self._scope.__enter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._scope.__exit__(None, None, None)
         self.is_closed = True
-        if error is not None and self._assumed and not self._begun:
+        if error is not None and self.assumed and not self.begun:
             is_sent = not isinstance(error, JudgeError) or error.requests > 0
             self.usage = _requests(self.part, int(is_sent))
         is_known = self._is_told if error is None else _is_unpaid(error)
         requests = self.usage.judge_requests + self.usage.embedding_requests
-        self._settle(self._take_unused(), self.usage if is_known else None, requests=requests)
+        self.settle(self.take_unused(), self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
-        if self._begun or not self._assumed:
+        if self.begun or not self.assumed:
             return
         self.usage, self._is_told = usage, usage.tokens > 0
         if self.budget is not None and not usage.judge_requests + usage.embedding_requests:
@@ -130,15 +124,7 @@ class Meter:
     def close(self) -> Usage:
         """Return the usage with the attempt that is under way, and count no more."""
         self.is_closed = True
-        return self.usage + _requests(self.part, max(self._begun, self._assumed) - self._ended)
-
-    def expect_attempts(self) -> None:
-        self._assumed = 0
-
-    async def begin(self) -> Reservation | None:
-        reservation = self._take_unused() or await self._reserve()
-        self._begun += 1
-        return reservation
+        return self.usage + _requests(self.part, max(self.begun, self.assumed) - self._ended)
 
     def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
         """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
@@ -146,22 +132,19 @@ class Meter:
         tokens = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
         counted = tokens + _requests(self.part, 1)
         self.usage += counted
-        self._settle(reservation, None if usage is None else counted)
+        self.settle(reservation, None if usage is None else counted)
 
-    def give_back(self) -> None:
-        self._settle(self._take_unused(), Usage())
-
-    def _take_unused(self) -> Reservation | None:
+    def take_unused(self) -> Reservation | None:
         reservation, self._unused = self._unused, None
         return reservation
 
-    def _settle(
+    def settle(
         self, reservation: Reservation | None, usage: Usage | None, *, requests: int = 1
     ) -> None:
         if reservation is not None and self.budget is not None:
             self.budget.settle(reservation, usage, requests=requests)
 
-    async def _reserve(self) -> Reservation | None:
+    async def reserve(self) -> Reservation | None:
         if self.budget is None:
             return None
         return await self.budget.reserve(self.model, size=self.size, part=self.part)
@@ -174,7 +157,7 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
         yield
         return
     for meter in meters:
-        meter.give_back()
+        meter.settle(meter.take_unused(), Usage())
     first, size = meters[0], sum(meter.size for meter in meters)
     total = Meter(first.budget, model=first.model, size=size, part=first.part)
     try:
@@ -189,9 +172,8 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
 
 def will_attempt() -> None:
     """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
-    meter = _SCOPE.get().meter
-    if meter is not None:
-        meter.expect_attempts()
+    if meter := _SCOPE.get().meter:
+        meter.assumed = 0
 
 
 @asynccontextmanager
@@ -201,7 +183,8 @@ async def attempt() -> AsyncIterator[AttemptUsage]:
     if meter is None:
         yield result
         return
-    reservation = await meter.begin()
+    reservation = meter.take_unused() or await meter.reserve()
+    meter.begun += 1
     unnamed: Usage | None = None
     try:
         yield result
@@ -213,9 +196,8 @@ async def attempt() -> AsyncIterator[AttemptUsage]:
 
 
 def _requests(part: Part, number: int) -> Usage:
-    if part == "embedder":
-        return Usage(embedding_requests=number)
-    return Usage(judge_requests=number)
+    is_embedder = part == "embedder"
+    return Usage(**{"embedding_requests" if is_embedder else "judge_requests": number})
 
 
 class Ledger:
@@ -284,8 +266,5 @@ def shares(usage: Usage, weights: list[int]) -> list[Usage]:
 
 
 def _divided(number: int, weights: list[int]) -> list[int]:
-    if not number:
-        return [0] * len(weights)
-    total = sum(weights)
-    ends = [0, *(number * part // total for part in accumulate(weights))]
+    ends = [0, *(number * part // sum(weights) for part in accumulate(weights))]
     return [end - start for start, end in pairwise(ends)]

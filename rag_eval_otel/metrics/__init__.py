@@ -13,74 +13,29 @@ from typing import Any
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.base import Metric as Metric
 from rag_eval_otel.metrics.base import RatedMetric, TaskMetric
-from rag_eval_otel.metrics.context import (
-    CONTEXT,
-)
-from rag_eval_otel.metrics.context import (
-    StatementContextRelevance as StatementContextRelevance,
-)
-from rag_eval_otel.metrics.correctness import (
-    CORRECT,
-    AnswerExactMatch,
-)
-from rag_eval_otel.metrics.correctness import (
-    AnswerCorrectness as AnswerCorrectness,
-)
-from rag_eval_otel.metrics.correctness import (
-    Correctness as Correctness,
-)
-from rag_eval_otel.metrics.correctness import (
-    CrossEncoderSimilarity as CrossEncoderSimilarity,
-)
-from rag_eval_otel.metrics.correctness import (
-    SemanticSimilarity as SemanticSimilarity,
-)
-from rag_eval_otel.metrics.custom import (
-    FunctionMetric as FunctionMetric,
-)
-from rag_eval_otel.metrics.custom import (
-    Guideline as Guideline,
-)
-from rag_eval_otel.metrics.custom import (
-    InstanceRubric as InstanceRubric,
-)
-from rag_eval_otel.metrics.custom import (
-    LLMMetric as LLMMetric,
-)
-from rag_eval_otel.metrics.custom import (
-    MetricFunction as MetricFunction,
-)
-from rag_eval_otel.metrics.custom import (
-    Rubric as Rubric,
-)
-from rag_eval_otel.metrics.groundedness import (
-    GROUNDED,
-)
-from rag_eval_otel.metrics.groundedness import (
-    Faithfulness as Faithfulness,
-)
-from rag_eval_otel.metrics.groundedness import (
-    StatementFaithfulness as StatementFaithfulness,
-)
+from rag_eval_otel.metrics.context import CONTEXT
+from rag_eval_otel.metrics.context import StatementContextRelevance as StatementContextRelevance
+from rag_eval_otel.metrics.correctness import CORRECT, AnswerExactMatch
+from rag_eval_otel.metrics.correctness import AnswerCorrectness as AnswerCorrectness
+from rag_eval_otel.metrics.correctness import Correctness as Correctness
+from rag_eval_otel.metrics.correctness import CrossEncoderSimilarity as CrossEncoderSimilarity
+from rag_eval_otel.metrics.correctness import SemanticSimilarity as SemanticSimilarity
+from rag_eval_otel.metrics.custom import FunctionMetric as FunctionMetric
+from rag_eval_otel.metrics.custom import Guideline as Guideline
+from rag_eval_otel.metrics.custom import InstanceRubric as InstanceRubric
+from rag_eval_otel.metrics.custom import LLMMetric as LLMMetric
+from rag_eval_otel.metrics.custom import MetricFunction as MetricFunction
+from rag_eval_otel.metrics.custom import Rubric as Rubric
+from rag_eval_otel.metrics.groundedness import GROUNDED
+from rag_eval_otel.metrics.groundedness import Faithfulness as Faithfulness
+from rag_eval_otel.metrics.groundedness import StatementFaithfulness as StatementFaithfulness
 from rag_eval_otel.metrics.ranking import RANKING, RankingMetric
-from rag_eval_otel.metrics.relevancy import (
-    RELEVANCY,
-)
-from rag_eval_otel.metrics.relevancy import (
-    AnswerRelevancy as AnswerRelevancy,
-)
-from rag_eval_otel.metrics.relevancy import (
-    DecompositionRelevancy as DecompositionRelevancy,
-)
-from rag_eval_otel.metrics.relevancy import (
-    IntentRelevancy as IntentRelevancy,
-)
-from rag_eval_otel.metrics.relevancy import (
-    MultiMethodRelevancy as MultiMethodRelevancy,
-)
-from rag_eval_otel.metrics.relevancy import (
-    ReverseRelevancy as ReverseRelevancy,
-)
+from rag_eval_otel.metrics.relevancy import RELEVANCY
+from rag_eval_otel.metrics.relevancy import AnswerRelevancy as AnswerRelevancy
+from rag_eval_otel.metrics.relevancy import DecompositionRelevancy as DecompositionRelevancy
+from rag_eval_otel.metrics.relevancy import IntentRelevancy as IntentRelevancy
+from rag_eval_otel.metrics.relevancy import MultiMethodRelevancy as MultiMethodRelevancy
+from rag_eval_otel.metrics.relevancy import ReverseRelevancy as ReverseRelevancy
 from rag_eval_otel.registry import Registry
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
