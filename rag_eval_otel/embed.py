@@ -20,7 +20,7 @@ import numpy as np
 from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.lexical import features
+from rag_eval_otel.judge.lexical import MAX_CHARACTERS, features
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.judge.openai import OpenAIClient
 from rag_eval_otel.judge.usage import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_HASHED = 100_000  # most characters of a text that are hashed
 _SIGN = 1 << 31  # the bit of a digest that gives the sign of a feature
 _MATRIX = 2  # dimensions of an array of row vectors
 _WINDOW = 0.05  # seconds for which texts are collected
@@ -170,7 +169,7 @@ class HashingEmbedder:
         """Return a unit vector (row) for each of ``texts``; zero if a text has no words."""
         rows = np.zeros((len(texts), self._dimensions))
         for row, text in zip(rows, texts, strict=True):
-            for feature, weight in features(text[:_HASHED]).items():
+            for feature, weight in features(text[:MAX_CHARACTERS]).items():
                 digest = zlib.crc32(feature.encode("utf-8", "replace"))
                 sign = 1 if digest & _SIGN else -1  # features of a column cancel out on average
                 row[digest % _SIGN % self._dimensions] += sign * weight
@@ -189,7 +188,7 @@ class Embed:
     def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
         self.ledger = Ledger(None if is_offline(embedder) else budget)
         self._embedder = embedder
-        self._rows: dict[str, asyncio.Future[Vectors]] = {}
+        self.rows: dict[str, asyncio.Future[Vectors]] = {}  # by text
         self._waiting: list[str] = []
         self._requests: set[asyncio.Task[Vectors]] = set()
         self.errors: list[BaseException] = []  # of requests that have failed
@@ -198,21 +197,13 @@ class Embed:
         for text in texts:
             self.ledger.ask(text)
         loop = asyncio.get_running_loop()
-        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        new = [text for text in dict.fromkeys(texts) if text not in self.rows]
         for text in new:
-            self._rows[text] = loop.create_future()
+            self.rows[text] = loop.create_future()
         if new and not self._waiting:
             loop.call_soon(self._send)
         self._waiting += new
-        return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
-
-    @property
-    def usage(self) -> Usage:
-        return self.ledger.usage
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self._rows)
+        return np.stack([await asyncio.shield(self.rows[text]) for text in texts])
 
     def cancel(self) -> None:
         self._waiting = []
@@ -243,15 +234,14 @@ class Embed:
     def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
         self._requests.discard(request)
         error = given_up() if request.cancelled() else request.exception()
-        if error is not None:
-            self.errors.append(error)
-        for i, text in enumerate(texts):
-            future = self._rows[text]
-            if error is not None:
-                future.set_exception(error)
-                future.exception()  # mark the error as seen, because nothing may wait for it
-            else:
-                future.set_result(request.result()[i])
+        if error is None:
+            for text, row in zip(texts, request.result(), strict=True):
+                self.rows[text].set_result(row)
+            return
+        self.errors.append(error)
+        for text in texts:
+            self.rows[text].set_exception(error)
+            self.rows[text].exception()  # seen, because nothing may wait for it
 
 
 @dataclass(slots=True, eq=False)

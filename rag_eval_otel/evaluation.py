@@ -39,15 +39,7 @@ from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.types import (
-    Embedder,
-    Evaluation,
-    Reason,
-    Sample,
-    Score,
-    ScoreStatus,
-    Usage,
-)
+from rag_eval_otel.types import Embedder, Evaluation, Reason, Sample, Score, ScoreStatus, Usage
 from rag_eval_otel.untrusted import Redactor, suspicions
 
 if TYPE_CHECKING:
@@ -254,7 +246,7 @@ class Measurement:
                     cost=cost(usage),
                 )
             )
-        usage = ask.usage + embed.usage
+        usage = ask.ledger.usage + embed.ledger.usage
         return Evaluation(
             scores=tuple(scores),
             judge=ask.model,
@@ -262,7 +254,7 @@ class Measurement:
             usage=usage,
             cost=cost(usage),
             currency=self.prices.currency,
-            embedder=name_of(self.embedder) if embed.is_used else None,
+            embedder=name_of(self.embedder) if embed.rows else None,
             label_metrics=self.labelling,
         )
 

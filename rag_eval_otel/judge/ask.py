@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -14,7 +14,6 @@ from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.judge.usage import Ledger, is_offline
 from rag_eval_otel.judge.wire import instructions_of
-from rag_eval_otel.types import Usage
 
 R = TypeVar("R", bound=Reply)
 
@@ -54,10 +53,6 @@ class Ask:
         self._timer: asyncio.TimerHandle | None = None
         self._events = 0  # number of new tasks plus number of ended requests
         self._requests: set[asyncio.Task[None]] = set()
-
-    @property
-    def usage(self) -> Usage:
-        return self.ledger.usage
 
     async def __call__(self, task: Task[R]) -> R:
         outcome = await self._outcome(task)
@@ -195,10 +190,6 @@ def given_up() -> errors.JudgeTimeoutError:
     return errors.JudgeTimeoutError("given up: the evaluation ran out of time")
 
 
-_LEFT_OUT = "(context {} is left out, because the texts are too long for the model)"
-_HALF = "{}\n(the rest of context {} is left out, because the texts are too long for the model)"
-
-
 def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
     """Return ``tasks``, which share a request, with less text of their contexts.
 
@@ -208,17 +199,15 @@ def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
     shown = [dict(task.inputs) for task in tasks]
     single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
     listed = (text for inputs in shown for text in inputs.get("contexts", ()))
-    shorter = _shorter(list(dict.fromkeys([*listed, *single])), by_half=single)
-    return [_replaced(task, shorter) for task in tasks]
-
-
-def _shorter(texts: Sequence[str], *, by_half: Iterable[str]) -> Mapping[str, str]:
-    numbered, kept = list(enumerate(texts, start=1)), len(texts) // 2
-    if any(by_half) or len(texts) == 1:
-        found = {text: _HALF.format(text[: len(text) // 2], i) for i, text in numbered}
+    numbered = list(enumerate(dict.fromkeys([*listed, *single]), start=1))
+    note = "context {} is left out, because the texts are too long for the model)"
+    if any(single) or len(numbered) == 1:
+        found = {t: f"{t[: len(t) // 2]}\n(the rest of {note.format(i)}" for i, t in numbered}
     else:
-        found = {text: _LEFT_OUT.format(i) for i, text in numbered[kept:]}
-    return {text: short for text, short in found.items() if len(short) < len(text)}
+        later = numbered[len(numbered) // 2 :]
+        found = {text: f"({note.format(i)}" for i, text in later}
+    shorter = {text: short for text, short in found.items() if len(short) < len(text)}
+    return [_replaced(task, shorter) for task in tasks]
 
 
 def _replaced(task: Task[Any], shorter: Mapping[str, str]) -> Task[Any]:

@@ -149,10 +149,7 @@ class Budget:
             # This process counts on its own, too, for the time when the shared counts are gone.
             local = tuple(map(SlidingWindow.add, self._windows, [now] * len(amounts), amounts))
         return Reservation(
-            model=model,
-            amounts=amounts,
-            cells=local,
-            shared=None if shared is None else cells,
+            model=model, amounts=amounts, cells=local, shared=None if shared is None else cells
         )
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:

@@ -318,10 +318,7 @@ class Endpoint:
             )
 
     async def call(
-        self,
-        send: Callable[[], Awaitable[T]],
-        *,
-        is_usable: Callable[[T], bool] = lambda _: True,
+        self, send: Callable[[], Awaitable[T]], *, is_usable: Callable[[T], bool] = lambda _: True
     ) -> T:
         """Return the result of ``send()``, which sends one request, after retries if need be.
 

@@ -88,19 +88,17 @@ def build_embedder(config: Config) -> Embedder:
     return cast("Embedder", REGISTRIES["embedder"].make(provider, model))
 
 
-_FAILURES = 5  # failed attempts in a row that open the breaker
-_REQUESTS = 4  # requests that a turn sends at the same time, at most about
-_LEAST_PATIENCE = 15.0  # seconds; servers often ask for pauses of up to 10 s
 _NO_RETRIES = Limits(retries=0, timeout=None)
 """The limits of judges and embedders that have retries and timeouts of their own."""
 
 
 def _live(config: Config) -> dict[str, Any]:
-    patience = max(config.hold_seconds, _LEAST_PATIENCE) if config.hold_seconds else math.inf
+    # Servers often ask for pauses of up to 10 s.
+    patience = max(config.hold_seconds, 15.0) if config.hold_seconds else math.inf
     return {
-        "failures": _FAILURES,
+        "failures": 5,
         "patience": min(patience, config.evaluation_timeout),
-        "concurrency": _REQUESTS * config.concurrency,
+        "concurrency": 4 * config.concurrency,  # a turn sends about so many requests at a time
     }
 
 
@@ -177,6 +175,8 @@ class ProtectedJudge:
     def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._judge = judge
+        self.revision: int | None = getattr(judge, "revision", None)
+        self.label_metrics: frozenset[str] | None = getattr(judge, "label_metrics", None)
 
     def __repr__(self) -> str:
         return f"ProtectedJudge({self._judge!r})"
@@ -184,14 +184,6 @@ class ProtectedJudge:
     @property
     def model(self) -> str:
         return self._judge.model
-
-    @property
-    def revision(self) -> int | None:
-        return getattr(self._judge, "revision", None)
-
-    @property
-    def label_metrics(self) -> frozenset[str] | None:
-        return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         return await self.endpoint.call(partial(self._judge.reply, tasks), is_usable=is_usable)
@@ -204,9 +196,6 @@ class ProtectedEmbedder:
         self.endpoint = endpoint
         self._embedder = embedder
         self.model = name_of(embedder)
-
-    def __repr__(self) -> str:
-        return f"ProtectedEmbedder({self._embedder!r})"
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         return await self.endpoint.call(partial(self._embedder.embed, texts))

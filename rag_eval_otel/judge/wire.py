@@ -10,7 +10,9 @@ import hashlib
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -39,7 +41,6 @@ _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
 
 
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
-_OPTIONAL = frozenset({"closing"})  # may be missing from a folder: added after folders were in use
 
 
 @cache
@@ -81,7 +82,8 @@ def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
         raise ConfigError(
             f"prompts: {place} has {name}.md, and there is no prompt of that name{meant}"
         )
-    missing = [f"{name}.md" for name in names if name not in paths and name not in _OPTIONAL]
+    optional = {"closing"}  # added after folders were in use
+    missing = [f"{name}.md" for name in names if name not in paths.keys() | optional]
     if missing:
         raise ConfigError(
             f"prompts: {place} has no {', '.join(missing)};"
@@ -122,11 +124,11 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = lambda: secrets.token_hex
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
     schema = first if len(parts) == 1 and "properties" in first else _object(parts)
-    reasons = [prompt_text("reasons")] if any(task.reasons for task in tasks) else []
+    names = ["frame", "reasons"] if any(task.reasons for task in tasks) else ["frame"]
     fixed = [_section(group, tasks) for group in groups.values()]
     user = "\n\n".join([*fixed, f"Reply: {_form(schema)}", _materials(tasks, code)])
     return Request(
-        system=" ".join([prompt_text("frame"), *reasons]),
+        system=" ".join(map(prompt_text, names)),
         user=user.encode("utf-8", "replace").decode(),  # a lone surrogate cannot be sent
         schema=schema,
     )
@@ -158,9 +160,8 @@ def _example(example: Example, task: Task[Any]) -> str:
     shown = (f"<{name}>\n{_listed(value)}\n</{name}>" for name, value in example.inputs)
     outputs = json.loads(example.outputs)
     short = _shortened(outputs, reply_schema(task.reply, reasons=task.reasons))
-    reply = json.dumps(
-        short if isinstance(short, dict) else {task.prompt: short}, ensure_ascii=False
-    )
+    named = short if isinstance(short, dict) else {task.prompt: short}
+    reply = json.dumps(named, ensure_ascii=False)
     return "\n".join(["<example>", *shown, f"Reply: {reply}", "</example>"])
 
 
@@ -226,7 +227,7 @@ def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
 
 def _short(schema: Schema, *, reasons: bool) -> Schema:
     if "items" in schema:
-        return _array(_short(schema["items"], reasons=reasons))
+        return {"type": "array", "items": _short(schema["items"], reasons=reasons)}
     if "properties" not in schema:
         return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
     members = {
@@ -255,14 +256,11 @@ def _part_schema(group: Tasks) -> Schema:
     one = reply_schema(group[0].reply, reasons=group[0].reasons)
     if len(group) == 1:
         return one
-    if _are_drawings(group) and "properties" in one:
-        columns = one["properties"].items()
-        return _object({n: _array(c) if c.get("type") == "string" else c for n, c in columns})
-    return _array(one)
-
-
-def _array(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
+    if not _are_drawings(group) or "properties" not in one:
+        return {"type": "array", "items": one}
+    columns = one["properties"].items()
+    texts = {n: {"type": "array", "items": c} for n, c in columns if c.get("type") == "string"}
+    return _object({**dict(columns), **texts})
 
 
 def _form(schema: Mapping[str, Any]) -> str:
@@ -300,16 +298,15 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
     read: dict[int, object] = {}
     for name, group in groups.items():
         values = _values(found, name, group, text=text)
-        for task, value in zip(group, values, strict=True):
-            read[id(task)] = value if isinstance(value, Exception) else _validated(value, task)
+        read |= {id(task): _validated(one, task) for task, one in zip(group, values, strict=True)}
     return tuple(read[id(task)] for task in tasks)
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    if found.get(name) is None or found[name] == {}:
+    value = found.get(name)
+    if value is None or value == {}:
         quoted = text.strip()[:_QUOTED]
         return [UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")] * len(group)
-    value = found[name]
     if len(group) == 1:
         return [value]
     if isinstance(value, Mapping) and _are_drawings(group):
@@ -329,6 +326,8 @@ def _drawing(columns: Mapping[str, Any], i: int) -> Any:
 
 
 def _validated(value: Any, task: Task[Any]) -> object:
+    if isinstance(value, UnparsableReplyError):
+        return value
     schema = _full_schema(task.reply)
     count = len(task.texts(task.kind.each)) if task.kind.each else None
     try:
@@ -420,22 +419,17 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
     """Return the members of ``value`` that are replies to ``groups``, or ``value`` to the only."""
     found = {name: value[name] for name in groups if name in value}
-    if len(groups) > 1:
-        return found
-    ((name, group),) = groups.items()
-    members = group[0].reply.model_fields
-    if not found and value.keys() & members.keys():
-        return {name: value}
-    return found
+    name, group = next(iter(groups.items()))
+    is_reply = len(groups) == 1 and value.keys() & group[0].reply.model_fields.keys()
+    return {name: value} if is_reply and not found else found
 
 
 def _cut_off(text: str) -> dict[str, Any]:
     """Return the members of the JSON object in ``text``, which was cut off, but the last one."""
-    try:
+    value: object = None
+    with suppress(ValueError):
         value = from_json(text.encode("utf-8", "replace"), allow_partial=True)
-    except ValueError:
-        return {}
-    return dict(list(value.items())[:-1]) if isinstance(value, dict) else {}
+    return dict([*value.items()][:-1]) if isinstance(value, dict) else {}
 
 
 _LONG_TURN = 4  # times as long as the longest text
@@ -460,7 +454,7 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
     """
     if most is None:
         return sample, {}
-    cut: dict[str, int] = {}
+    cut: Counter[str] = Counter()
     left = most * _LONG_TURN
 
     def shorter(name: str, text: str) -> str:
@@ -470,7 +464,7 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
         lost = len(text) - len(kept)
         if not lost:
             return text
-        cut[name] = cut.get(name, 0) + lost
+        cut[name] += lost
         found = CutText(kept)
         found.lost = lost
         return found if kept else ""
@@ -478,9 +472,9 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
     texts = {name: shorter(name, getattr(sample, name)) for name in ("question", "answer")}
     reference = None if sample.reference is None else shorter("reference", sample.reference)
     contexts = [replace(one, text=shorter("contexts", one.text)) for one in sample.contexts]
-    if not cut:
-        return sample, {}
-    return replace(sample, **texts, reference=reference, contexts=tuple(contexts)), cut  # type: ignore[arg-type]
+    if cut:
+        sample = replace(sample, **texts, reference=reference, contexts=tuple(contexts))  # type: ignore[arg-type]
+    return sample, cut
 
 
 def _end(text: str, most: int) -> int:

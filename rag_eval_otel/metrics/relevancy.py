@@ -320,8 +320,5 @@ class MultiMethodRelevancy(BaseMetric):
             return self.undefined("judge_incomplete", detail=detail)
         value = sum(self.weights[name] * part for name, part in values.items()) / weight
         return self.score_of(
-            value,
-            reason="partial" if missing else None,
-            explanation=band(value),
-            detail=detail,
+            value, reason="partial" if missing else None, explanation=band(value), detail=detail
         )
