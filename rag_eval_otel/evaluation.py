@@ -180,7 +180,6 @@ class Measurement:
             self.budget.require_price(name_of(self.embedder), "embedder")
 
     def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
-        """Return ``sample`` redacted and cut, and what was cut; may raise `RedactionError`."""
         return clipped(self.redactor.sample(sample), self.max_text_chars)
 
     async def of(self, sample: Sample) -> Evaluation:
@@ -350,11 +349,7 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
 
 
 def version_of(metric: Metric, *, share_requests: bool, model: str, reasons: bool = False) -> str:
-    """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``.
-
-    The hash covers class, parameters (but for the threshold) and prompts. The way is ``fused`` or
-    ``single``, with ``-short`` if this library split the answer, and ``-reasons`` with reasons.
-    """
+    """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``."""
     return f"{_definition(metric, share_requests=share_requests, reasons=reasons)}/{model}"
 
 
@@ -392,7 +387,6 @@ def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
 
 
 def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine that ``make`` creates, in another thread if this one has an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -22,10 +22,7 @@ _IMPORT_ERRORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Find the objects of one ``kind`` by name: ``built_in``, or of other packages.
-
-    ``also`` has names that are allowed in the configuration but are no objects.
-    """
+    """Find the objects of one ``kind`` by name; names in ``also`` are no objects."""
 
     kind: str
     built_in: Mapping[str, str]
@@ -43,7 +40,6 @@ class Registry:
         return tuple(dict.fromkeys((*self.built_in, *others)))
 
     def find(self, name: str) -> Any:
-        """Import and return the object called ``name``, or raise `ConfigError`."""
         entry = self._entry(name)
         try:
             return entry.load()

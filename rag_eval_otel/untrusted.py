@@ -82,7 +82,6 @@ class Redactor:
 
 
 def redactor(function: Redaction | str | None) -> Redactor:
-    """Return a `Redactor` with ``function``, or with that at ``"package.module:function"``."""
     if function is None or callable(function):
         return Redactor(function)
     try:
@@ -145,10 +144,7 @@ _NO_LETTERS = re.compile("(?:[^\\w\x00-\x7f]|[\uff9e\uff9f]){30}")  # two accent
 
 
 def accents_apart(text: str) -> str:
-    """Return ``text`` with a space after each 30 accents in a row; no word has so many.
-
-    `unicodedata.normalize` and `ast.parse` sort accents in the square of the time.
-    """
+    """Return ``text`` with a space after each 30 accents, which are sorted in quadratic time."""
 
     def apart(match: re.Match[str]) -> str:
         has_accents = any(map(unicodedata.combining, unicodedata.normalize("NFKD", match[0])))
@@ -177,10 +173,7 @@ _HEADINGS = re.compile(
 
 
 def says_nothing(answer: str) -> bool:
-    """Return True if ``answer`` has no content: only punctuation, or the opening of a reasoning.
-
-    Such texts (":", "Thought process:") make judges give high scores.
-    """
+    """Return True if ``answer`` is only punctuation, or the opening of a reasoning."""
     text = visible(answer).strip()
     if len(text) > _LONGEST_OPENER:
         return not any(map(_is_content, text))

@@ -61,7 +61,6 @@ class Ask:
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Return a reply or an exception for each of ``tasks``."""
         outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
         return cast("list[R | BaseException]", outcomes)
 
@@ -148,7 +147,6 @@ class Ask:
             return [error] * len(tasks)
 
     async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
-        """Return a reply or an error for each of ``tasks``; raise `JudgeTooLongError`."""
         sizes = {_first(task): _size_of(task) for task in tasks}
         try:
             async with self.ledger.metered(sizes, model=self._judge.model, part="judge") as meter:
@@ -191,11 +189,7 @@ def given_up() -> errors.JudgeTimeoutError:
 
 
 def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """Return ``tasks``, which share a request, with less text of their contexts.
-
-    Notes replace the later half of the contexts. If a task is about a single context, each context
-    keeps its first half instead, so that no task is about a note.
-    """
+    """Shorten contexts by half if a task is about a single one; else notes replace the later half."""
     shown = [dict(task.inputs) for task in tasks]
     single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
     listed = (text for inputs in shown for text in inputs.get("contexts", ()))

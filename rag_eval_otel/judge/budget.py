@@ -44,7 +44,6 @@ class SlidingWindow:
         return self._sum
 
     def add(self, now: float, amount: int) -> int:
-        """Add ``amount`` and return the number of its cell."""
         cell = int(now / self._width)
         if self._cells and self._cells[-1][0] >= cell:  # ``>``: another thread had a later time
             cell = self._cells[-1][0]
@@ -119,7 +118,6 @@ class Budget:
         self._lock = threading.RLock()  # reentrant: a garbage collection may end a request
 
     def require_price(self, model: str, part: str) -> None:
-        """Raise `ConfigError` if there is a limit of money, and ``model`` has no price."""
         money = next((limit for limit in self.limits if limit.is_money), None)
         price = self.prices.price_of(model)
         if money is None or (price is not None and (part != "judge" or price.output is not None)):
@@ -189,7 +187,6 @@ class Budget:
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _first_exceeded(self, amounts: Sequence[int], used: Sequence[int]) -> int | None:
-        """Return the index of the first limit that ``amounts`` would exceed, or None."""
         rows = zip(amounts, used, self._most, strict=True)
         exceeded = (amount and sum_ and sum_ + amount > most for amount, sum_, most in rows)
         return next((index for index, is_exceeded in enumerate(exceeded) if is_exceeded), None)
@@ -253,11 +250,7 @@ return result
 
 
 class RedisCounts:
-    """Counts of a budget in the Redis at ``url``, such as ``redis://host:6379/0#name``.
-
-    All processes with the same server, database and name share the counts. If Redis does not answer
-    in ``timeout`` seconds, `take` returns None for ``retry`` seconds without a call.
-    """
+    """Counts of a budget in Redis; while it is away, `take` returns None for ``retry`` seconds."""
 
     def __init__(
         self,
@@ -289,10 +282,7 @@ class RedisCounts:
     async def take(
         self, amounts: Sequence[int]
     ) -> tuple[int | None, tuple[int, ...], list[int]] | None:
-        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached.
-
-        The result is the index of the limit that refuses, or None; the cells; and the sums.
-        """
+        """Return the index of the limit that refuses, or None, cells and sums; None without Redis."""
         if self._clock() < self._away_until:
             return None
         arguments = [CELLS]

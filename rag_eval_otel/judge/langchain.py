@@ -71,7 +71,6 @@ def named_judge(name: str) -> LangChainJudge:
 
 
 def bedrock_judge(model: str) -> LangChainJudge:
-    """Return a judge that asks ``model`` of Amazon Bedrock by way of LangChain."""
     make = require("langchain_aws", "bedrock").ChatBedrockConverse
     timeouts = require("botocore.config", "bedrock").Config(
         read_timeout=_TIMEOUT, connect_timeout=_TIMEOUT

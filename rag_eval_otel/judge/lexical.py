@@ -92,10 +92,7 @@ _BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNOR
 
 
 class Term(NamedTuple):
-    """A word; words with one ``key`` (six letters, or the digits) are equal.
-
-    A claim with an ``is_exact`` word (a number or a negation) is less probable without it.
-    """
+    """A word; those with one ``key`` are equal. ``is_exact`` ones are numbers and negations."""
 
     key: str
     text: str
@@ -109,7 +106,6 @@ def sentences(text: str) -> list[str]:
 
 
 def within_limit(texts: Iterable[str]) -> Iterator[str]:
-    """Yield ``texts``, shortened so that they have at most `MAX_CHARACTERS` in total."""
     left = MAX_CHARACTERS
     for text in texts:
         yield text[:left]
@@ -148,10 +144,7 @@ def keys_of(text: str) -> set[str]:
 
 
 def claims_of(answer: str, *, question: str = "") -> list[str]:
-    """Return the sentences of ``answer`` that make a claim; none if the answer is a refusal.
-
-    Of a mere yes or no, the claim is ``question`` followed by the yes or no.
-    """
+    """Return the claims of ``answer``: of a mere yes or no, ``question`` and the yes or no."""
     told, said = _read(answer)
     if not said and told and not any(map(_is_refusal, told)):
         shown = told if has_content(terms(" ".join(told))) else [question, *told]
@@ -207,11 +200,7 @@ def _is_refusal(sentence: str) -> bool:
 
 
 class Passages:
-    """An index of the words in passages, to find how far the passages support a claim.
-
-    Each word of the claim is searched anywhere, in the one sentence that has most words of the
-    claim, and next to its neighbour in the claim.
-    """
+    """An index of the words in passages, to find how far the passages support a claim."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._places: dict[str, list[int]] = defaultdict(list)
@@ -224,7 +213,6 @@ class Passages:
                     self._places[key].append(place)
 
     def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return the probability that the passages support ``claim``, but for words ``beyond``."""
         said = terms(claim)
         wanted = _weights(said, beyond)
         exact = {term.key for term in said if term.is_exact}.difference(beyond)
@@ -341,10 +329,7 @@ _COMMON = 0.6  # weight of a feature that all texts have
 
 
 def read(question: str) -> tuple[Kind | None, str]:
-    """Return the kind of thing (name, time, ...) that ``question`` asks for, and its other words.
-
-    The kind is None if the text has no question mark and does not begin with a question word.
-    """
+    """Return the kind of thing that ``question`` asks for (None if it asks nothing), and its rest."""
     text = question[:_READ].lower().replace("\u2019", "'")
     is_marked = "?" in text and len(question) <= _READ
     polar = _POLAR.search(text)
@@ -389,7 +374,6 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
 
 
 def reverse_questions(answer: str) -> list[str]:
-    """Return three questions to which ``answer`` may be a reply; none if it says nothing."""
     claims = claims_of(answer) or sentences(answer)
     counts = Counter(
         term.text.casefold()
@@ -431,7 +415,6 @@ def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def relevancy(question: str, answer: str) -> float:
-    """Return how far ``answer`` addresses ``question`` (0 to 1), by its words; 0 for a refusal."""
     if evades(answer):
         return 0.0
     kind, about = read(question)
@@ -441,7 +424,6 @@ def relevancy(question: str, answer: str) -> float:
 
 
 def coverage(question: str, context: str) -> float:
-    """Return how far ``context`` helps to answer ``question`` (0 to 1), by words in common."""
     kind, rest = read(question)
     share = _share(rest if has_content(terms(rest)) else question, context, least=STOP)
     form = {**_FIGURES, **_CALLED}.get(kind or "any")
@@ -450,7 +432,6 @@ def coverage(question: str, context: str) -> float:
 
 
 def _share(about: str, text: str, *, least: float) -> float:
-    """Return the share of the words of ``about``, from the weight ``least`` on, in ``text``."""
     wanted = {term.key: term.weight for term in terms(about[:MAX]) if term.weight >= least}
     held = keys_of(text)
     total = sum(wanted.values())
@@ -520,10 +501,7 @@ def _reply(task: Task[Any], index: Callable[[tuple[str, ...]], Passages]) -> obj
 
 
 class Answers:
-    """The replies to one ``task``: ``to_X`` builds the reply to tasks of family X.
-
-    The public methods before them compute the evidence, from 0 to 1; a subclass may use a model.
-    """
+    """The replies to one ``task``: ``to_X`` to tasks of family X, by evidence from 0 to 1."""
 
     def __init__(
         self, task: Task[Any], index: Callable[[tuple[str, ...]], Passages] = Passages
@@ -543,7 +521,6 @@ class Answers:
         return self._index(self.contexts).probability(claim)
 
     def new_support(self, claim: str) -> float:
-        """Return the support of ``claim`` without the words of the question."""
         return self._index(self.contexts).probability(claim, beyond=keys_of(self.question))
 
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002

@@ -89,7 +89,6 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status in ``error``, of this library, an HTTP client or botocore, or None."""
     response = _attribute(error, "response")
     metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
     statuses = [_attribute(error, name) for name in ("status", "status_code")]
@@ -111,7 +110,6 @@ def retry_after_of(error: BaseException | None) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float | None:
-    """Return the seconds, at least 0, that ``headers`` ask to wait, or None."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
             seconds = float(headers.get(name) or "") / unit
@@ -153,11 +151,7 @@ class Limits:
 
 
 class Breaker:
-    """Decides when a failing endpoint gets no requests but a probe. Not thread-safe.
-
-    If the key or the model is wrong, or replies are of no use, ``is_passing`` is False: nobody
-    waits.
-    """
+    """Decides when a failing endpoint gets no requests but a probe. Not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -178,7 +172,6 @@ class Breaker:
     def ended(
         self, outcome: Outcome, *, is_probe: bool, now: float, draw: float
     ) -> Literal["opened", "closed"] | None:
-        """Count the end of an attempt; return how the breaker has changed."""
         self.is_probing = self.is_probing and not is_probe
         if outcome == "cancelled":
             return None
@@ -320,10 +313,7 @@ class Endpoint:
     async def call(
         self, send: Callable[[], Awaitable[T]], *, is_usable: Callable[[T], bool] = lambda _: True
     ) -> T:
-        """Return the result of ``send()``, which sends one request, after retries if need be.
-
-        A reply that ``is_usable`` rejects counts as a failure of the endpoint, but is returned.
-        """
+        """Return the result of ``send()``, after retries; one that ``is_usable`` rejects is a failure."""
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
         slots = self._slots.setdefault(
@@ -385,7 +375,6 @@ class Endpoint:
         raise error
 
     async def _admit(self, attempt: _Attempt, slots: asyncio.Semaphore) -> None:
-        """Wait until ``attempt`` may be sent; raise a `JudgeError` if it may not in time."""
         patience = self._clock() + self.limits.patience
         until = patience if math.isinf(attempt.deadline) else attempt.deadline
         while True:
@@ -406,7 +395,6 @@ class Endpoint:
             slots.release()
 
     async def _wait_for_server(self, until: float) -> None:
-        """Wait for the end of a pause and for a probe; raise a `JudgeError` if that is in vain."""
         end_of_patience = min(until, self._clock() + self.limits.patience)
         while True:
             with self._lock:
@@ -494,7 +482,6 @@ class Endpoint:
         return "timeout" if (outcome == "timeout" or is_late) and not is_short else "cancelled"
 
     def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
-        """Let nobody send for ``after`` seconds, or for a back-off; return the seconds."""
         if is_new:
             self._refusals += 1
             self._paused_at = now

@@ -44,7 +44,6 @@ AnyPrompts: TypeAlias = "Mapping[str, str] | str | PathLike[str] | None"
 
 
 def build_judge(config: Config) -> Judge:
-    """Return the judge of ``config`` for live scoring; a remote one has a circuit breaker."""
     judge = build_plain_judge(config)
     if is_offline(judge):
         return judge

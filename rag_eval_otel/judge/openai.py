@@ -230,10 +230,7 @@ class OpenAIJudge:
         return {**body, **self._extra}
 
     def _weaker(self, form: _Form, error: errors.JudgeError) -> _Form | None:
-        """Return ``form`` without the option that the server refused in ``error``, or None.
-
-        Any 400 or 422 counts against the JSON Schema, until a request was accepted.
-        """
+        """Return ``form`` without the option that the server refused in ``error``, or None."""
         if not isinstance(error, errors.JudgeRequestError):
             return None
         named, changes = error.named, dict[str, Any]()
@@ -295,7 +292,6 @@ _RATING = re.compile(r'"rating"\s*:\s*')
 def with_expectations(
     parts: Sequence[object], tasks: Sequence[Task[Any]], *, choice: Any
 ) -> tuple[object, ...]:
-    """Return ``parts``; ratings get their mean by the probabilities of tokens in ``choice``."""
     tokens: list[Mapping[str, Any]] = []
     with suppress(KeyError, TypeError):
         found = choice["logprobs"]["content"] or []
@@ -325,7 +321,6 @@ def _weighed(part: Graded, task: Task[Any], tokens: Sequence[Mapping[str, Any]])
 
 
 def _rating_at(text: str, name: str) -> int:
-    """Return where in the JSON ``text`` the rating of the member ``name`` begins, or -1."""
     member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
     start = member.end() if member else text.find("{")
     if member and text[start] != "{":
@@ -339,7 +334,6 @@ def _rating_at(text: str, name: str) -> int:
 
 
 def _value(token: object, task: Task[Any]) -> float | None:
-    """Return the number in ``token``, or None if ``task`` does not allow it as a rating."""
     match = _NUMBER.fullmatch(token) if isinstance(token, str) else None
     with suppress(ValidationError):
         if match and task.reply.model_validate({"rating": float(match[1])}):
@@ -416,7 +410,6 @@ class OpenAIClient:
 
     @property
     def address(self) -> str:
-        """The address of the server, without what may be secret in it."""
         named = [getattr(self._given, "base_url", None)]
         if self._given is None:
             named = [self._options.get("base_url"), self._options.get("azure_endpoint")]
@@ -424,7 +417,6 @@ class OpenAIClient:
         return address_of(str(next(filter(None, named), "")))
 
     async def open(self) -> None:
-        """Make the client for the current event loop if there is none, which may take a second."""
         will_attempt()
         with judge_errors(self._key_variable):
             await self._client()
@@ -495,7 +487,6 @@ def _tls_context() -> SSLContext:
 
 @lru_cache(maxsize=4)  # it takes 25 ms
 def _certificates(*_bundles: str | None) -> SSLContext:
-    """Return the TLS context of the HTTP library of ``openai``, httpx or httpx2."""
     from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
 
     bases = DefaultAsyncHttpxClient.__mro__

@@ -30,7 +30,6 @@ _EVEN = 0.5  # the least probability of a yes
 
 
 def integer(value: object) -> object:
-    """Return ``value`` as an int if it is a whole number, such as ``1.0``; refuse other types."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"must be an integer, not {repr(value)[:_QUOTED]}")  # noqa: TRY004
     whole = isinstance(value, float) and value.is_integer()  # False for infinity and NaN
@@ -45,8 +44,6 @@ def number(value: object) -> float:
 
 
 def within(low: float, high: float) -> Callable[[object], float]:
-    """Return a pydantic validator that refuses all but numbers from ``low`` to ``high``."""
-
     def check(value: object) -> float:
         rating = number(value)
         if not low <= rating <= high:
@@ -57,8 +54,6 @@ def within(low: float, high: float) -> Callable[[object], float]:
 
 
 def one_of(levels: Sequence[float]) -> Any:
-    """Return a type annotation for a pydantic model: a number that is one of ``levels``."""
-
     def check(value: object) -> float:
         rating = number(value)
         if rating not in levels:
@@ -112,7 +107,6 @@ class Judged(Reply):
 
     @classmethod
     def graded(cls, probability: float, **said: Any) -> Self:
-        """Return a verdict made from a ``probability``, yes from one half on, and other members."""
         verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
         verdict._probability = within(0, 1)(probability)
         return verdict

@@ -67,7 +67,6 @@ class Kind(Generic[R]):
 
     @property
     def family(self) -> str:
-        """Return the prompt's name without the number ``voice``."""
         return self.prompt.removesuffix(f"_{self.voice}")
 
     def task(
@@ -78,7 +77,6 @@ class Kind(Generic[R]):
         rated: Rated = "integer",
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
-        """Return a task about the texts ``shown``, with the ``examples`` that fit."""
         fitting = (example_of(self, example) for example in examples)
         return Task(
             kind=self,
@@ -164,7 +162,6 @@ def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
 
 
 def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
-    """Return ``example`` as an `Example` for the prompt of ``kind``, or None if it does not fit."""
     try:
         shown, outputs = example["inputs"], example["outputs"]
         kind.reply.model_validate(outputs)

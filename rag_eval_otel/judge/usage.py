@@ -51,7 +51,6 @@ def scope(**changes: Any) -> Iterator[None]:
 
 
 def deadline_after(seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> float:
-    """Return the time in ``seconds``, but not later than the present deadline."""
     return min(math.inf if seconds is None else clock() + seconds, _SCOPE.get().deadline)
 
 
@@ -60,7 +59,6 @@ def is_offline(model: object) -> bool:
 
 
 def title_of(part: Part, model: object) -> str:
-    """Return the name of ``model`` in log lines: with the address, as far as it is known."""
     title = getattr(getattr(model, "endpoint", None), "title", None)
     names = (title, *(getattr(model, name, None) for name in ("title", "model")))
     name = next(filter(None, names), type(model).__name__)
@@ -75,7 +73,6 @@ class AttemptUsage:
 
 
 def _is_unpaid(error: BaseException) -> bool:
-    """Return True if ``error`` says that the request took no tokens."""
     return isinstance(error, JudgeError) and not isinstance(
         error, JudgeTimeoutError | UnparsableReplyError
     )
@@ -122,12 +119,10 @@ class Meter:
             self.usage += _requests(self.part, 1)
 
     def close(self) -> Usage:
-        """Return the usage with the attempt that is under way, and count no more."""
         self.is_closed = True
         return self.usage + _requests(self.part, max(self.begun, self.assumed) - self._ended)
 
     def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
-        """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
         self._ended += 1
         tokens = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
         counted = tokens + _requests(self.part, 1)
@@ -201,11 +196,7 @@ def _requests(part: Part, number: int) -> Usage:
 
 
 class Ledger:
-    """Counts the requests and tokens of one sample, and divides them among its metrics.
-
-    A request is divided among its questions (or texts) in proportion to their weights, and a
-    question among the metrics that asked it. Tokens stay whole numbers.
-    """
+    """Divides the requests of one sample among questions, by weight, and those among metrics."""
 
     def __init__(self, budget: Budget | None = None) -> None:
         self.usage = Usage()

@@ -119,7 +119,6 @@ class Request:
 
 
 def compose(tasks: Tasks, *, code: Callable[[], str] = lambda: secrets.token_hex(3)) -> Request:
-    """Write all ``tasks`` into one request; the caller checks that they may share it."""
     groups = _groups(tasks)
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
@@ -191,7 +190,6 @@ def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield lines with the number of entries of each list, or the numbers of single contexts."""
     for name, group in _groups(tasks).items():
         kind = group[0].kind
         if kind.each:
@@ -206,7 +204,6 @@ def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterat
 
 
 def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
-    """Return the names and texts that ``tasks`` show; single contexts become one list."""
     shown: dict[str, str | tuple[str, ...]] = {}
     for task in tasks:
         shown.update(task.inputs)
@@ -221,7 +218,6 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
 
 
 def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
-    """Return a short JSON Schema of ``reply`` that the strict mode of providers accepts."""
     return _short(_full_schema(reply), reasons=reasons)
 
 
@@ -264,7 +260,6 @@ def _part_schema(group: Tasks) -> Schema:
 
 
 def _form(schema: Mapping[str, Any]) -> str:
-    """Return the form of a reply that matches ``schema``, such as ``[0|1, ...]``."""
     if "properties" in schema:
         members = (f'"{name}": {_form(member)}' for name, member in schema["properties"].items())
         return f"{{{', '.join(members)}}}"
@@ -276,7 +271,6 @@ def _form(schema: Mapping[str, Any]) -> str:
 
 
 def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return the reply ``value`` without the members that the short ``schema`` leaves out."""
     if "properties" in schema:
         members = schema["properties"].items()
         return {name: _shortened(value.get(name, ""), member) for name, member in members}
@@ -289,10 +283,7 @@ def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
-    """Return the reply in ``text``, or an `UnparsableReplyError`, for each of ``tasks``.
-
-    Code fences and prose are ignored. An object that was cut off loses its last member.
-    """
+    """Return the reply in ``text``, or an `UnparsableReplyError`, for each of ``tasks``."""
     groups = _groups(tasks)
     found = _find_object(text, groups)
     read: dict[int, object] = {}
@@ -397,7 +388,6 @@ def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
 
 
 def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the first JSON object in ``text`` that has a reply to one of ``groups``, or {}."""
     decoder = json.JSONDecoder()
     first = start = text.find("{")
     while start != -1:
@@ -417,7 +407,6 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 
 
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the members of ``value`` that are replies to ``groups``, or ``value`` to the only."""
     found = {name: value[name] for name in groups if name in value}
     name, group = next(iter(groups.items()))
     is_reply = len(groups) == 1 and value.keys() & group[0].reply.model_fields.keys()
@@ -448,10 +437,7 @@ class CutText(str):
 
 
 def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Return ``sample`` with texts of at most ``most`` characters, and the numbers cut, by field.
-
-    All texts together have at most four times as many. None: no limit.
-    """
+    """Return ``sample`` with texts of at most ``most`` characters, and the numbers cut, by field."""
     if most is None:
         return sample, {}
     cut: Counter[str] = Counter()
@@ -478,7 +464,6 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
 
 
 def _end(text: str, most: int) -> int:
-    """Return the last end of a sentence, of a line or of a word in ``text``, up to ``most``."""
     if len(text) <= most:
         return len(text)
     start = max(most // 2, most - _SEARCHED)

@@ -156,7 +156,6 @@ class BaseMetric:
     def claims_score(
         self, claims: Sequence[str], verdicts: Sequence[say.Judged], explanation: Explanation
     ) -> Score:
-        """Return the share of ``claims`` with the verdict yes; ``explanation`` gets the others."""
         if not claims:
             return self.undefined("no_claims")
         refused = [
@@ -190,11 +189,7 @@ class BaseMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetric(BaseMetric):
-    """A metric that asks the judge one kind of question: a row of a table of metrics.
-
-    ``about`` describes it for users. ``definition`` is the built-in name, which a ``name`` does not
-    change.
-    """
+    """A metric that asks one kind of question; ``definition`` is the name before a change."""
 
     about: str = field(compare=False, repr=False)
     kind: Kind[Any] = field(compare=False, repr=False)
@@ -212,10 +207,7 @@ class TaskMetric(BaseMetric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedMetric(BaseMetric):
-    """A metric for which one or two judges rate the sample from 0 to ``top``: a row of a table.
-
-    With ``swaps``, answer and reference are exchanged in the second question.
-    """
+    """A metric rated by judges up to ``top``; ``swaps``: the second sees the texts exchanged."""
 
     judges: Literal[1, 2] = 1
     rating: Rated = "integer"
@@ -256,7 +248,6 @@ class RatedMetric(BaseMetric):
 
 
 def text_of(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """Return the field ``name`` of ``sample``, or its text in ``extra``; empty if it is blank."""
     if name == "contexts":
         return sample.context_texts
     text = getattr(sample, name) if name in MISSING else sample.extra.get(name)
@@ -264,7 +255,6 @@ def text_of(sample: Sample, name: str) -> str | tuple[str, ...]:
 
 
 def shown_text(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """Return `text_of`, or an empty text for an answer without content."""
     return "" if name == "answer" and says_nothing(sample.answer) else text_of(sample, name)
 
 
@@ -280,7 +270,6 @@ def task_about(
     rated: Rated = "integer",
     **texts: str | Sequence[str],
 ) -> Task[R]:
-    """Return a task that asks ``kind`` about ``sample``; ``texts`` replace or add to its fields."""
     shown: dict[str, str | Sequence[str]] = {
         "question": sample.question,
         "contexts": sample.context_texts,
@@ -300,7 +289,6 @@ async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
 
 
 def in_order(entries: Sequence[E], count: int) -> list[E] | None:
-    """Return the first entry of each number from 1 to ``count``; None if a number is missing."""
     by_number = {entry.index: entry for entry in reversed(entries)}
     numbers = range(1, count + 1)
     return [by_number[i] for i in numbers] if all(i in by_number for i in numbers) else None
@@ -311,7 +299,6 @@ def claims_in(judged: Iterable[say.JudgedStatement]) -> list[say.JudgedStatement
 
 
 def share_of(judged: Sequence[say.Judged]) -> float:
-    """Return the mean probability of yes; without probabilities, the share of yes verdicts."""
     return sum(verdict.probability for verdict in judged) / len(judged)
 
 

@@ -42,7 +42,6 @@ class ContextRankingMetric(TaskMetric):
 
 
 def _average_precision(metric: BaseMetric, verdicts: Sequence[Useful]) -> Score:
-    """Return the mean precision at the ranks of useful contexts, weighted by the probabilities."""
     useful = [str(rank) for rank, reply in enumerate(verdicts, start=1) if reply.verdict]
     flags = [reply.probability for reply in verdicts]
     hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]

@@ -180,7 +180,6 @@ _FIVE: Mapping[float, str] = {
 
 
 def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
-    """Return the meanings in ``rubric`` by ascending levels; a key is a number or contains one."""
     levels: dict[float, str] = {}
     for key, meaning in rubric.items():
         numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
@@ -441,7 +440,6 @@ def _plain(function: Any) -> Any:
 
 
 def _finite(value: object) -> float | None:
-    """Return ``value``, which may be a NumPy number, as a float; None if it is not finite."""
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         return None
     with suppress(TypeError, ValueError, OverflowError):
@@ -450,7 +448,6 @@ def _finite(value: object) -> float | None:
 
 
 def _described(value: Any, depth: int = 8) -> object:
-    """Return a description of ``value`` for a hash, which is the same in every process."""
     if value is None or isinstance(value, str | bytes | int | float | complex):
         return repr(value)
     if depth == 0:  # an object that contains itself

@@ -28,11 +28,7 @@ class Ranking(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingMetric(BaseMetric):
-    """A metric of the ids in a sample, without a judge: a row of a table of metrics.
-
-    ``k`` is the number of retrieved ids that count. ``unretrieved`` and ``irrelevant`` are the
-    scores if nothing was retrieved, and if no id is relevant; None stands for an undefined score.
-    """
+    """A metric of the ids in a sample, without a judge: a row of a table of metrics."""
 
     k: int | None = None
     about: str = field(compare=False, repr=False)
@@ -87,7 +83,6 @@ def _mean_reciprocal_rank(ranking: Ranking) -> float:
 
 
 def _exponential(grade: float, top: float) -> float:
-    """Return (2^grade - 1) / (2^top - 1), computed without powers that may overflow."""
     ln2 = math.log(2)
     return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
 

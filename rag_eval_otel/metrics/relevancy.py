@@ -88,7 +88,6 @@ class _QuestionMetric(BaseMetric):
         BaseMetric.__post_init__(self)
 
     async def _draw(self, sample: Sample, ask: AskLike) -> tuple[list[str], list[int]]:
-        """Return the questions of the valid replies, and their flags for evasive."""
         shown, draws = {"answer": sample.answer}, range(self.strictness)
         tasks = [kinds.REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
         replies = await valid_replies(tasks, ask)
