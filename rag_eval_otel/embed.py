@@ -122,9 +122,7 @@ def _rows(payload: Mapping[str, Any], count: int) -> Vectors:
         rows = {item["index"]: _vector(item["embedding"]) for item in payload["data"]}
         return np.stack([rows[i] for i in range(count)])
     except (KeyError, TypeError, ValueError) as error:
-        raise UnparsableReplyError(
-            f"the embeddings reply does not hold {count} vectors of one length: {error!r}"
-        ) from error
+        raise UnparsableReplyError(f"not {count} vectors of one length: {error!r}") from error
 
 
 def _vector(value: str | Sequence[float]) -> Vectors:
@@ -226,9 +224,7 @@ class Embed:
             rows = await self._embedder.embed(texts)
             meter.tell(Usage(embedding_requests=1))
         if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
-            raise UnparsableReplyError(
-                f"the embedder returned shape {np.shape(rows)} for {len(texts)} texts"
-            )
+            raise UnparsableReplyError(f"shape {np.shape(rows)} for {len(texts)} texts")
         return rows
 
     def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:

@@ -7,6 +7,7 @@ import contextvars
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError
@@ -171,9 +172,7 @@ class Measurement:
         model: object = getattr(self.judge, "model", None)
         if not isinstance(model, str):
             kind = type(self.judge).__name__
-            raise errors.ConfigError(
-                f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
-            )
+            raise errors.ConfigError(f"a judge needs a `model` for versions; {kind} has none")
         if self.budget is not None and not is_offline(self.judge):
             self.budget.require_price(model, "judge")
         if self.budget is not None and not is_offline(self.embedder):
@@ -222,9 +221,13 @@ class Measurement:
         remarks: Mapping[str, Any],
         since: float,
     ) -> Evaluation:
-        model = _revised(ask.model or self.judge.model, self.judge)
-        models = (ask.model or self.judge.model, self.judge.model)
-        prices = partial(self.prices.cost_of, judge=models, embedder=name_of(self.embedder))
+        model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
+        prices = partial(
+            self.prices.cost_of,
+            judge=(model, self.judge.model),
+            embedder=name_of(self.embedder),
+        )
+        model = model if revision is None else f"{model}.{revision}"
 
         def cost(usage: Usage) -> float | None:
             return prices(usage) if usage.tokens else None
@@ -261,7 +264,10 @@ class Measurement:
         try:
             try:
                 with scope(metric=metric.name):
-                    return _checked(await metric.measure(sample, ask, embed))
+                    score: object = await metric.measure(sample, ask, embed)
+                if isinstance(score, Score):
+                    return score
+                raise TypeError(f"measure() must return a Score, not {type(score).__name__}")
             except errors.JudgeError as error:
                 # The message about a reply may quote it, and so texts of the sample.
                 is_safe = isinstance(error, errors.UnsuitableJudgeError)
@@ -301,10 +307,9 @@ class Measurement:
     def definitions(self) -> dict[str, str]:
         """Return texts by metric; scores of equal samples and texts may stand for each other."""
         models = [_identity(model) for model in (self.judge, self.embedder)]
-        try:
+        ours = "source"  # the package is used without an installation
+        with suppress(PackageNotFoundError):
             ours = release("rag-eval-otel")
-        except PackageNotFoundError:  # used from a source tree
-            ours = "source"
         texts: dict[str, str] = {}
         for metric, definition in zip(self.metrics, self._definitions, strict=True):
             own = [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
@@ -322,11 +327,6 @@ def _identity(model: object) -> str:
     return f"{name or type(model).__qualname__}@{revision}"
 
 
-def _revised(model: str, judge: Judge) -> str:
-    revision = getattr(judge, "revision", None)
-    return model if revision is None else f"{model}.{revision}"
-
-
 def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]:
     texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
     signs = suspicions([*texts, *sample.extra.values()])
@@ -339,9 +339,7 @@ def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
     if isinstance(named, str):
-        raise errors.ConfigError(
-            f"label_metrics takes names of metrics, as ({named!r},), not one text"
-        )
+        raise errors.ConfigError(f"label_metrics takes names, as ({named!r},), not one text")
     measured = {metric.name for metric in metrics}
     for name in named:
         require_measured(name, measured, option="an overall label")
@@ -365,12 +363,6 @@ def _definition(metric: Any, *, share_requests: bool, reasons: bool) -> str:
     short = ["short"] if getattr(metric, "form", None) == "short" else []
     way = "-".join(["fused" if share_requests else "single", *short, *extra])
     return f"{metric.name}/{digest}/{way}"
-
-
-def _checked(score: object) -> Score:
-    if not isinstance(score, Score):
-        raise TypeError(f"measure() must return a Score, not {type(score).__name__}")
-    return score
 
 
 def _failed(metric: Metric, reason: Reason, error: Exception | None, *, cause: str) -> Score:

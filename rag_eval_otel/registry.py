@@ -13,11 +13,10 @@ from typing import Any
 
 from rag_eval_otel.errors import ConfigError
 
-_IMPORT_ERRORS = (
+_IMPORT_ERRORS = (  # of a module that is missing or broken
     *(AttributeError, ImportError, LookupError, NameError, OSError),
     *(RuntimeError, SyntaxError, TypeError, ValueError),
 )
-"""What the import of another package's module raises if the module is missing or broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,11 +34,9 @@ class Redactor:
         with ExitStack() as stack:
             stack.push(self._refuse)
             clean: object = self.function(text)
-        if not isinstance(clean, str):
-            raise RedactionError(
-                f"redact: a function must return a str, not {type(clean).__name__}"
-            )
-        return clean
+        if isinstance(clean, str):
+            return clean
+        raise RedactionError(f"redact: a function must return a str, not {type(clean).__name__}")
 
     def _refuse(self, _: type | None, error: BaseException | None, __: object) -> None:
         if isinstance(error, Exception):  # its message may quote the text
@@ -131,13 +129,13 @@ def harmless(text: str) -> str:
 
 def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
     """Return the signs in ``texts`` of an attempt to steer the judge, sorted; usually none."""
-    signs: set[Suspicion] = set()
-    for text in texts:
-        if _CONTROL_TOKEN.search(text):
-            signs.add("control_token")
-        if not text.isascii() and _HIDDEN_TEXT.search(text):
-            signs.add("hidden_text")
-    return tuple(sorted(signs))
+    shown = list(texts)
+    signs: tuple[Suspicion, ...] = ()
+    if any(map(_CONTROL_TOKEN.search, shown)):
+        signs += ("control_token",)
+    if any(_HIDDEN_TEXT.search(text) for text in shown if not text.isascii()):
+        signs += ("hidden_text",)
+    return signs
 
 
 _NO_LETTERS = re.compile("(?:[^\\w\x00-\x7f]|[\uff9e\uff9f]){30}")  # two accents are letters
@@ -157,7 +155,7 @@ def normal_form(text: str) -> str:
     return unicodedata.normalize("NFKC", accents_apart(text))
 
 
-_LONGEST_OPENER = 120  # characters
+_LONGEST_OPENER = 120
 _OPENERS = re.compile(
     r"(?:my |the )?(?:thought|thinking|reasoning) process|chain of thought"
     r"|(?:let's |let us |let me |we need to |i will )?(?:solve|think|break|work|reason|analy[sz]e)"

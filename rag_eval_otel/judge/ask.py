@@ -189,7 +189,7 @@ def given_up() -> errors.JudgeTimeoutError:
 
 
 def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """Shorten contexts by half if a task is about a single one; else notes replace the later half."""
+    """Halve contexts if a task is about a single one; else notes replace the later half."""
     shown = [dict(task.inputs) for task in tasks]
     single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
     listed = (text for inputs in shown for text in inputs.get("contexts", ()))

@@ -161,10 +161,8 @@ class Budget:
             amounts = self._amounts(reservation.model, usage)
         differences = [new - old for new, old in zip(amounts, reservation.amounts, strict=True)]
         with self._lock:
-            for window, cell, each in zip(
-                self._windows, reservation.cells, differences, strict=True
-            ):
-                window.correct(cell, each)
+            for rows in zip(self._windows, reservation.cells, differences, strict=True):
+                SlidingWindow.correct(*rows)
         if self._shared is not None and reservation.shared is not None and any(differences):
             self._shared.correct(reservation.shared, differences)
 
@@ -180,10 +178,9 @@ class Budget:
 
     def _estimate(self, size: int, part: str) -> Usage:
         is_on = self._estimates == "on"
-        tokens = math.ceil(size * _PER_CHARACTER) if is_on else 1
+        tokens, reply = (math.ceil(size * _PER_CHARACTER), _REPLY) if is_on else (1, 0)
         if part == "embedder":
             return Usage(embedding_requests=1, embedding_tokens=tokens)
-        reply = _REPLY if is_on else 0
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _first_exceeded(self, amounts: Sequence[int], used: Sequence[int]) -> int | None:
@@ -267,10 +264,8 @@ class RedisCounts:
         redis_error = require("redis", "redis").exceptions.RedisError
         self._errors = (redis_error, OSError, asyncio.TimeoutError, *_OF_ARGUMENTS)
         self._timeout = self._client.connection_pool.connection_kwargs["socket_timeout"]
-        # In braces: one slot of a cluster.
-        tag = f"{{rag_eval_otel:budget:{name}}}"
+        tag = f"{{rag_eval_otel:budget:{name}}}"  # in braces: one slot of a cluster
         self._keys = [f"{tag}:{limit.unit}:{limit.seconds:g}" for limit in limits]
-        # Widths of cells are in microseconds.
         self._limits = [(whole(each), round(each.seconds * 1e6 / CELLS)) for each in limits]
         self._retry = retry
         self._on_error = on_error
@@ -282,7 +277,7 @@ class RedisCounts:
     async def take(
         self, amounts: Sequence[int]
     ) -> tuple[int | None, tuple[int, ...], list[int]] | None:
-        """Return the index of the limit that refuses, or None, cells and sums; None without Redis."""
+        """Return the index of a limit that refuses, or None, cells and sums; None: no Redis."""
         if self._clock() < self._away_until:
             return None
         arguments = [CELLS]
@@ -322,7 +317,7 @@ class RedisCounts:
 
 
 def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
-    """Return a client for ``url``, and the name; errors do not quote ``url`` and its password."""
+    """Return a client and the name; errors do not quote the password in ``url``."""
     redis = require("redis", "redis")
     client = None
     address, _, name = str(url).partition("#")
@@ -335,7 +330,5 @@ def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
         connected.register_script("")
         client = connected
     if client is None or "@" in name:
-        raise ConfigError(
-            "redis must be a URL such as redis://host:6379/0#name; in a password, write # as %23"
-        )
+        raise ConfigError("redis must be a URL such as redis://host/0#name; in passwords, # is %23")
     return client, name

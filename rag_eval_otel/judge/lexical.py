@@ -329,7 +329,7 @@ _COMMON = 0.6  # weight of a feature that all texts have
 
 
 def read(question: str) -> tuple[Kind | None, str]:
-    """Return the kind of thing that ``question`` asks for (None if it asks nothing), and its rest."""
+    """Return the kind of thing that ``question`` asks for, or None, and its other words."""
     text = question[:_READ].lower().replace("\u2019", "'")
     is_marked = "?" in text and len(question) <= _READ
     polar = _POLAR.search(text)

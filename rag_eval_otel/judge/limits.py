@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -111,20 +111,14 @@ def retry_after_of(error: BaseException | None) -> float | None:
 
 def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float | None:
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
-        try:
+        with suppress(ValueError, TypeError):  # an exception of a user may have any headers
             seconds = float(headers.get(name) or "") / unit
-        except (ValueError, TypeError):  # an exception of a user may have any headers
-            continue
-        return max(0.0, seconds) if math.isfinite(seconds) else None
-    until, sent = _date(headers.get("retry-after")), _date(headers.get("date"))
-    return None if until is None else max(0.0, until - (now() if sent is None else sent))
-
-
-def _date(header: str | None) -> float | None:
-    try:
-        return None if header is None else parsedate_to_datetime(header).timestamp()
-    except (ValueError, OverflowError, TypeError):
-        return None
+            return max(0.0, seconds) if math.isfinite(seconds) else None
+    with suppress(ValueError, OverflowError, TypeError):
+        until = parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
+        sent = headers.get("date")
+        return max(0.0, until - (parsedate_to_datetime(sent).timestamp() if sent else now()))
+    return None
 
 
 def is_usable(replies: Replies) -> bool:
@@ -313,7 +307,7 @@ class Endpoint:
     async def call(
         self, send: Callable[[], Awaitable[T]], *, is_usable: Callable[[T], bool] = lambda _: True
     ) -> T:
-        """Return the result of ``send()``, after retries; one that ``is_usable`` rejects is a failure."""
+        """Return the result of ``send()``, after retries; one not ``is_usable`` is a failure."""
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
         slots = self._slots.setdefault(
@@ -333,10 +327,8 @@ class Endpoint:
                 with ExitStack() as stack:
                     stack.push(lambda _, error, __, attempt=attempt: self._record(attempt, error))
                     seconds = min(timeout, deadline - self._clock())
-                    # Without a limit, no task is made for the request.
-                    reply = await (
-                        send() if math.isinf(seconds) else asyncio.wait_for(send(), seconds)
-                    )
+                    bounded = seconds < math.inf  # else, no task is made for the request
+                    reply = await (asyncio.wait_for(send(), seconds) if bounded else send())
                     attempt.is_usable = is_usable(reply)
                     return reply
             except asyncio.TimeoutError:
@@ -379,10 +371,15 @@ class Endpoint:
         until = patience if math.isinf(attempt.deadline) else attempt.deadline
         while True:
             await self._wait_for_server(until)
-            if slots.locked():
-                await self._wait_for_slot(slots, until)
-            else:
-                await slots.acquire()  # at once
+            seconds = max(0.0, until - _LATE - self._clock())
+            try:
+                if not slots.locked() or math.isinf(seconds):
+                    await slots.acquire()  # usually at once
+                else:
+                    await asyncio.wait_for(slots.acquire(), seconds)
+            except asyncio.TimeoutError as error:
+                cause = f"not sent: {len(self._under_way)} other requests were under way"
+                raise self._refused(errors.JudgeTimeoutError, cause) from error
             with self._lock:
                 now = self._clock()
                 if self._paused_until <= now and not self._breaker.wait(now):
@@ -402,32 +399,24 @@ class Endpoint:
                 pause, probe = self._paused_until - now, breaker.wait(now)
                 is_passing, failures = breaker.is_passing, breaker.failures
             if now >= until:
-                raise self._refused(
-                    errors.JudgeTimeoutError("not sent: the time of the turn is over")
-                )
+                cause = "not sent: the time of the turn is over"
+                raise self._refused(errors.JudgeTimeoutError, cause)
             if pause > 0:
                 if now + pause >= end_of_patience:
-                    msg = f"not sent: the server refuses requests (429); next try in {pause:.0f} s"
-                    raise self._refused(errors.JudgeRateLimitError(msg))
+                    cause = (
+                        f"not sent: the server refuses requests (429); next try in {pause:.0f} s"
+                    )
+                    raise self._refused(errors.JudgeRateLimitError, cause)
             elif probe > 0 and (not is_passing or now + probe >= until - _LATE):
-                msg = f"not asked: {failures} requests failed in a row; next try in {probe:.0f} s"
-                raise self._refused(errors.JudgeUnavailableError(msg))
+                cause = f"{failures} requests failed in a row; next try in {probe:.0f} s"
+                raise self._refused(errors.JudgeUnavailableError, f"not asked: {cause}")
             elif probe <= 0:
                 return
             # Another request may close the breaker before the probe.
             await self._sleep(pause if pause > 0 else min(probe, _POLL))
 
-    async def _wait_for_slot(self, slots: asyncio.Semaphore, until: float) -> None:
-        seconds = until - _LATE - self._clock()
-        try:
-            await asyncio.wait_for(
-                slots.acquire(), None if math.isinf(seconds) else max(0.0, seconds)
-            )
-        except asyncio.TimeoutError as error:
-            msg = f"not sent: {len(self._under_way)} other requests were under way"
-            raise self._refused(errors.JudgeTimeoutError(msg)) from error
-
-    def _refused(self, error: errors.JudgeError) -> errors.JudgeError:
+    def _refused(self, kind: type[errors.JudgeError], cause: str) -> errors.JudgeError:
+        error = kind(cause)
         error.requests = 0
         for observe in self.refusal_observers:
             observe(self.name, error.reason)

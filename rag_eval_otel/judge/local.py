@@ -268,9 +268,7 @@ def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
     if wanted is not None:
         if wanted in labels:
             return labels.index(wanted)
-        raise ConfigError(
-            f"local/{model} has no label {wanted!r}; its labels are {', '.join(labels)}"
-        )
+        raise ConfigError(f"local/{model} has no label {wanted!r}; its labels: {', '.join(labels)}")
     if len(labels) == 1:
         return 0
     found = [i for i, name in enumerate(labels) if _is_yes(name)]

@@ -33,11 +33,7 @@ AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | str | None"
 """A judge, a LangChain chat model, or a judge's name; None: ``RAG_EVAL_JUDGE`` or the default."""
 
 AnyEmbedder: TypeAlias = "Embedder | Embeddings | str | None"
-"""An embedder, LangChain ``Embeddings``, the name of an embedder, or None.
-
-None stands for the embedder that ``RAG_EVAL_EMBEDDER`` names. If the variable is not set, None
-stands for the default embedder of the judge.
-"""
+"""None: ``RAG_EVAL_EMBEDDER``, or else the default embedder of the judge."""
 
 AnyPrompts: TypeAlias = "Mapping[str, str] | str | PathLike[str] | None"
 """Texts by name, or the path of a folder with prompts; None: ``RAG_EVAL_PROMPTS`` or built in."""
@@ -49,8 +45,10 @@ def build_judge(config: Config) -> Judge:
         return judge
     if isinstance(judge, OpenAIJudge):
         return judge.with_endpoint(judge.endpoint.with_limits(_live(config)))
-    endpoint = Endpoint(f"judge {judge.model}", _NO_RETRIES, title=title_of("judge", judge))
-    return ProtectedJudge(judge, endpoint.with_limits(_live(config)))
+    limits = Limits(retries=0, timeout=None, **_live(config))  # retries and timeouts of its own
+    return ProtectedJudge(
+        judge, Endpoint(f"judge {judge.model}", limits, title=title_of("judge", judge))
+    )
 
 
 def build_plain_judge(config: Config) -> Judge:
@@ -71,8 +69,8 @@ def build_live_embedder(config: Config) -> Embedder:
         return embedder
     if isinstance(embedder, OpenAIEmbedder):
         return embedder.with_endpoint(embedder.endpoint.with_limits(_live(config)))
-    endpoint = Endpoint(f"embedder {name_of(embedder)}", _NO_RETRIES)
-    return ProtectedEmbedder(embedder, endpoint.with_limits(_live(config)))
+    limits = Limits(retries=0, timeout=None, **_live(config))
+    return ProtectedEmbedder(embedder, Endpoint(f"embedder {name_of(embedder)}", limits))
 
 
 def build_embedder(config: Config) -> Embedder:
@@ -85,10 +83,6 @@ def build_embedder(config: Config) -> Embedder:
     if provider in PROVIDERS:
         return OpenAIEmbedder(model, provider=provider)
     return cast("Embedder", REGISTRIES["embedder"].make(provider, model))
-
-
-_NO_RETRIES = Limits(retries=0, timeout=None)
-"""The limits of judges and embedders that have retries and timeouts of their own."""
 
 
 def _live(config: Config) -> dict[str, Any]:
@@ -117,7 +111,11 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
     given: dict[str, Any] = {"judge": judge, "embedder": embedder}
     config = Config.from_env(**{part: model for part, model in given.items() if model is not None})
     if isinstance(config.judge, str) and isinstance(config.embedder, str):
-        return _named(config.judge, config.embedder, _environment(config.judge, config.embedder))
+        # Keys and addresses in the environment may change between calls.
+        parts = filter(None, map(parts_of, (config.judge, config.embedder)))
+        names = [n for one, *_ in parts for n in (*one.keys, *one.addresses, *one.settings)]
+        environment = tuple(first_set((name,)) for name in names)
+        return _named(config.judge, config.embedder, environment)
     return build_plain_judge(config), build_embedder(config)
 
 
@@ -151,13 +149,6 @@ def chosen_max_text_chars(value: int | None) -> int:
 def _max_text_chars(text: str | None) -> int:
     environ = {} if text is None else {variable("max_text_chars"): text}
     return Config.from_env(environ).max_text_chars
-
-
-def _environment(*models: str) -> tuple[str | None, ...]:
-    """Return keys and addresses of the providers of ``models``, which may change between calls."""
-    providers = [parts[0] for parts in map(parts_of, models) if parts]
-    names = [n for each in providers for n in (*each.keys, *each.addresses, *each.settings)]
-    return tuple(first_set((name,)) for name in names)
 
 
 @lru_cache(maxsize=16)

@@ -129,9 +129,7 @@ class OpenAIJudge:
         self.model = model
         kind, extra = provider_of(provider), dict(extra_body or {})
         if temperature is not None and not 0 <= temperature <= _HOTTEST:
-            raise errors.ConfigError(
-                f"temperature must be None or a number from 0 to 2, not {temperature!r}"
-            )
+            raise errors.ConfigError(f"temperature must be None or 0 to 2, not {temperature!r}")
         self._form = _Form(
             mode=schema_mode or kind.schema_mode,
             temperature=temperature,
@@ -378,9 +376,7 @@ class OpenAIClient:
         version = None
         if provider.name == "azure" and client is None:
             if address is None:
-                raise errors.ConfigError(
-                    "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
-                )
+                raise errors.ConfigError("azure/... needs base_url or AZURE_OPENAI_ENDPOINT")
             if not urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
                 version = first_set(provider.settings) or _AZURE_VERSION
         self._options: dict[str, Any] = {
@@ -544,9 +540,7 @@ async def _limit_size(response: Any) -> None:
     async for chunk in response.aiter_bytes():
         content += chunk
         if len(content) > largest:
-            raise errors.UnparsableReplyError(
-                f"the server's reply is larger than {largest:,} bytes"
-            )
+            raise errors.UnparsableReplyError(f"the reply is larger than {largest:,} bytes")
     response._content = bytes(content)  # noqa: SLF001  # httpx has no other way to give it back
 
 
@@ -564,9 +558,7 @@ def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise errors.UnparsableReplyError("the server's reply is not JSON") from None
     except ValueError:  # of the HTTP library, for an address with user and password
-        raise errors.JudgeTransportError(
-            "the request cannot be sent: the address of the server cannot be used"
-        ) from None
+        raise errors.JudgeTransportError("the address of the server cannot be used") from None
     except openai.APIStatusError as error:
         raise _status_error(error, key_variable) from None  # the cause quotes all of it
     except openai.APIError as error:

@@ -79,9 +79,7 @@ def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
     for name in paths.keys() - set(names):
         close = get_close_matches(name, names, n=1)
         meant = f"; did you mean {close[0]}.md?" if close else ""
-        raise ConfigError(
-            f"prompts: {place} has {name}.md, and there is no prompt of that name{meant}"
-        )
+        raise ConfigError(f"prompts: {place} has {name}.md, but no prompt has that name{meant}")
     optional = {"closing"}  # added after folders were in use
     missing = [f"{name}.md" for name in names if name not in paths.keys() | optional]
     if missing:
@@ -98,9 +96,7 @@ def _read(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts: {path} cannot be read: {error}") from error
     if not text:
-        raise ConfigError(
-            f"prompts: {path} is empty; the built-in text is in {_BUILT_IN / path.name}"
-        )
+        raise ConfigError(f"prompts: {path} is empty; its original is in {_BUILT_IN / path.name}")
     return text
 
 
@@ -380,9 +376,7 @@ def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
     if not named and any("index" in one for one in entries):
         return entries
     if not named and len(entries) != count:
-        raise UnparsableReplyError(
-            f"{len(entries)} entries for {count} texts; give one for each, in their order"
-        )
+        raise UnparsableReplyError(f"{len(entries)} entries for {count} texts; give one for each")
     numbers = map(int, value) if named else range(1, count + 1)
     return [{"index": i, **one} for i, one in zip(numbers, entries, strict=True)]
 
@@ -437,7 +431,7 @@ class CutText(str):
 
 
 def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Return ``sample`` with texts of at most ``most`` characters, and the numbers cut, by field."""
+    """Return ``sample`` with texts of at most ``most`` characters, and numbers cut, by field."""
     if most is None:
         return sample, {}
     cut: Counter[str] = Counter()

@@ -46,25 +46,18 @@ _RESERVED = frozenset(
         *("truncated", "version"),
     }
 )
-"""Names that no metric can have, because ``rag.evaluation.<name>`` is a value of the evaluation.
+"""Names that no metric can have, because ``rag.evaluation.<name>`` is a value of the evaluation."""
 
-Backends that store attributes as nested objects cannot have ``rag.evaluation.cost.score``, too.
-"""
-
-_ROWS: tuple[TaskMetric | RatedMetric | RankingMetric, ...] = (
-    *(*RELEVANCY, *GROUNDED, *CONTEXT, *RANKING, *CORRECT),
-)
+_ROWS: tuple[TaskMetric | RatedMetric | RankingMetric, ...]
+_ROWS = (*RELEVANCY, *GROUNDED, *CONTEXT, *RANKING, *CORRECT)
 _CLASSES: tuple[Callable[..., Metric], ...] = (
     *(AnswerCorrectness, AnswerExactMatch, Correctness, SemanticSimilarity),
     *(AnswerRelevancy, DecompositionRelevancy, IntentRelevancy),
     *(MultiMethodRelevancy, ReverseRelevancy, Faithfulness, StatementFaithfulness),
     *(Guideline, InstanceRubric, Rubric, StatementContextRelevance),
 )
-_FACTORIES: Mapping[str, Callable[..., Metric]] = {
-    **{row.name: partial(replace, row) for row in _ROWS},
-    **{make().name: make for make in _CLASSES},
-}
-METRICS: Mapping[str, Callable[..., Metric]] = dict(sorted(_FACTORIES.items()))
+_MADE = {row.name: partial(replace, row) for row in _ROWS} | {one().name: one for one in _CLASSES}
+METRICS: Mapping[str, Callable[..., Metric]] = dict(sorted(_MADE.items()))
 """The built-in metrics by name. Calling a value with options makes the metric."""
 
 _DUAL: Mapping[str, Mapping[str, Any]] = {
@@ -95,12 +88,7 @@ METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
     "reference": partial(_made, _REFERENCE),
     "retrieval": partial(_made, (*_RETRIEVAL, "ndcg")),
 }
-"""Named sets of metrics.
-
-``dual`` has the metrics of ``default`` as their sources define them, with two judges and with
-claims that the judge finds. ``full`` has three of these metrics under names that end in ``_full``,
-so that they can be measured beside the short ones.
-"""
+"""Named sets of metrics: ``dual`` and ``full`` measure as the sources of the metrics define it."""
 
 _PACKAGES = Registry(kind="metric", built_in={}, also=(*METRICS, *METRIC_SETS))
 """The metrics of other packages."""
@@ -127,9 +115,7 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
     names = [metric.name for metric in metrics]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(
-            f"metrics named twice: {', '.join(twice)}; give each a name of its own (name=...)"
-        )
+        raise ConfigError(f"metrics named twice: {', '.join(twice)}; give each its own name=...")
     if not metrics:
         raise ConfigError("no metrics; name at least one, or 'default'")
     return tuple(metrics)
@@ -178,14 +164,10 @@ def _checked(wanted: Metric | MetricFunction) -> Metric:
     if callable(wanted) and not isinstance(wanted, type) and not hasattr(wanted, "measure"):
         candidate = FunctionMetric(function=wanted)
     if isinstance(candidate, type):
-        raise ConfigError(
-            f"{candidate.__name__} is a class; pass a metric made of it: {candidate.__name__}()"
-        )
+        raise ConfigError(f"{candidate.__name__} is a class; pass {candidate.__name__}()")
     missing = [part for part in ("name", "needs", "measure") if not hasattr(candidate, part)]
     if missing:
-        raise ConfigError(
-            f"{candidate!r} is no metric: it has no {', '.join(missing)} (see `Metric`)"
-        )
+        raise ConfigError(f"{candidate!r} is no metric: it has no {', '.join(missing)}")
     if not _NAME.fullmatch(candidate.name) or candidate.name in _RESERVED:
         msg = f"a metric can't be named {candidate.name!r}; use a-z, 0-9 and _, and none of "
         raise ConfigError(msg + ", ".join(sorted(_RESERVED)))

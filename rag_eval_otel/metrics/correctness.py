@@ -176,14 +176,10 @@ class AnswerCorrectness(BaseMetric):
 
     def __post_init__(self) -> None:
         if not 0 < self.beta <= _MAX_BETA:
-            raise ConfigError(
-                f"beta must be a number above 0, at most {_MAX_BETA:g}, not {self.beta!r}"
-            )
+            raise ConfigError(f"beta must be above 0, at most {_MAX_BETA:g}, not {self.beta!r}")
         total = sum(self.weights)
         if len(self.weights) != _PAIR or not min(self.weights) >= 0 < total < math.inf:
-            raise ConfigError(
-                f"weights must be two numbers from 0, not both 0, not {self.weights!r}"
-            )
+            raise ConfigError(f"weights must be two numbers from 0, one above: {self.weights!r}")
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:

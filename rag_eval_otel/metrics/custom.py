@@ -62,14 +62,10 @@ class LLMMetric(BaseMetric):
 
     def __post_init__(self) -> None:
         if not self.instructions.strip() or not self.inputs or isinstance(self.inputs, str):
-            raise ConfigError(
-                f"{self.name} needs instructions to the judge and inputs, as in ('answer',)"
-            )
+            raise ConfigError(f"{self.name} needs instructions and inputs, as in ('answer',)")
         outputs: object = self.outputs
         if not isinstance(outputs, Mapping):
-            raise ConfigError(
-                f"outputs must map names to types, as in {{'score': float}}, not {outputs!r}"
-            )
+            raise ConfigError(f"outputs must map names to types, as {{'score': float}}: {outputs}")
         names = (self.name, *self.inputs, *self.outputs)
         refused = [name for name in names if not _NAME.fullmatch(str(name))]
         # "context" and "example" have another meaning in a request.
@@ -82,13 +78,9 @@ class LLMMetric(BaseMetric):
         for name, kind in self.outputs.items():
             _check_type(name, kind, is_value=name == self.value)
         if self.value not in self.outputs:
-            raise ConfigError(
-                f"value={self.value!r} must be one of the outputs: {', '.join(self.outputs)}"
-            )
+            raise ConfigError(f"value={self.value!r} must be an output: {', '.join(self.outputs)}")
         if len(self.bounds) != _PAIR or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
-            raise ConfigError(
-                f"bounds must be two numbers (low, high) with low < high, not {self.bounds!r}"
-            )
+            raise ConfigError(f"bounds must be two numbers, low < high, not {self.bounds!r}")
         BaseMetric.__post_init__(self)
 
     @property
@@ -145,9 +137,7 @@ def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
     elif any(kind is one for one in plain):
         return
     allowed = ", ".join(one.__name__ for one in plain)
-    raise ConfigError(
-        f"the type of output {name!r} must be {allowed} or a list of values, not {kind!r}"
-    )
+    raise ConfigError(f"output {name!r} must be {allowed} or a list of values, not {kind!r}")
 
 
 @lru_cache(maxsize=256)
@@ -186,13 +176,9 @@ def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
         is_number = isinstance(key, int | float) and not isinstance(key, bool)
         level = float(key) if is_number else float(numbers[0]) if len(numbers) == 1 else math.nan
         if not math.isfinite(level) or level in levels:
-            raise ConfigError(
-                f"each key of a rubric must name one number, and each its own; see {key!r}"
-            )
+            raise ConfigError(f"each key of a rubric must name a number of its own; see {key!r}")
         if not isinstance(meaning, str) or not meaning.strip():
-            raise ConfigError(
-                f"level {key!r} of the rubric must say what it means, not {meaning!r}"
-            )
+            raise ConfigError(f"level {key!r} of a rubric must say what it means, not {meaning!r}")
         levels[level] = meaning
     if not levels:
         raise ConfigError("a rubric needs at least one level")
@@ -390,9 +376,7 @@ class FunctionMetric(BaseMetric):
         try:
             inspect.signature(self.function).bind(None)
         except TypeError as error:
-            raise ConfigError(
-                f"the function {name} must take one argument, the sample: {error}"
-            ) from error
+            raise ConfigError(f"the function {name} must take one argument: {error}") from error
         except ValueError:
             pass  # a function in C has no signature
         object.__setattr__(self, "name", name)
