@@ -373,9 +373,8 @@ def _failed(metric: Metric, reason: Reason, error: Exception | None, *, cause: s
 
 
 def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
-    return Evaluation(
-        scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
-    )
+    scores = (Score(name=metric.name, status="error", reason=reason) for metric in metrics)
+    return Evaluation(scores=tuple(scores))
 
 
 def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -43,10 +43,8 @@ class Registry:
         try:
             return entry.load()
         except _IMPORT_ERRORS as error:
-            cause = str(error) or repr(error)
-            raise ConfigError(
-                f"the {self.kind} {name!r} ({entry.value}) could not be imported: {cause}"
-            ) from error
+            cause = f"could not be imported: {str(error) or repr(error)}"
+            raise ConfigError(f"the {self.kind} {name!r} ({entry.value}) {cause}") from error
 
     def make(self, name: str, *arguments: object, **options: object) -> Any:
         factory = self.find(name)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.config import Limit
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
@@ -25,6 +25,7 @@ NANO = 1_000_000_000  # money is counted in whole billionths, so that sums are e
 _REPLY = 256  # estimated tokens of a reply
 _PER_CHARACTER = 1 / 3  # estimated tokens of a text; English has about 1/4
 _THREADS = 4
+_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _FRESH = 1.0  # seconds for which the sums of all processes that a request has seen are used
 
 
@@ -146,9 +147,8 @@ class Budget:
                 raise BudgetSpentError(f"not asked: the budget of {self.limits[refused]} is spent")
             # This process counts on its own, too, for the time when the shared counts are gone.
             local = tuple(map(SlidingWindow.add, self._windows, [now] * len(amounts), amounts))
-        return Reservation(
-            model=model, amounts=amounts, cells=local, shared=None if shared is None else cells
-        )
+        taken = None if shared is None else cells
+        return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
         """Replace the estimate by ``usage``, once; None: the estimate counts for each request."""
@@ -246,6 +246,9 @@ return result
 """
 
 
+_Taken: TypeAlias = "tuple[int | None, tuple[int, ...], list[int]]"
+
+
 class RedisCounts:
     """Counts of a budget in Redis; while it is away, `take` returns None for ``retry`` seconds."""
 
@@ -274,9 +277,7 @@ class RedisCounts:
         self._log = LimitedLog(clock=clock)
         self._workers = Workers(_THREADS)
 
-    async def take(
-        self, amounts: Sequence[int]
-    ) -> tuple[int | None, tuple[int, ...], list[int]] | None:
+    async def take(self, amounts: Sequence[int]) -> _Taken | None:
         """Return the index of a limit that refuses, or None, cells and sums; None: no Redis."""
         if self._clock() < self._away_until:
             return None
@@ -322,9 +323,7 @@ def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
     client = None
     address, _, name = str(url).partition("#")
     with suppress(redis.exceptions.RedisError, *_OF_ARGUMENTS):
-        connected = redis.Redis.from_url(
-            address, socket_timeout=timeout, socket_connect_timeout=timeout
-        )
+        connected = redis.Redis.from_url(address, **dict.fromkeys(_TIMEOUTS, timeout))
         # The arguments after ? are checked by a connection and a script only. Nothing is sent.
         connected.connection_pool.connection_class(**connected.connection_pool.connection_kwargs)
         connected.register_script("")

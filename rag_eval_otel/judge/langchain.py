@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
 
 
-_TIMEOUT = 30.0  # seconds of an attempt at a call of Bedrock
+_WAIT = 30.0  # seconds of an attempt at a call of Bedrock
 
 
 class LangChainJudge:
@@ -72,11 +72,9 @@ def named_judge(name: str) -> LangChainJudge:
 
 def bedrock_judge(model: str) -> LangChainJudge:
     make = require("langchain_aws", "bedrock").ChatBedrockConverse
-    timeouts = require("botocore.config", "bedrock").Config(
-        read_timeout=_TIMEOUT, connect_timeout=_TIMEOUT
-    )
+    times = require("botocore.config", "bedrock").Config(read_timeout=_WAIT, connect_timeout=_WAIT)
     try:
-        return LangChainJudge(make(model=model, temperature=0.0, config=timeouts), model=model)
+        return LangChainJudge(make(model=model, temperature=0.0, config=times), model=model)
     except ValueError as error:
         raise _not_made(error, "bedrock", model) from None
 

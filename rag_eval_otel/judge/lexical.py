@@ -283,9 +283,7 @@ _NOUNS: Mapping[Kind, str] = {
     " fee frequency height income length limit maximum minimum number pay percentage period"
     " population price rate rating ratio rent salary score size speed temperature value weight",
 }
-_HEADS: Mapping[str, Kind] = {
-    noun: kind for kind, nouns in _NOUNS.items() for noun in nouns.split()
-}
+_HEADS: Mapping[str, Kind] = {one: kind for kind, nouns in _NOUNS.items() for one in nouns.split()}
 _MONTH = (
     r"(?:jan|feb|f[eé]v|m[aä]r|a[pbv]r|ma[iy]|jun|jui|jul|aug|ao[uû]|ago|sep|o[ck]t|nov|d[eé][cz]"
     r"|ene)[a-zé]{0,7}"
@@ -461,6 +459,9 @@ BY_EVIDENCE = frozenset(
 """The families of tasks whose replies depend on the evidence of `Answers` alone."""
 
 
+Index: TypeAlias = Callable[[tuple[str, ...]], Passages]
+
+
 class LexicalJudge:
     """A judge that compares words: offline, free, and with equal replies to equal questions.
 
@@ -485,7 +486,7 @@ class LexicalJudge:
         return Replies(parts=tuple(_reply(task, index) for task in tasks), model=self.model)
 
 
-def _reply(task: Task[Any], index: Callable[[tuple[str, ...]], Passages]) -> object:
+def _reply(task: Task[Any], index: Index) -> object:
     others = (task.texts(name) for name, _ in task.inputs if name not in _SHOWN)
     if any(sum(map(len, one)) > MAX for one in others):
         return JudgeTooLongError(f"the lexical judge reads at most {MAX:,} characters of it")
@@ -503,9 +504,7 @@ def _reply(task: Task[Any], index: Callable[[tuple[str, ...]], Passages]) -> obj
 class Answers:
     """The replies to one ``task``: ``to_X`` to tasks of family X, by evidence from 0 to 1."""
 
-    def __init__(
-        self, task: Task[Any], index: Callable[[tuple[str, ...]], Passages] = Passages
-    ) -> None:
+    def __init__(self, task: Task[Any], index: Index = Passages) -> None:
         shown = dict(task.inputs)
         self.task = task
         self.question = task.text("question") if "question" in shown else ""
@@ -632,9 +631,8 @@ class Answers:
 
     def to_relevant_statements(self) -> say.Reply:
         judged = self.to_context_statements().statements
-        return say.RelevantStatements(
-            relevant_statements=[one.statement for one in judged if one.verdict]
-        )
+        copied = [one.statement for one in judged if one.verdict]
+        return say.RelevantStatements(relevant_statements=copied)
 
     def to_statements(self) -> say.Reply:
         return say.Statements(statements=self.claims)

@@ -25,6 +25,7 @@ from rag_eval_otel.types import Replies
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
+Send: TypeAlias = Callable[[], Awaitable[T]]
 
 _MINUTE, _DAY = 60.0, 86_400.0
 _BACK_OFF, _LONGEST_BACK_OFF = 0.5, 8.0  # seconds, before jitter
@@ -163,9 +164,7 @@ class Breaker:
             return _POLL
         return max(0.0, self._probe_at - now) if self.is_open else 0.0
 
-    def ended(
-        self, outcome: Outcome, *, is_probe: bool, now: float, draw: float
-    ) -> Literal["opened", "closed"] | None:
+    def ended(self, outcome: Outcome, *, is_probe: bool, now: float, draw: float) -> str | None:
         self.is_probing = self.is_probing and not is_probe
         if outcome == "cancelled":
             return None
@@ -275,9 +274,7 @@ class Endpoint:
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
         self._breaker = Breaker(self.limits)
         self._budget = RetryBudget()
-        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            WeakKeyDictionary()
-        )
+        self._slots = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
         self._under_way: set[_Attempt] = set()
         self._attempts: Counter[Outcome] = Counter()
         self._returned = 0
@@ -304,15 +301,12 @@ class Endpoint:
                 pause=max(0.0, self._paused_until - self._clock()),
             )
 
-    async def call(
-        self, send: Callable[[], Awaitable[T]], *, is_usable: Callable[[T], bool] = lambda _: True
-    ) -> T:
+    async def call(self, send: Send[T], *, is_usable: Callable[[T], bool] = lambda _: True) -> T:
         """Return the result of ``send()``, after retries; one not ``is_usable`` is a failure."""
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
-        slots = self._slots.setdefault(
-            asyncio.get_running_loop(), asyncio.Semaphore(self.limits.concurrency)
-        )
+        loop = asyncio.get_running_loop()
+        slots = self._slots.setdefault(loop, asyncio.Semaphore(self.limits.concurrency))
         tries = 0
         last: errors.JudgeError | None = None
         while True:
@@ -339,18 +333,15 @@ class Endpoint:
                 slots.release()
             tries = await self._before_retry(attempt, last, tries=tries)
 
-    async def _before_retry(
-        self, attempt: _Attempt, error: errors.JudgeError, *, tries: int
-    ) -> int:
+    async def _before_retry(self, attempt: _Attempt, error: Exception, *, tries: int) -> int:
         """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise."""
         if attempt.outcome not in _RETRIED or tries >= self.limits.retries:
             raise error
         if attempt.is_probe:
             return tries
         has_breaker = not math.isinf(self.limits.failures)
-        if attempt.outcome == "rate_limited" and (
-            retry_after_of(error) is not None or not has_breaker
-        ):
+        is_paused = retry_after_of(error) is not None or not has_breaker
+        if attempt.outcome == "rate_limited" and is_paused:
             self._returned += 1
             # While the server answers other requests of a dataset, a refusal uses up no try.
             is_answering = self._latency is not None and self._refusals <= 1
@@ -442,9 +433,8 @@ class Endpoint:
                 pause = self._pause(now, after, is_new=is_new)
             # Refusals of requests that were under way together are one failure.
             if outcome != "rate_limited" or is_new or attempt.is_probe:
-                change = self._breaker.ended(
-                    outcome, is_probe=attempt.is_probe, now=now, draw=self._draw()
-                )
+                draw, is_probe = self._draw(), attempt.is_probe
+                change = self._breaker.ended(outcome, is_probe=is_probe, now=now, draw=draw)
             failures = self._breaker.failures
         # Without the lock, because a handler of the application may block.
         if pause >= 1:

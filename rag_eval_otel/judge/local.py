@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Replies
 
 Pair: TypeAlias = "tuple[str, str]"
+Shares: TypeAlias = Mapping[Pair, float]
 
 _REVISION = 1
 _PER_LEXICAL = 100
@@ -89,18 +90,16 @@ class LocalJudge:
         mine = [t for t in tasks if t.kind.family in BY_EVIDENCE and not t.kind.instructions]
         replies = await self._workers.run(lambda: self._replies(mine)) if mine else []
         by_task = dict(zip(map(id, mine), replies, strict=True))
-        parts = (
-            by_task.get(id(task), other) for task, other in zip(tasks, others.parts, strict=True)
-        )
+        pairs = zip(tasks, others.parts, strict=True)
+        parts = (by_task.get(id(task), other) for task, other in pairs)
         return Replies(parts=tuple(parts), model=self.model)
 
     def _replies(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
         """Answer ``tasks`` twice: to collect pairs of texts, then with their probabilities."""
         claims, questions = _Wanted(), _Wanted()
         _replies(tasks, claims, questions)
-        return _replies(
-            tasks, self._support.probabilities(claims), self._relevance.relevances(questions)
-        )
+        found = self._support.probabilities(claims), self._relevance.relevances(questions)
+        return _replies(tasks, *found)
 
 
 class _Wanted(dict[Pair, float]):
@@ -111,19 +110,13 @@ class _Wanted(dict[Pair, float]):
         return EVEN
 
 
-def _replies(
-    tasks: Sequence[Task[Any]], claims: Mapping[Pair, float], questions: Mapping[Pair, float]
-) -> list[Reply]:
-    return [
-        getattr(_ModelAnswers(task, claims, questions), f"to_{task.kind.family}")()
-        for task in tasks
-    ]
+def _replies(tasks: Sequence[Task[Any]], claims: Shares, questions: Shares) -> list[Reply]:
+    answers = [_ModelAnswers(task, claims, questions) for task in tasks]
+    return [getattr(each, f"to_{each.task.kind.family}")() for each in answers]
 
 
 class _ModelAnswers(Answers):
-    def __init__(
-        self, task: Task[Any], claims: Mapping[Pair, float], questions: Mapping[Pair, float]
-    ) -> None:
+    def __init__(self, task: Task[Any], claims: Shares, questions: Shares) -> None:
         super().__init__(task)
         self._claims, self._questions = claims, questions
         self._texts = [text for text in self.contexts if text.strip()]
@@ -224,10 +217,8 @@ class Classifier:
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
         """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model."""
-        told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
-        shown = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
+        tokens = partial(self._tokenizer, add_special_tokens=False, verbose=False)
+        told, shown = tokens(claim), tokens(text, return_offsets_mapping=True)
         half = self.length // 2
         size = max(_LEAST, self.length - _SPECIAL - min(len(told["input_ids"]), half))
         places = shown["offset_mapping"]
@@ -283,6 +274,5 @@ def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
 
 def _is_yes(name: str) -> bool:
     lowered = name.lower().replace("_", " ").replace("-", " ")
-    return any(word.startswith(_POSITIVE) for word in lowered.split()) and not lowered.startswith(
-        _NEGATED
-    )
+    is_positive = any(word.startswith(_POSITIVE) for word in lowered.split())
+    return is_positive and not lowered.startswith(_NEGATED)

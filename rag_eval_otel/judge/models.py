@@ -46,9 +46,8 @@ def build_judge(config: Config) -> Judge:
     if isinstance(judge, OpenAIJudge):
         return judge.with_endpoint(judge.endpoint.with_limits(_live(config)))
     limits = Limits(retries=0, timeout=None, **_live(config))  # retries and timeouts of its own
-    return ProtectedJudge(
-        judge, Endpoint(f"judge {judge.model}", limits, title=title_of("judge", judge))
-    )
+    title = title_of("judge", judge)
+    return ProtectedJudge(judge, Endpoint(f"judge {judge.model}", limits, title=title))
 
 
 def build_plain_judge(config: Config) -> Judge:
@@ -152,9 +151,7 @@ def _max_text_chars(text: str | None) -> int:
 
 
 @lru_cache(maxsize=16)
-def _named(
-    judge: str, embedder: str, _environment: tuple[str | None, ...]
-) -> tuple[Judge, Embedder]:
+def _named(judge: str, embedder: str, _environ: tuple[str | None, ...]) -> tuple[Judge, Embedder]:
     config = Config(judge=judge, embedder=embedder)
     return build_plain_judge(config), build_embedder(config)
 

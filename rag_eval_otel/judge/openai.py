@@ -61,9 +61,9 @@ _HOTTEST = 2  # the highest temperature
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
 
 
-_Clients: TypeAlias = (
-    "dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]]"
-)
+_Client: TypeAlias = "tuple[AsyncOpenAI, AsyncGenerator[None, None]]"
+_Clients: TypeAlias = "dict[asyncio.AbstractEventLoop, _Client]"
+Tasks: TypeAlias = Sequence[Task[Any]]
 
 
 class CutOffError(errors.UnparsableReplyError):
@@ -252,9 +252,7 @@ class OpenAIJudge:
         return replace(form, **changes) if changes else None
 
 
-def _replies(
-    payload: Mapping[str, Any], tasks: Sequence[Task[Any]], *, model: str, requests: int
-) -> Replies:
+def _replies(payload: Mapping[str, Any], tasks: Tasks, *, model: str, requests: int) -> Replies:
     parts = read_parts(_content(payload), tasks)
     choice = payload["choices"][0]
     if choice.get("finish_reason") == "length":
@@ -287,9 +285,7 @@ _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
 _RATING = re.compile(r'"rating"\s*:\s*')
 
 
-def with_expectations(
-    parts: Sequence[object], tasks: Sequence[Task[Any]], *, choice: Any
-) -> tuple[object, ...]:
+def with_expectations(parts: Sequence[object], tasks: Tasks, *, choice: Any) -> tuple[object, ...]:
     tokens: list[Mapping[str, Any]] = []
     with suppress(KeyError, TypeError):
         found = choice["logprobs"]["content"] or []
@@ -366,9 +362,8 @@ class OpenAIClient:
         client: AsyncOpenAI | None,
     ) -> None:
         if not (timeout > 0 and retries >= 0):
-            raise errors.ConfigError(
-                f"timeout must be above 0, and retries at least 0, not {timeout!r}, {retries!r}"
-            )
+            given = f"{timeout!r}, {retries!r}"
+            raise errors.ConfigError(f"timeout must be above 0, retries at least 0, not {given}")
         is_plain = provider.name == "openai"  # the client reads its variables itself
         address = provider.address(
             base_url if is_plain else base_url or first_set(provider.addresses)
@@ -577,13 +572,9 @@ def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
         raise errors.JudgeAuthError(f"no key: set {key_variable}, or pass api_key") from None
 
 
-OF_LENGTH = frozenset(
-    {"context length", "context_length", "context window", "too long", "too many tokens"}
-)
-"""Words in the message of a server that refuses a request for its length."""
-_NAMED = (
-    frozenset({"temperature", "logprobs", "encoding_format"}) | _OF_FORMAT | _OF_REPLY | OF_LENGTH
-)
+_LONG = ("context length", "context_length", "context window", "too long", "too many tokens")
+OF_LENGTH = frozenset(_LONG)
+_NAMED = {"temperature", "logprobs", "encoding_format"} | _OF_FORMAT | _OF_REPLY | OF_LENGTH
 """Words that say which option of a request a server has refused."""
 
 

@@ -57,9 +57,8 @@ def one_of(levels: Sequence[float]) -> Any:
     def check(value: object) -> float:
         rating = number(value)
         if rating not in levels:
-            raise ValueError(
-                f"must be one of {', '.join(f'{level:g}' for level in levels)}, not {value!r}"
-            )
+            allowed = ", ".join(f"{level:g}" for level in levels)
+            raise ValueError(f"must be one of {allowed}, not {value!r}")
         return rating
 
     plain = [int(level) if float(level).is_integer() else level for level in levels]
@@ -69,9 +68,8 @@ def one_of(levels: Sequence[float]) -> Any:
 
 Flag: TypeAlias = Annotated[Literal[0, 1], BeforeValidator(integer)]
 Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
-Index: TypeAlias = Annotated[
-    int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
-]
+_POSITION = WithJsonSchema({"type": "integer", "position": True})
+Index: TypeAlias = Annotated[int, BeforeValidator(integer), _POSITION]
 """The number (from 1) of the text that an entry of a reply judges; judges are not asked for it."""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]

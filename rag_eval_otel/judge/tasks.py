@@ -152,9 +152,8 @@ def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
     if (one.shows ^ other.shows) - _OPEN:
         return False
     # Two prompts of one question are independent judges.
-    if one.kind.family == other.kind.family and (
-        one.kind != other.kind or one.examples != other.examples
-    ):
+    is_same = (one.kind, one.examples) == (other.kind, other.examples)
+    if one.kind.family == other.kind.family and not is_same:
         return False
     mine, theirs = dict(one.inputs), dict(other.inputs)
     shared = (mine.keys() & theirs.keys()) - {"context"}  # contexts become a list
@@ -178,15 +177,11 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
     return Example(inputs=_inputs(kind, shown), outputs=reply)
 
 
-def fitting(
-    examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
-) -> list[Mapping[str, Any]]:
+def fitting(examples: Iterable[Any], kinds: Sequence[Kind[Any]]) -> list[Mapping[str, Any]]:
     return [example for example in examples if any(example_of(kind, example) for kind in kinds)]
 
 
-def check_examples(
-    name: str, examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
-) -> None:
+def check_examples(name: str, examples: Iterable[Any], kinds: Sequence[Kind[Any]]) -> None:
     for i, example in enumerate(examples):
         if fitting([example], kinds):
             continue
@@ -194,9 +189,8 @@ def check_examples(
             f"inputs {list(kind.inputs)} with outputs {list(kind.reply.model_fields)}"
             for kind in kinds
         )
-        raise ConfigError(
-            f"examples[{i}] of {name} must be {{'inputs': ..., 'outputs': ...}} with {forms}"
-        )
+        form = "{'inputs': ..., 'outputs': ...}"
+        raise ConfigError(f"examples[{i}] of {name} must be {form} with {forms}")
 
 
 class AskLike(Protocol):

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.budget import Budget, Reservation
@@ -19,6 +19,7 @@ from rag_eval_otel.types import Usage
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Weights: TypeAlias = Mapping[Any, int]
 _COUNTS = tuple(field.name for field in fields(Usage))
 
 
@@ -73,9 +74,8 @@ class AttemptUsage:
 
 
 def _is_unpaid(error: BaseException) -> bool:
-    return isinstance(error, JudgeError) and not isinstance(
-        error, JudgeTimeoutError | UnparsableReplyError
-    )
+    is_unknown = isinstance(error, JudgeTimeoutError | UnparsableReplyError)
+    return isinstance(error, JudgeError) and not is_unknown
 
 
 class Meter:
@@ -133,11 +133,9 @@ class Meter:
         reservation, self._unused = self._unused, None
         return reservation
 
-    def settle(
-        self, reservation: Reservation | None, usage: Usage | None, *, requests: int = 1
-    ) -> None:
-        if reservation is not None and self.budget is not None:
-            self.budget.settle(reservation, usage, requests=requests)
+    def settle(self, taken: Reservation | None, usage: Usage | None, *, requests: int = 1) -> None:
+        if taken is not None and self.budget is not None:
+            self.budget.settle(taken, usage, requests=requests)
 
     async def reserve(self) -> Reservation | None:
         if self.budget is None:
@@ -211,9 +209,7 @@ class Ledger:
             self._asked.setdefault(question, {})[metric] = None
 
     @asynccontextmanager
-    async def metered(
-        self, weights: Mapping[Any, int], *, model: str, part: Part
-    ) -> AsyncIterator[Meter]:
+    async def metered(self, weights: Weights, *, model: str, part: Part) -> AsyncIterator[Meter]:
         meter = Meter(self._budget, model=model, size=sum(weights.values()), part=part)
         self._open[meter] = weights
         try:
@@ -228,7 +224,7 @@ class Ledger:
             self.spend(weights, meter.close())
         self._open.clear()
 
-    def spend(self, weights: Mapping[Any, int], usage: Usage) -> None:
+    def spend(self, weights: Weights, usage: Usage) -> None:
         self.usage += usage
         for question, share in zip(weights, shares(usage, list(weights.values())), strict=True):
             self._spent[question] = self._spent.get(question, Usage()) + share

@@ -74,9 +74,7 @@ _REFERENCE = (*_ONLINE, "context_precision", "context_recall", "answer_correctne
 _RETRIEVAL = ("hit_rate", "mrr", "retrieval_precision", "retrieval_recall", "average_precision")
 
 
-def _made(
-    names: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None
-) -> tuple[Metric, ...]:
+def _made(names: Iterable[str], options: Mapping[str, Any] | None = None) -> tuple[Metric, ...]:
     return tuple(METRICS[name](**(options or {}).get(name, {})) for name in names)
 
 
@@ -121,20 +119,17 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
     return tuple(metrics)
 
 
-def with_thresholds(
-    metrics: Iterable[Metric], thresholds: Mapping[str, float]
-) -> tuple[Metric, ...]:
-    """Return ``metrics``, changed to the ``thresholds`` by name."""
-    by_name: dict[str, Any] = {metric.name: metric for metric in metrics}
+def with_thresholds(of: Iterable[Metric], thresholds: Mapping[str, float]) -> tuple[Metric, ...]:
+    """Return the metrics ``of``, changed to the ``thresholds`` by name."""
+    by_name: dict[str, Any] = {metric.name: metric for metric in of}
     for name, threshold in thresholds.items():
         require_measured(name, by_name, option="a threshold")
         if "threshold" not in getattr(by_name[name], "__dataclass_fields__", {}):
             raise ConfigError(f"the metric {name!r} has no threshold that could be set")
         low, high = scale_of(by_name[name])
         if not low <= threshold <= high:
-            raise ConfigError(
-                f"the threshold of {name} must be from {low:g} to {high:g}, not {threshold:g}"
-            )
+            bounds = f"from {low:g} to {high:g}"
+            raise ConfigError(f"the threshold of {name} must be {bounds}, not {threshold:g}")
         by_name[name] = replace(by_name[name], threshold=threshold)
     return tuple(by_name.values())
 
@@ -144,9 +139,8 @@ def require_measured(name: str, measured: Collection[str], *, option: str) -> No
         near = get_close_matches(name, measured, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
         listed = ", ".join(sorted(measured))
-        raise ConfigError(
-            f"there is {option} of {name!r}, which is not measured{meant} Measured are: {listed}"
-        )
+        text = f"there is {option} of {name!r}, which is not measured{meant}"
+        raise ConfigError(f"{text} Measured are: {listed}")
 
 
 def scale_of(metric: Metric) -> tuple[float, float]:

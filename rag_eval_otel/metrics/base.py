@@ -15,6 +15,7 @@ from rag_eval_otel.untrusted import says_nothing
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
+Claim: TypeAlias = say.JudgedStatement
 Explanation: TypeAlias = Callable[[Sequence[str]], str | None]
 """Explains a score by the claims with the verdict no."""
 
@@ -105,9 +106,8 @@ class BaseMetric:
         for name, choices in _choices(kind).items():
             value = getattr(self, name)
             if value not in choices:
-                raise ConfigError(
-                    f"{name} of {kind.__name__} must be one of {choices}, not {value!r}"
-                )
+                place = f"{name} of {kind.__name__}"
+                raise ConfigError(f"{place} must be one of {choices}, not {value!r}")
         check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
@@ -169,9 +169,7 @@ class BaseMetric:
             detail={"statements": list(claims), **verdicts_of(verdicts)},
         )
 
-    def statements_score(
-        self, judged: Iterable[say.JudgedStatement], explanation: Explanation
-    ) -> Score:
+    def statements_score(self, judged: Iterable[Claim], explanation: Explanation) -> Score:
         claims = claims_in(judged)
         return self.claims_score([claim.statement for claim in claims], claims, explanation)
 
@@ -294,7 +292,7 @@ def in_order(entries: Sequence[E], count: int) -> list[E] | None:
     return [by_number[i] for i in numbers] if all(i in by_number for i in numbers) else None
 
 
-def claims_in(judged: Iterable[say.JudgedStatement]) -> list[say.JudgedStatement]:
+def claims_in(judged: Iterable[Claim]) -> list[Claim]:
     return [claim for claim in judged if claim.statement.strip()]
 
 
@@ -309,9 +307,7 @@ def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
     return detail
 
 
-def read_ratings(
-    ratings: Sequence[say.Graded], wanted: Rated
-) -> tuple[list[float], str, Reason | None]:
+def read_ratings(ratings: Sequence[G], wanted: Rated) -> tuple[list[float], str, Reason | None]:
     """Return the numbers, how they were rated, and whether ``wanted`` probabilities are missing."""
     values = [rating.rating if rating.expected is None else rating.expected for rating in ratings]
     if any(rating.expected is None for rating in ratings):

@@ -72,9 +72,8 @@ class LLMMetric(BaseMetric):
         refused += [name for name in self.inputs if name in {"context", "example"}]
         refused += [name for name in self.outputs if hasattr(Reply, str(name))]
         if refused:
-            raise ConfigError(
-                f"{refused[0]!r} can't be a name here; use a-z, 0-9 and _, and no name of ours"
-            )
+            rule = "use a-z, 0-9 and _, and no name of ours"
+            raise ConfigError(f"{refused[0]!r} can't be a name here; {rule}")
         for name, kind in self.outputs.items():
             _check_type(name, kind, is_value=name == self.value)
         if self.value not in self.outputs:
@@ -141,9 +140,7 @@ def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
 
 
 @lru_cache(maxsize=256)
-def _reply(
-    types: tuple[tuple[str, Any], ...], value: str, *, bounds: tuple[float, ...]
-) -> type[Reply]:
+def _reply(types: tuple[Any, ...], value: str, *, bounds: tuple[float, ...]) -> type[Reply]:
     members: dict[str, Any] = {}
     for name, kind in types:
         if not isinstance(kind, tuple):
@@ -279,9 +276,9 @@ async def _grade(
     if not shown:
         return metric.undefined("missing_input")
     rubric = "\n".join(f"{level:.15g}: {meaning}" for level, meaning in levels.items())
-    task = _rubric_kind(list(levels)).task(
-        {**shown, "rubric": rubric}, rated=metric.rating, examples=metric.examples
-    )
+    shown["rubric"] = rubric
+    kind = _rubric_kind(list(levels))
+    task = kind.task(shown, rated=metric.rating, examples=metric.examples)
     return await metric.graded(task, ask, low=min(levels), high=max(levels))
 
 

@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import Judged, Verdict
+from rag_eval_otel.judge.replies import Decision, Judged, Verdict
 from rag_eval_otel.judge.tasks import AskLike, Kind
 from rag_eval_otel.metrics.base import BaseMetric, RatedMetric, TaskMetric, in_order, task_about
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 _NO_CLAIM = 2  # the verdict on a sentence that claims nothing
 _MOST_SENTENCES = 40  # that a judge is shown; if there are more, neighbours are joined
+
+
+def _passing(metric: BaseMetric, decision: Decision) -> Score:
+    return metric.score_of(float(decision.passing), explanation=decision.reason)
+
 
 GROUNDED = (
     RatedMetric(
@@ -36,9 +41,7 @@ fail, and the judge is asked again for a rating that is not 0, 1 or 2.""",
         name="response_supported",
         kind=kinds.RESPONSE_SUPPORTED,
         blank={"answer": None, "contexts": 0.0},
-        formula=lambda metric, reply: metric.score_of(
-            float(reply.passing), explanation=reply.reason
-        ),
+        formula=_passing,
         about="""\
 Whether the contexts support the answer: 1 or 0 (LlamaIndex's faithfulness).
 
@@ -52,9 +55,7 @@ last one decides).""",
         name="context_agreement",
         kind=kinds.CONTEXT_AGREEMENT,
         blank={"question": None, "answer": None, "contexts": 0.0},
-        formula=lambda metric, reply: metric.score_of(
-            float(reply.passing), explanation=reply.reason
-        ),
+        formula=_passing,
         about="""\
 Whether question and answer agree with the contexts: 1 or 0 (LlamaIndex's relevancy).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
@@ -26,13 +26,16 @@ class Ranking(NamedTuple):
     k: int | None
 
 
+Formula: TypeAlias = Callable[[Ranking], float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingMetric(BaseMetric):
     """A metric of the ids in a sample, without a judge: a row of a table of metrics."""
 
     k: int | None = None
     about: str = field(compare=False, repr=False)
-    formula: Callable[[Ranking], float] = field(compare=False, repr=False)
+    formula: Formula = field(compare=False, repr=False)
     unretrieved: float | None = field(default=0.0, compare=False, repr=False)
     irrelevant: float | None = field(default=None, compare=False, repr=False)
     definition: str = ""
@@ -102,9 +105,7 @@ _EDGES = (
 )
 
 
-def _row(
-    name: str, formula: Callable[[Ranking], float], about: str, source: str, **options: Any
-) -> RankingMetric:
+def _row(name: str, formula: Formula, about: str, source: str, **options: Any) -> RankingMetric:
     edges = options.pop("edges", _EDGES)
     about = f"{about}\n\nSpecial cases: {edges}\n\nSource: {source}"
     return RankingMetric(name=name, formula=formula, about=about, **{"threshold": None, **options})
