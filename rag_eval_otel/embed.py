@@ -139,9 +139,8 @@ class LangChainEmbedder:
     """
 
     def __init__(self, embeddings: Embeddings, *, max_threads: int = 16) -> None:
-        self._call = SyncFirst(
-            embeddings.embed_documents, embeddings.aembed_documents, max_threads=max_threads
-        )
+        calls = embeddings.embed_documents, embeddings.aembed_documents
+        self._call = SyncFirst(*calls, max_threads=max_threads)
         self.model = name_of(embeddings)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:

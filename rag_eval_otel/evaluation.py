@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as release
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
 from rag_eval_otel import errors
 from rag_eval_otel.embed import Embed, name_of
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
+AnyMetrics: TypeAlias = "Iterable[str | Metric | MetricFunction]"
 
 _log = LimitedLog()  # of all calls of `evaluate`
 _PATIENCE = 5.0  # most seconds that a question waits to share a request
@@ -77,9 +78,7 @@ class EvaluateOptions(MeasurementOptions, total=False):
 
 
 def evaluate(
-    sample: Sample,
-    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
-    **options: Unpack[EvaluateOptions],
+    sample: Sample, metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` and return one score for each metric.
 
@@ -116,17 +115,14 @@ def evaluate(
 
 
 async def aevaluate(
-    sample: Sample,
-    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
-    **options: Unpack[EvaluateOptions],
+    sample: Sample, metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Evaluation:
     """Score ``sample`` with ``metrics``, as `evaluate` does, within a running event loop."""
     return await measurement_of(metrics, **options).of(sample)
 
 
 def measurement_of(
-    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
-    **options: Unpack[EvaluateOptions],
+    metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Measurement:
     judge, embedder = chosen_models(options.get("judge"), options.get("embedder"))
     chosen = resolve_metrics(metrics)
@@ -198,10 +194,8 @@ class Measurement:
         embed = Embed(self.embedder, budget=self.budget)
         # The tasks started here use the prompts and the time limit, too.
         with scope(prompts=self.prompts, deadline=deadline_after(self.timeout)):
-            runs = [
-                asyncio.ensure_future(self._run(metric, sample, ask, embed=embed))
-                for metric in self.metrics
-            ]
+            coroutines = [self._run(metric, sample, ask, embed=embed) for metric in self.metrics]
+            runs = [*map(asyncio.ensure_future, coroutines)]
         try:
             await asyncio.wait(runs, timeout=self.timeout)
         finally:
@@ -222,11 +216,8 @@ class Measurement:
         since: float,
     ) -> Evaluation:
         model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
-        prices = partial(
-            self.prices.cost_of,
-            judge=(model, self.judge.model),
-            embedder=name_of(self.embedder),
-        )
+        embedder = name_of(self.embedder)
+        prices = partial(self.prices.cost_of, judge=(model, self.judge.model), embedder=embedder)
         model = model if revision is None else f"{model}.{revision}"
 
         def cost(usage: Usage) -> float | None:
@@ -256,7 +247,7 @@ class Measurement:
             usage=usage,
             cost=cost(usage),
             currency=self.prices.currency,
-            embedder=name_of(self.embedder) if embed.rows else None,
+            embedder=embedder if embed.rows else None,
             label_metrics=self.labelling,
         )
 
@@ -299,10 +290,8 @@ class Measurement:
     @cached_property
     def _definitions(self) -> list[str]:
         with scope(prompts=self.prompts):
-            return [
-                _definition(m, share_requests=self.share_requests, reasons=self.explanations)
-                for m in self.metrics
-            ]
+            define = partial(_definition, share_requests=self.share_requests)
+            return [define(metric, reasons=self.explanations) for metric in self.metrics]
 
     def definitions(self) -> dict[str, str]:
         """Return texts by metric; scores of equal samples and texts may stand for each other."""

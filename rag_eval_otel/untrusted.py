@@ -85,10 +85,8 @@ def redactor(function: Redaction | str | None) -> Redactor:
     try:
         named = resolve_name(function)
     except (AttributeError, ImportError, TypeError, ValueError) as error:
-        raise ConfigError(
-            "redact (RAG_EVAL_REDACT) must be a function that takes and returns a text, or its"
-            f" place as 'package.module:function', not {function!r}: {error}"
-        ) from error
+        rule = "must be a function of a text, or its place as 'package.module:function', not"
+        raise ConfigError(f"redact (RAG_EVAL_REDACT) {rule} {function!r}: {error}") from error
     if not callable(named):
         raise ConfigError(f"redact (RAG_EVAL_REDACT): {function!r} is no function")
     return Redactor(named)

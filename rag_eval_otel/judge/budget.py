@@ -195,10 +195,7 @@ class Budget:
 
     def left(self) -> list[tuple[Limit, float]]:
         rows = zip(self.limits, self._most, self._used(), strict=True)
-        return [
-            (limit, max(0, most - used) / (NANO if limit.is_money else 1))
-            for limit, most, used in rows
-        ]
+        return [(one, max(0, most - n) / (NANO if one.is_money else 1)) for one, most, n in rows]
 
     def _used(self) -> list[int]:
         with self._lock:

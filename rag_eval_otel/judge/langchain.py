@@ -54,11 +54,8 @@ class LangChainJudge:
         with tracing_context(enabled=False):
             message = await self._call(messages, config={"callbacks": []})
         name = getattr(message, "response_metadata", {}).get("model_name")
-        return Replies(
-            parts=read_parts(_text(message), tasks),
-            model=name if name and isinstance(name, str) else self.model,
-            usage=_usage(message),
-        )
+        model = name if name and isinstance(name, str) else self.model
+        return Replies(parts=read_parts(_text(message), tasks), model=model, usage=_usage(message))
 
 
 def named_judge(name: str) -> LangChainJudge:

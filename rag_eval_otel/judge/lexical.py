@@ -40,10 +40,8 @@ _MARKS = (  # signs of vowels and tones, which `\w` does not match
     "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u0900-\u0963\u0970-\u0dff\u200c\u200d"
 )
-_DENSE = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17df\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0003ffff"
-)
+_DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17df\u3040-\u30ff\u3400-\u9fff"
+_DENSE += "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN = re.compile(rf"[{_DENSE}]+")
 _TOKEN = re.compile(rf"\d+(?:[.,:]\d+)+|[\w{_MARKS}{_DENSE}]+")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -222,11 +220,8 @@ class Passages:
         for key, weight in wanted.items():
             for place in self._places.get(key, ()):
                 by_sentence[place] += weight
-        pairs = {
-            (one.key, next_.key): one.weight + next_.weight
-            for one, next_ in pairwise(said)
-            if one.key in wanted or next_.key in wanted
-        }
+        near = [(a, b) for a, b in pairwise(said) if a.key in wanted or b.key in wanted]
+        pairs = {(one.key, next_.key): one.weight + next_.weight for one, next_ in near}
         held = sum(weight for pair, weight in pairs.items() if pair in self._pairs)
         in_pairs = held / sum(pairs.values()) if pairs else anywhere
         best = max(by_sentence.values(), default=0.0)
@@ -373,11 +368,8 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
 
 def reverse_questions(answer: str) -> list[str]:
     claims = claims_of(answer) or sentences(answer)
-    counts = Counter(
-        term.text.casefold()
-        for term in terms("\n".join(claims))
-        if term.weight in (PAIR, WORD) and not term.is_exact
-    )
+    said = (one for one in terms("\n".join(claims)) if one.weight in (PAIR, WORD))
+    counts = Counter(term.text.casefold() for term in said if not term.is_exact)
     about = " ".join(word for word, _ in counts.most_common(_MAX_ASKED))
     leads = [_LEADS.get(kind, "Is it so") for kind in _kinds_of(claims)]
     return [f"{lead}: {about}?" if about else f"{lead}?" for lead in leads if claims]
@@ -450,11 +442,8 @@ _BY_THE_LEAST = 2  # the groundedness prompt for which the worst claim counts, n
 _INTENT = "To know: "
 _SHOWN = frozenset({"context", "contexts", "question"})  # which are read up to their own limits
 BY_EVIDENCE = frozenset(
-    {
-        *("verdicts", "supported", "judged_statements", "reference_statements", "groundedness"),
-        *("response_supported", "context_relevance", "relevant_contexts"),
-        *("useful_for_answer", "useful_for_reference"),
-    }
+    "verdicts supported judged_statements reference_statements groundedness response_supported"
+    " context_relevance relevant_contexts useful_for_answer useful_for_reference".split()
 )
 """The families of tasks whose replies depend on the evidence of `Answers` alone."""
 
@@ -494,11 +483,8 @@ def _reply(task: Task[Any], index: Index) -> object:
     answer = getattr(Answers(task, index), f"to_{family}", None)
     if answer is not None:
         return answer()
-    msg = (
-        f"the lexical judge cannot answer {task.prompt!r}: it compares words, and cannot follow"
-        " instructions; take a judge that is a model"
-    )
-    return UnsuitableJudgeError(msg)
+    cause = "it compares words, and cannot follow instructions; take a judge that is a model"
+    return UnsuitableJudgeError(f"the lexical judge cannot answer {task.prompt!r}: {cause}")
 
 
 class Answers:
@@ -546,12 +532,10 @@ class Answers:
             texts = ("",) * len(texts)  # a refusal; its other sentences are no claims
         verdicts = []
         for i, text in enumerate(texts, start=1):
-            claims = claims_of(text, question=self.question)
-            verdicts.append(
-                say.Sentence.graded(self.sentence_support(text, claims), index=i)
-                if claims
-                else say.Sentence(index=i, verdict=2)
-            )
+            verdict = say.Sentence(index=i, verdict=2)
+            if claims := claims_of(text, question=self.question):
+                verdict = say.Sentence.graded(self.sentence_support(text, claims), index=i)
+            verdicts.append(verdict)
         return say.SupportedSentences(verdicts=verdicts)
 
     def to_judged_statements(self) -> say.JudgedStatements:
@@ -645,10 +629,8 @@ class Answers:
         beyond, sides = keys_of(self.question), map(self.task.text, ("answer", "reference"))
         said, wanted = (claims_of(text, question=self.question) for text in sides)
         in_said, in_wanted = (partial(Passages(one).share, beyond=beyond) for one in (said, wanted))
-        return say.ComparedStatements(
-            answer_statements=_judged(said, in_wanted).statements,
-            reference_statements=_judged(wanted, in_said).statements,
-        )
+        mine, theirs = _judged(said, in_wanted).statements, _judged(wanted, in_said).statements
+        return say.ComparedStatements(answer_statements=mine, reference_statements=theirs)
 
     def _agreement(self) -> float:
         compared = self.to_compared_statements()

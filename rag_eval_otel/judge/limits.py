@@ -55,24 +55,13 @@ Outcome: TypeAlias = Literal[
 
 _RETRIED = frozenset({"rate_limited", "timeout", "transport"})
 _LASTING = frozenset({"unauthorized", "not_found", "unparsable"})  # no wait helps
-_STATUS: Mapping[int, Outcome] = {
-    401: "unauthorized",
-    403: "unauthorized",
-    404: "not_found",
-    408: "timeout",
-    429: "rate_limited",
-}
-_REASONS: Mapping[str, Outcome] = {  # why nothing was sent; a text that is too long
-    "circuit_open": "cancelled",
-    "budget": "cancelled",
-    "too_long": "bad_request",
-}
+_STATUS: dict[int, Outcome] = {401: "unauthorized", 403: "unauthorized", 404: "not_found"}
+_STATUS |= {408: "timeout", 429: "rate_limited"}
+_REASONS: dict[str, Outcome] = {"circuit_open": "cancelled", "budget": "cancelled"}
+_REASONS |= {"too_long": "bad_request"}
 # By name, because the errors of the client libraries have no base class in common.
-_NAMED: Mapping[str, Outcome] = {
-    "Timeout": "timeout",
-    "Credentials": "unauthorized",
-    "Connect": "transport",
-}
+_NAMED: dict[str, Outcome] = {"Timeout": "timeout", "Credentials": "unauthorized"}
+_NAMED |= {"Connect": "transport"}
 _CLIENT_ERROR, _SERVER_ERROR = 400, 500
 
 
@@ -394,10 +383,8 @@ class Endpoint:
                 raise self._refused(errors.JudgeTimeoutError, cause)
             if pause > 0:
                 if now + pause >= end_of_patience:
-                    cause = (
-                        f"not sent: the server refuses requests (429); next try in {pause:.0f} s"
-                    )
-                    raise self._refused(errors.JudgeRateLimitError, cause)
+                    cause = f"the server refuses requests (429); next try in {pause:.0f} s"
+                    raise self._refused(errors.JudgeRateLimitError, f"not sent: {cause}")
             elif probe > 0 and (not is_passing or now + probe >= until - _LATE):
                 cause = f"{failures} requests failed in a row; next try in {probe:.0f} s"
                 raise self._refused(errors.JudgeUnavailableError, f"not asked: {cause}")

@@ -174,12 +174,10 @@ class Classifier:
     @cached_property
     def length(self) -> int:
         config = self._model.config
-        limits = (
-            getattr(self._model, "max_seq_length", None),
-            getattr(self._tokenizer, "model_max_length", None),
-            getattr(config, "max_position_embeddings", None),
-        )
-        return int(min((limit for limit in limits if limit), default=512))
+        limits = [getattr(self._model, "max_seq_length", None)]
+        limits.append(getattr(self._tokenizer, "model_max_length", None))
+        limits.append(getattr(config, "max_position_embeddings", None))
+        return int(min(filter(None, limits), default=512))
 
     def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
         return self._best({pair: list(self._windows(*pair)) for pair in pairs})
@@ -202,12 +200,8 @@ class Classifier:
         if not pairs:
             return []
         identity = import_module("torch").nn.Identity()
-        rows = self._model.predict(
-            list(pairs),
-            batch_size=self._batch_size,
-            activation_fn=identity,
-            show_progress_bar=False,
-        )
+        options = {"batch_size": self._batch_size, "show_progress_bar": False}
+        rows = self._model.predict(list(pairs), activation_fn=identity, **options)
         logits = np.asarray(rows, dtype=float).reshape(len(pairs), -1)
         if self._count == 1:  # the other label has the logit 0
             logits = np.column_stack([logits, np.zeros(len(pairs))])

@@ -44,10 +44,8 @@ _TOP_LOGPROBS = 20  # the most alternatives to a token that OpenAI returns
 _FEWER = {20: 5, 5: 0}  # the number to ask for after a refusal
 
 _WEAKER: dict[SchemaMode, SchemaMode] = {"json_schema": "json_object", "json_object": "text"}
-_OTHER: dict[TokenLimit, TokenLimit] = {
-    "max_tokens": "max_completion_tokens",
-    "max_completion_tokens": "max_tokens",
-}
+_OTHER: dict[TokenLimit, TokenLimit] = {"max_tokens": "max_completion_tokens"}
+_OTHER |= {other: one for one, other in _OTHER.items()}
 _OF_FORMAT = frozenset({"response_format", "schema", "json", "grammar", "guided", "structured"})
 _OF_REPLY = frozenset({"max_tokens", "max_completion_tokens", "completion"})
 _INVALID = (400, 422)
@@ -188,31 +186,20 @@ class OpenAIJudge:
             self._is_taken = True
             if form != self._form and refusals:
                 self._form = form
-                log.warning(
-                    "the %s refused a form of requests (%s); from now on: %s, temperature %s",
-                    self.endpoint.title,
-                    ", ".join(refusals),
-                    form.mode,
-                    form.temperature,
-                )
+                line = "the %s refused a form of requests (%s); from now on: %s, temperature %s"
+                values = self.endpoint.title, ", ".join(refusals), form.mode, form.temperature
+                log.warning(line, *values)
             if form.is_bounded and any(isinstance(part, CutOffError) for part in replies.parts):
                 self._form = replace(self._form, is_bounded=False)
-                log.warning(
-                    "a reply of the %s was cut off; its replies are no longer limited",
-                    self.endpoint.title,
-                )
+                line = "a reply of the %s was cut off; its replies are no longer limited"
+                log.warning(line, self.endpoint.title)
             return replies
 
     def _body(self, request: Request, tasks: Sequence[Task[Any]], form: _Form) -> dict[str, Any]:
         user = request.user if form.mode == "json_schema" else request.user_with_schema
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [
-                {"role": "system", "content": request.system},
-                {"role": "user", "content": user},
-            ],
-            **self._seed,
-        }
+        roles = (("system", request.system), ("user", user))
+        messages = [{"role": role, "content": text} for role, text in roles]
+        body: dict[str, Any] = {"model": self.model, "messages": messages, **self._seed}
         if form.temperature is not None:
             body["temperature"] = form.temperature
         most = most_tokens(tasks) if form.is_bounded else self._max_tokens
@@ -257,15 +244,11 @@ def _replies(payload: Mapping[str, Any], tasks: Tasks, *, model: str, requests: 
     choice = payload["choices"][0]
     if choice.get("finish_reason") == "length":
         cut = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
-        parts = tuple(
-            CutOffError(f"{cut}; {part}") if isinstance(part, errors.UnparsableReplyError) else part
-            for part in parts
-        )
-    return Replies(
-        parts=with_expectations(parts, tasks, choice=choice),
-        model=str(payload.get("model") or model),
-        usage=replace(usage_of(payload) or Usage(), judge_requests=requests),
-    )
+        kind = errors.UnparsableReplyError
+        parts = tuple(CutOffError(f"{cut}; {p}") if isinstance(p, kind) else p for p in parts)
+    parts = with_expectations(parts, tasks, choice=choice)
+    usage = replace(usage_of(payload) or Usage(), judge_requests=requests)
+    return Replies(parts=parts, model=str(payload.get("model") or model), usage=usage)
 
 
 def _content(payload: Mapping[str, Any]) -> str:
@@ -290,14 +273,11 @@ def with_expectations(parts: Sequence[object], tasks: Tasks, *, choice: Any) -> 
     with suppress(KeyError, TypeError):
         found = choice["logprobs"]["content"] or []
         tokens = [token for token in found if isinstance(token["token"], str)]
-    return tuple(
-        _weighed(part, task, tokens) if isinstance(part, Graded) else part
-        for part, task in zip(parts, tasks, strict=True)
-    )
+    return tuple(_weighed(part, task, tokens) for part, task in zip(parts, tasks, strict=True))
 
 
-def _weighed(part: Graded, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> Graded:
-    if task.rated != "logprobs":
+def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
+    if task.rated != "logprobs" or not isinstance(part, Graded):
         return part
     position = _rating_at("".join(token["token"] for token in tokens), task.prompt)
     ends = accumulate(len(token["token"]) for token in tokens)
@@ -466,9 +446,7 @@ def _import_client() -> None:
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
         platform.platform()
-    with suppress(
-        errors.JudgeTransportError
-    ):  # the first request says which certificates are missing
+    with suppress(errors.JudgeTransportError):  # the first request names missing certificates
         _tls_context()
 
 

@@ -19,10 +19,8 @@ Rated: TypeAlias = Literal["integer", "logprobs"]
 """How a rating is read: as a number, or as the mean weighted by probabilities of tokens."""
 
 _SHOWN: Mapping[str, str] = {
+    **dict.fromkeys(("statements", "sentences", "questions"), "answer"),
     "context": "contexts",
-    "statements": "answer",
-    "sentences": "answer",
-    "questions": "answer",
     "sub_questions": "question",
     "intent": "question",
 }
@@ -78,13 +76,9 @@ class Kind(Generic[R]):
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
         fitting = (example_of(self, example) for example in examples)
-        return Task(
-            kind=self,
-            inputs=_inputs(self, shown),
-            draw=draw,
-            rated=rated,
-            examples=tuple(example for example in fitting if example),
-        )
+        kept = tuple(example for example in fitting if example)
+        inputs = _inputs(self, shown)
+        return Task(kind=self, inputs=inputs, draw=draw, rated=rated, examples=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +179,8 @@ def check_examples(name: str, examples: Iterable[Any], kinds: Sequence[Kind[Any]
     for i, example in enumerate(examples):
         if fitting([example], kinds):
             continue
-        forms = "; or ".join(
-            f"inputs {list(kind.inputs)} with outputs {list(kind.reply.model_fields)}"
-            for kind in kinds
-        )
+        fields = [(list(kind.inputs), list(kind.reply.model_fields)) for kind in kinds]
+        forms = "; or ".join(f"inputs {one} with outputs {other}" for one, other in fields)
         form = "{'inputs': ..., 'outputs': ...}"
         raise ConfigError(f"examples[{i}] of {name} must be {form} with {forms}")
 
@@ -214,7 +206,10 @@ class Judge(Protocol):
         """Send ``tasks`` in one request and return the replies; raise `JudgeError` if none."""
 
 
-def _kind(prompt: str, reply: type[R], inputs: str, **options: Any) -> Kind[R]:
+def _kind(
+    prompt: str, reply: type[R], inputs: str, *, repeats: str = "", **options: Any
+) -> Kind[R]:
+    options["repeats"] = tuple(repeats.split())
     return Kind(prompt=prompt, reply=reply, inputs=tuple(inputs.split()), **options)
 
 
@@ -222,12 +217,12 @@ def _two_voices(family: str, reply: type[R], inputs: str) -> tuple[Kind[R], ...]
     return tuple(_kind(f"{family}_{voice}", reply, inputs, voice=voice) for voice in (1, 2))
 
 
-REVERSE_QUESTION = _kind(
-    "reverse_question", say.ReverseQuestion, "answer", blind_to=frozenset({"question", "contexts"})
-)
+_OTHERS = frozenset({"question", "contexts"})
+_Judged = say.JudgedStatements
+REVERSE_QUESTION = _kind("reverse_question", say.ReverseQuestion, "answer", blind_to=_OTHERS)
 SIMILARITIES = _kind("similarities", say.Similarities, "question questions", each="questions")
 DIRECT_RELEVANCY = _kind("direct_relevancy", say.UnitRating, "question answer")
-SUB_QUESTIONS = _kind("sub_questions", say.SubQuestions, "question", repeats=("question",))
+SUB_QUESTIONS = _kind("sub_questions", say.SubQuestions, "question", repeats="question")
 ADDRESSED = _kind("addressed", say.Verdicts, "sub_questions answer", each="sub_questions")
 INTENT = _kind("intent", say.Intent, "question")
 INTENT_FULFILMENT = _kind("intent_fulfilment", say.UnitRating, "intent answer")
@@ -235,37 +230,32 @@ ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", say.TwoFlags, "questi
 GUIDELINE = _kind("guideline", say.Decision, "question answer guidelines")
 CONTEXT_RELEVANCE = _two_voices("context_relevance", say.Rating, "question contexts")
 RELEVANT_STATEMENTS = _kind(
-    "relevant_statements", say.RelevantStatements, "question contexts", repeats=("contexts",)
+    "relevant_statements", say.RelevantStatements, "question contexts", repeats="contexts"
 )
 RELEVANT_CONTEXTS = _kind("relevant_contexts", say.RelevantContexts, "question contexts")
-CONTEXT_STATEMENTS = _kind(
-    "context_statements", say.JudgedStatements, "question contexts", repeats=("contexts",)
-)
+CONTEXT_STATEMENTS = _kind("context_statements", _Judged, "question contexts", repeats="contexts")
 CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", say.TwoMarks, "question contexts")
 USEFUL_FOR_ANSWER = _kind("useful_for_answer", say.Useful, "question context answer")
 USEFUL_FOR_REFERENCE = _kind("useful_for_reference", say.Useful, "question context reference")
-STATEMENTS = _kind("statements", say.Statements, "question answer", repeats=("answer",))
+STATEMENTS = _kind("statements", say.Statements, "question answer", repeats="answer")
 VERDICTS = _kind("verdicts", say.Verdicts, "contexts statements", each="statements")
 SUPPORTED = _kind(
     "supported", say.SupportedSentences, "question contexts sentences", each="sentences"
 )
 JUDGED_STATEMENTS = _kind(
-    "judged_statements", say.JudgedStatements, "question answer contexts", repeats=("answer",)
+    "judged_statements", _Judged, "question answer contexts", repeats="answer"
 )
 GROUNDEDNESS = _two_voices("groundedness", say.Rating, "answer contexts")
 RESPONSE_SUPPORTED = _kind("response_supported", say.Decision, "answer contexts")
 CONTEXT_AGREEMENT = _kind("context_agreement", say.Decision, "question answer contexts")
 REFERENCE_STATEMENTS = _kind(
-    "reference_statements",
-    say.JudgedStatements,
-    "question contexts reference",
-    repeats=("reference",),
+    "reference_statements", _Judged, "question contexts reference", repeats="reference"
 )
 COMPARED_STATEMENTS = _kind(
     "compared_statements",
     say.ComparedStatements,
     "question answer reference",
-    repeats=("answer", "reference"),
+    repeats="answer reference",
 )
 ACCURACY = _two_voices("accuracy", say.Accuracy, "question answer reference")
 CORRECTNESS = _kind("correctness", say.FivePoint, "question answer reference")

@@ -69,10 +69,8 @@ def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
     try:
         paths = {path.stem: path for path in sorted(place.iterdir()) if path.suffix == ".md"}
     except OSError as error:
-        raise ConfigError(
-            f"prompts: the folder {place} cannot be read ({error.strerror});"
-            f" copy {_BUILT_IN} there and change what you like"
-        ) from error
+        cause = f"cannot be read ({error.strerror}); copy {_BUILT_IN} there"
+        raise ConfigError(f"prompts: the folder {place} {cause}") from error
     paths.pop("README", None)
     built_in = (path.name for path in _BUILT_IN.iterdir())
     names = sorted(name.removesuffix(".md") for name in built_in if name.endswith(".md"))
@@ -83,10 +81,8 @@ def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
     optional = {"closing"}  # added after folders were in use
     missing = [f"{name}.md" for name in names if name not in paths.keys() | optional]
     if missing:
-        raise ConfigError(
-            f"prompts: {place} has no {', '.join(missing)};"
-            f" copy what you do not change from {_BUILT_IN}"
-        )
+        advice = f"copy what you do not change from {_BUILT_IN}"
+        raise ConfigError(f"prompts: {place} has no {', '.join(missing)}; {advice}")
     return {name: _read(path) for name, path in paths.items()}
 
 
@@ -222,11 +218,10 @@ def _short(schema: Schema, *, reasons: bool) -> Schema:
         return {"type": "array", "items": _short(schema["items"], reasons=reasons)}
     if "properties" not in schema:
         return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
-    members = {
-        name: _short(member, reasons=reasons)
-        for name, member in schema["properties"].items()
-        if name in _essential(schema) or (reasons and "position" not in member)
-    }
+    known, kept = schema["properties"], _essential(schema)
+    if reasons:
+        kept = [name for name, member in known.items() if "position" not in member]
+    members = {name: _short(known[name], reasons=reasons) for name in kept}
     return _object(members) if len(members) > 1 else next(iter(members.values()))
 
 
@@ -236,12 +231,8 @@ def _essential(schema: Schema) -> list[str]:
 
 
 def _object(members: Mapping[str, Schema]) -> Schema:
-    return {
-        "type": "object",
-        "properties": dict(members),
-        "required": list(members),
-        "additionalProperties": False,
-    }
+    properties = {"properties": dict(members), "required": list(members)}
+    return {"type": "object", **properties, "additionalProperties": False}
 
 
 def _part_schema(group: Tasks) -> Schema:
@@ -354,10 +345,8 @@ def _expanded(value: Any, schema: Schema, *, count: int | None) -> Any:
         return value
     known, essential = schema["properties"], _essential(schema)
     if isinstance(value, Mapping) and value.keys() & known.keys():
-        return {
-            name: _expanded(member, known[name], count=count) if name in known else member
-            for name, member in value.items()
-        }
+        full = {n: _expanded(value[n], known[n], count=count) for n in value.keys() & known.keys()}
+        return {**value, **full}
     if len(essential) != 1:
         return value
     return {essential[0]: _expanded(value, known[essential[0]], count=count)}

@@ -40,11 +40,8 @@ from rag_eval_otel.registry import Registry
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(
-    {
-        *("annotator", "contexts", "cost", "currency", "drift", "duration", "injection", "judge"),
-        *("label", "offline", "overall", "reason", "sampling", "status", "threshold", "tokens"),
-        *("truncated", "version"),
-    }
+    "annotator contexts cost currency drift duration injection judge label offline overall reason"
+    " sampling status threshold tokens truncated version".split()
 )
 """Names that no metric can have, because ``rag.evaluation.<name>`` is a value of the evaluation."""
 

@@ -163,11 +163,8 @@ class BaseMetric:
             for claim, verdict in zip(claims, verdicts, strict=True)
             if not verdict.verdict
         ]
-        return self.score_of(
-            share_of(verdicts),
-            explanation=explanation(refused),
-            detail={"statements": list(claims), **verdicts_of(verdicts)},
-        )
+        detail = {"statements": list(claims), **verdicts_of(verdicts)}
+        return self.score_of(share_of(verdicts), explanation=explanation(refused), detail=detail)
 
     def statements_score(self, judged: Iterable[Claim], explanation: Explanation) -> Score:
         claims = claims_in(judged)
@@ -176,12 +173,10 @@ class BaseMetric:
     async def graded(self, task: Task[G], ask: AskLike, *, low: float, high: float) -> Score:
         grade = await ask(task)
         (value,), rated, remark = read_ratings([grade], task.rated)
+        normalized = (value - low) / (high - low) if low < high else None
+        said, detail = grade.reason, {"rated": rated}
         return self.score_of(
-            value,
-            normalized=(value - low) / (high - low) if low < high else None,
-            reason=remark,
-            explanation=grade.reason,
-            detail={"rated": rated},
+            value, normalized=normalized, reason=remark, explanation=said, detail=detail
         )
 
 

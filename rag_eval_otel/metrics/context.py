@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from rag_eval_otel.errors import UnparsableReplyError
@@ -26,10 +27,8 @@ class ContextRankingMetric(TaskMetric):
     """A `TaskMetric` that asks the judge about each context alone."""
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        tasks = [
-            task_about(sample, self.kind, self.examples, context=context)
-            for context in sample.context_texts
-        ]
+        ask_about = partial(task_about, sample, self.kind, self.examples)
+        tasks = [ask_about(context=context) for context in sample.context_texts]
         replies = await ask.each(tasks)
         errors = [reply for reply in replies if isinstance(reply, BaseException)]
         failed = [error for error in errors if not isinstance(error, UnparsableReplyError)]
@@ -45,11 +44,9 @@ def _average_precision(metric: BaseMetric, verdicts: Sequence[Useful]) -> Score:
     useful = [str(rank) for rank, reply in enumerate(verdicts, start=1) if reply.verdict]
     flags = [reply.probability for reply in verdicts]
     hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
-    return metric.score_of(
-        sum(hits) / sum(flags) if hits else 0.0,
-        explanation=f"Of use, by rank: {', '.join(useful) or 'none'}.",
-        detail=verdicts_of(verdicts),
-    )
+    value = sum(hits) / sum(flags) if hits else 0.0
+    text = f"Of use, by rank: {', '.join(useful) or 'none'}."
+    return metric.score_of(value, explanation=text, detail=verdicts_of(verdicts))
 
 
 CONTEXT = (

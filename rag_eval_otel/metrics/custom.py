@@ -100,14 +100,9 @@ class LLMMetric(BaseMetric):
         if self.outputs[self.value] in (int, float):  # the schema of the reply has no bounds
             low, high = self.scale
             instructions += f"\n`{self.value}` is a number from {low:g} to {high:g}."
-        return (
-            Kind(
-                prompt=f"custom_{self.name}",
-                reply=_reply(tuple(types), self.value, bounds=tuple(self.bounds)),
-                inputs=tuple(self.inputs),
-                instructions=instructions,
-            ),
-        )
+        reply = _reply(tuple(types), self.value, bounds=tuple(self.bounds))
+        prompt, inputs = f"custom_{self.name}", tuple(self.inputs)
+        return (Kind(prompt=prompt, reply=reply, inputs=inputs, instructions=instructions),)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         shown = shown_texts(sample, self.inputs)
@@ -119,12 +114,9 @@ class LLMMetric(BaseMetric):
         outputs = reply.model_dump()
         low, high = self.scale
         value = float(outputs[self.value])
-        return self.score_of(
-            value,
-            normalized=None if (low, high) == (0, 1) else (value - low) / (high - low),
-            explanation=" / ".join(text for text in outputs.values() if isinstance(text, str)),
-            detail=outputs,
-        )
+        normalized = None if (low, high) == (0, 1) else (value - low) / (high - low)
+        text = " / ".join(text for text in outputs.values() if isinstance(text, str))
+        return self.score_of(value, normalized=normalized, explanation=text, detail=outputs)
 
 
 def _check_type(name: str, kind: Any, *, is_value: bool) -> None:

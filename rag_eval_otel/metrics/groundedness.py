@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.replies import Decision, Judged, Verdict
@@ -14,6 +14,8 @@ from rag_eval_otel.metrics.base import BaseMetric, RatedMetric, TaskMetric, in_o
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 _NO_CLAIM = 2  # the verdict on a sentence that claims nothing
+Texts: TypeAlias = Sequence[str]
+Verdicts: TypeAlias = Sequence[Judged] | None
 _MOST_SENTENCES = 40  # that a judge is shown; if there are more, neighbours are joined
 
 
@@ -117,15 +119,11 @@ class Faithfulness(BaseMetric):
         judged = [(c, v) for c, v in zip(claims, verdicts, strict=True) if v.verdict != _NO_CLAIM]
         return self.claims_score([c for c, _ in judged], [v for _, v in judged], _unsupported)
 
-    async def _judge_sentences(
-        self, sample: Sample, sentences: Sequence[str], ask: AskLike
-    ) -> Sequence[Judged] | None:
+    async def _judge_sentences(self, sample: Sample, sentences: Texts, ask: AskLike) -> Verdicts:
         task = task_about(sample, kinds.SUPPORTED, self.examples, sentences=sentences)
         return in_order((await ask(task)).verdicts, len(sentences))
 
-    async def _judge_claims(
-        self, sample: Sample, claims: Sequence[str], ask: AskLike
-    ) -> Sequence[Judged] | None:
+    async def _judge_claims(self, sample: Sample, claims: Texts, ask: AskLike) -> Verdicts:
         """Return the verdicts on ``claims``; ask once more about those that the judge left out."""
         verdicts: dict[int, Verdict] = {}
         for draw in range(2):
@@ -141,7 +139,7 @@ class Faithfulness(BaseMetric):
         return [verdicts[i] for i in range(len(claims))] if is_complete else None
 
 
-def _unsupported(claims: Sequence[str]) -> str:
+def _unsupported(claims: Texts) -> str:
     return "Not backed: " + " / ".join(claims) if claims else "Every claim is backed."
 
 

@@ -23,12 +23,10 @@ from rag_eval_otel.metrics.base import (
     task_about,
     valid_replies,
 )
-from rag_eval_otel.types import EmbedFn, Sample, Score
+from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
 _BLANK: Final[Mapping[str, float | None]] = {"question": None, "answer": 0.0}
 _MAX_SUB_QUESTIONS = 8
-
-
 _BANDS = (
     (0.8, "The answer directly addresses the question."),
     (0.6, "The answer partially addresses the question."),
@@ -169,12 +167,9 @@ class ReverseRelevancy(_QuestionMetric):
             return self.undefined("judge_incomplete", detail={"questions": questions})
         similarities = [rating.similarity for rating in ratings]
         value = sum(similarities) / len(similarities)
-        return self.score_of(
-            value,
-            reason="partial" if len(questions) < self.strictness else None,
-            explanation=band(value),
-            detail={"questions": questions, "similarities": similarities},
-        )
+        reason: Reason | None = "partial" if len(questions) < self.strictness else None
+        detail = {"questions": questions, "similarities": similarities}
+        return self.score_of(value, reason=reason, explanation=band(value), detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,11 +205,9 @@ class DecompositionRelevancy(BaseMetric):
         flags = [verdict.verdict for verdict in verdicts]
         missing = [part for part, flag in zip(parts, flags, strict=True) if not flag]
         coverage = f"{sum(flags)}/{len(flags)}"
-        return self.score_of(
-            share_of(verdicts),
-            explanation="Not addressed: " + " / ".join(missing) if missing else None,
-            detail={"sub_questions": parts, "addressed": flags, "coverage": coverage},
-        )
+        text = "Not addressed: " + " / ".join(missing) if missing else None
+        detail = {"sub_questions": parts, "addressed": flags, "coverage": coverage}
+        return self.score_of(share_of(verdicts), explanation=text, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,9 +283,8 @@ class MultiMethodRelevancy(BaseMetric):
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         parts = {name: self._part(name) for name in _PARTS if self.weights.get(name)}
-        outcomes = await asyncio.gather(
-            *(part.measure(sample, ask, embed) for part in parts.values()), return_exceptions=True
-        )
+        measured = (part.measure(sample, ask, embed) for part in parts.values())
+        outcomes = await asyncio.gather(*measured, return_exceptions=True)
         errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if len(errors) == len(parts):
             raise errors[0]
@@ -318,6 +310,5 @@ class MultiMethodRelevancy(BaseMetric):
         if weight < sum(self.weights[name] for name in parts) / 2:
             return self.undefined("judge_incomplete", detail=detail)
         value = sum(self.weights[name] * part for name, part in values.items()) / weight
-        return self.score_of(
-            value, reason="partial" if missing else None, explanation=band(value), detail=detail
-        )
+        reason: Reason | None = "partial" if missing else None
+        return self.score_of(value, reason=reason, explanation=band(value), detail=detail)
