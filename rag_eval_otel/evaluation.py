@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
+Runs: TypeAlias = "Iterable[asyncio.Task[Score]]"
 AnyMetrics: TypeAlias = "Iterable[str | Metric | MetricFunction]"
 
 _log = LimitedLog()  # of all calls of `evaluate`
@@ -207,13 +208,7 @@ class Measurement:
         return self._evaluation(runs, ask, embed, remarks=_remarks(sample, cut, ask), since=started)
 
     def _evaluation(
-        self,
-        runs: Iterable[asyncio.Task[Score]],
-        ask: Ask,
-        embed: Embed,
-        *,
-        remarks: Mapping[str, Any],
-        since: float,
+        self, runs: Runs, ask: Ask, embed: Embed, *, remarks: Mapping[str, Any], since: float
     ) -> Evaluation:
         model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
         embedder = name_of(self.embedder)
@@ -230,15 +225,9 @@ class Measurement:
             timeout = Score(name=metric.name, status="error", reason="timeout")
             score = timeout if run.cancelled() else run.result()
             usage = asked[metric.name] + embedded[metric.name]
-            scores.append(
-                replace(
-                    score,
-                    detail={**score.detail, **remarks} if kinds_of(metric) else score.detail,
-                    version=f"{definition}/{model}",
-                    usage=usage,
-                    cost=cost(usage),
-                )
-            )
+            detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
+            score = replace(score, detail=detail, version=f"{definition}/{model}")
+            scores.append(replace(score, usage=usage, cost=cost(usage)))
         usage = ask.ledger.usage + embed.ledger.usage
         return Evaluation(
             scores=tuple(scores),

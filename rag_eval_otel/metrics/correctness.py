@@ -47,10 +47,10 @@ _PAIR = 2
 class SemanticSimilarity(BaseMetric):
     """Similarity of the embeddings of answer and reference (ragas, LlamaIndex, Haystack's SAS).
 
-    With ``mode="cosine"``, the score is in [-1, 1]. With ``mode="dot_product"``, the score may be
-    any number. With ``mode="euclidean"``, the score is the negative distance, at most 0, and
-    ``normalized`` is 1 / (1 + distance). With ``rule="threshold"``, the score is 1 if the
-    similarity (in the mode ``euclidean``, ``normalized``) reaches ``threshold``, else 0.
+    With ``mode="cosine"``, the score is in [-1, 1]; with ``mode="dot_product"``, it may be any
+    number. With ``mode="euclidean"``, it is the negative distance, and ``normalized`` is 1 / (1 +
+    distance). With ``rule="threshold"``, the score is 1 if the similarity (in the mode
+    ``euclidean``, ``normalized``) reaches ``threshold``, else 0.
 
     Special cases: undefined if the mode is ``cosine`` and a vector is zero (``zero_vector``).
     ``rule="threshold"`` without a threshold raises `ConfigError`.
@@ -100,10 +100,9 @@ class SemanticSimilarity(BaseMetric):
 class CrossEncoderSimilarity(BaseMetric):
     """Similarity of answer and reference, computed by a function that you pass (Haystack's SAS).
 
-    ``score(answer, reference)`` is any function that returns a number, such as the ``predict`` of a
-    cross-encoder; it runs on the evaluator's thread. ``model`` is a name for the function; the
-    version of the scores contains this name. ``activation="sigmoid"`` maps logits to (0, 1);
-    ``"identity"`` keeps the number.
+    ``score(answer, reference)`` returns a number, as the ``predict`` of a cross-encoder; it runs on
+    the evaluator's thread. The version of the scores contains ``model``, a name for the function.
+    ``activation="sigmoid"`` maps logits to (0, 1); ``"identity"`` keeps the number.
 
     Source: ``SASEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the activation is an option;
     Haystack applies the sigmoid to each batch that contains a score above 1.

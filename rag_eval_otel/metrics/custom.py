@@ -41,13 +41,11 @@ class LLMMetric(BaseMetric):
     - ``inputs``: fields of the sample (``question``, ``contexts``, ``answer``, ``reference``) or
       keys of ``Sample.extra``.
     - ``outputs``: the names of the judge's results, each with its type: ``bool``, ``int``,
-      ``float``, ``str``, or a list of the allowed values. They are in the ``detail`` of the score.
+      ``float``, ``str``, or a list of the allowed values. The ``detail`` of the score has them.
     - ``value``: the name of the output that is the score, a number or a bool (1 or 0).
     - ``bounds``: the lowest and the highest score, if it is a free number. If they are not 0 and 1,
       ``normalized`` is the score brought to [0, 1].
     - ``examples``: worked examples for the judge: ``{"inputs": {...}, "outputs": {...}}``.
-
-    The metric takes 1 judge request, which may also carry questions of other metrics.
 
     Special cases: undefined if the sample lacks an input, for the reason that belongs to the field
     (such as ``empty_answer``) or for ``missing_input``. What cannot be used raises `ConfigError`.
@@ -189,14 +187,13 @@ class Rubric(BaseMetric):
     """The level of a rubric that fits the sample best, as the judge chooses it.
 
     ``levels`` maps any numbers to their meanings; the default has five levels, from 1 (wrong) to 5
-    (right). ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None if there is only
-    one level. ``explanation`` is the judge's feedback. ``inputs`` are the fields of the sample that
-    the judge sees, if the sample has them. With ``rating="logprobs"``, the score is the mean of the
-    levels, weighted by the probabilities that the judge gives the levels.
+    (right). ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None for one level.
+    ``explanation`` is the judge's feedback. ``inputs`` are the fields that the judge sees. With
+    ``rating="logprobs"``, the score is the mean of the levels, weighted by their probabilities.
 
     Special cases: undefined if the sample has none of the ``inputs`` (``missing_input``). Without
-    probabilities, the plain level counts (``no_logprobs``). Levels or inputs that cannot be used
-    raise `ConfigError`.
+    probabilities, the plain level counts (``no_logprobs``). What cannot be used raises
+    `ConfigError`.
 
     Source: ``RubricsScore`` and ``DomainSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels
     may be any numbers, and the judge is asked again for a number that is not a level.
@@ -306,7 +303,8 @@ class Guideline(BaseMetric):
 Measured: TypeAlias = "float | bool | Score"
 MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"
 
-_THREADS = 4
+
+_WORKERS = partial(Workers, 4)
 
 
 class _DefaultThreshold(float):
@@ -320,27 +318,24 @@ class _DefaultThreshold(float):
 class FunctionMetric(BaseMetric):
     """The result of your function of the sample: a number, a bool (1 or 0), or a `Score`.
 
-    If ``metrics`` contains a function, a `FunctionMetric` with the name of the function is made
-    from it. Make one yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds).
-    ``async def`` functions run on the evaluator's event loop; other functions run on at most four
-    worker threads for each metric.
+    A function in ``metrics`` becomes a `FunctionMetric` with the name of the function. Make one
+    yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds). ``async def``
+    functions run on the evaluator's event loop; others on at most four worker threads.
 
-    A number or bool becomes a score with a pass or fail label by ``threshold``, or without a label
-    if ``threshold`` is None. To use another scale than [0, 1] or to add an explanation, return a
-    `Score`; its name is replaced by the name of the metric. A returned `Score` keeps its own label
-    and threshold. If it has neither, it is labelled by the ``threshold`` that you set, here or in
-    the ``thresholds`` of a configuration; the default of 0.5 does not label it.
+    A number or bool is labelled by ``threshold``, unless it is None. To use another scale than [0,
+    1] or to add an explanation, return a `Score`; it gets the name of the metric, and keeps its
+    label and threshold. If it has neither, a ``threshold`` that you set labels it; the default of
+    0.5 does not.
 
     Special cases: If the function raises an exception or returns anything else (NaN, a string,
     None), the score has the status ``error`` (``internal``), and the log says what was raised
-    where; after ``timeout`` seconds, it has the reason ``timeout``. A function that never returns
-    keeps its worker thread. A function without a name, or one that does not take exactly one
-    argument, raises `ConfigError`.
+    where; after ``timeout`` seconds, it has the reason ``timeout``. A function without a name, or
+    one that does not take exactly one argument, raises `ConfigError`.
 
-    The version of the score, and with it the key in a cache, contains a digest of the compiled code
-    of the function, its defaults, and the plain values that it binds from outer functions, a
-    ``partial`` or the fields of a dataclass. If anything else changes that the result depends on,
-    change the name, or the attribute ``revision`` of the object with the function.
+    The version of the score contains a digest of the compiled code of the function, its defaults,
+    and the plain values that it binds from outer functions, a ``partial`` or the fields of a
+    dataclass. If anything else changes that the result depends on, change the name, or the
+    attribute ``revision`` of the object with the function.
     """
 
     function: MetricFunction = field(compare=False)
@@ -348,9 +343,7 @@ class FunctionMetric(BaseMetric):
     threshold: float | None = _DefaultThreshold(0.5)
     timeout: float = field(default=30.0, compare=False)
     source: str = field(init=False, default="", repr=False)
-    _workers: Workers = field(
-        init=False, default_factory=partial(Workers, _THREADS), compare=False, repr=False
-    )
+    _workers: Workers = field(init=False, default_factory=_WORKERS, compare=False, repr=False)
 
     needs = frozenset[str]()
     scale = (-math.inf, math.inf)
@@ -358,10 +351,8 @@ class FunctionMetric(BaseMetric):
     def __post_init__(self) -> None:
         name = self.name or getattr(_plain(self.function), "__name__", "")
         if not name.isidentifier():
-            raise ConfigError(
-                f"{self.function!r} has no name that a metric can have; use def, or"
-                " FunctionMetric(function=..., name='my_metric')"
-            )
+            way = "use def, or FunctionMetric(function=..., name='my_metric')"
+            raise ConfigError(f"{self.function!r} has no name that a metric can have; {way}")
         try:
             inspect.signature(self.function).bind(None)
         except TypeError as error:
@@ -395,10 +386,9 @@ class FunctionMetric(BaseMetric):
         return self.score_of(value)
 
     async def _call(self, sample: Sample) -> object:
-        if inspect.iscoroutinefunction(_plain(self.function)):
-            result: object = self.function(sample)
-        else:
-            result = await self._workers.run(lambda: self.function(sample))
+        is_async = inspect.iscoroutinefunction(_plain(self.function))
+        call = partial(self.function, sample)
+        result: object = call() if is_async else await self._workers.run(call)
         return await result if inspect.isawaitable(result) else result
 
     def _failed(self, reason: Reason, cause: str) -> Score:
