@@ -227,16 +227,13 @@ class RatedMetric(BaseMetric):
         ]
         ratings = await valid_replies(tasks, ask)
         values, rated, remark = read_ratings(ratings, self.rating)
+        detail = {"ratings": values, "rated": rated, "judges_used": len(values)}
+        detail["disagreement"] = (max(values) - min(values)) / self.top
         return self.score_of(
             sum(values) / len(values) / self.top,
             reason="partial" if len(ratings) < len(tasks) else remark,
             explanation=" / ".join(rating.reason for rating in ratings if rating.reason),
-            detail={
-                "ratings": values,
-                "rated": rated,
-                "judges_used": len(values),
-                "disagreement": (max(values) - min(values)) / self.top,
-            },
+            detail=detail,
         )
 
 
@@ -263,13 +260,9 @@ def task_about(
     rated: Rated = "integer",
     **texts: str | Sequence[str],
 ) -> Task[R]:
-    shown: dict[str, str | Sequence[str]] = {
-        "question": sample.question,
-        "contexts": sample.context_texts,
-        "answer": sample.answer,
-        "reference": sample.reference or "",
-    }
-    return kind.task({**shown, **texts}, rated=rated, examples=examples)
+    fields = {name: getattr(sample, name) for name in ("question", "answer")}
+    others = {"contexts": sample.context_texts, "reference": sample.reference or ""}
+    return kind.task({**fields, **others, **texts}, rated=rated, examples=examples)
 
 
 async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:

@@ -112,16 +112,15 @@ class Faithfulness(BaseMetric):
         if not sample.context_texts:
             detail = {"statements": claims, "verdicts": [0] * len(claims)}
             return self.score_of(0.0, reason="no_context", detail=detail)
-        judge_claims = self._judge_sentences if self.form == "short" else self._judge_claims
-        verdicts = await judge_claims(sample, claims, ask)
+        if self.form == "short":
+            task = task_about(sample, kinds.SUPPORTED, self.examples, sentences=claims)
+            verdicts: Verdicts = in_order((await ask(task)).verdicts, len(claims))
+        else:
+            verdicts = await self._judge_claims(sample, claims, ask)
         if verdicts is None:
             return self.undefined("judge_incomplete", detail={"statements": claims})
         judged = [(c, v) for c, v in zip(claims, verdicts, strict=True) if v.verdict != _NO_CLAIM]
         return self.claims_score([c for c, _ in judged], [v for _, v in judged], _unsupported)
-
-    async def _judge_sentences(self, sample: Sample, sentences: Texts, ask: AskLike) -> Verdicts:
-        task = task_about(sample, kinds.SUPPORTED, self.examples, sentences=sentences)
-        return in_order((await ask(task)).verdicts, len(sentences))
 
     async def _judge_claims(self, sample: Sample, claims: Texts, ask: AskLike) -> Verdicts:
         """Return the verdicts on ``claims``; ask once more about those that the judge left out."""

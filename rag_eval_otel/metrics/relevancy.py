@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from rag_eval_otel.embed import cosine
-from rag_eval_otel.errors import ConfigError, JudgeError
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import AskLike, fitting
 from rag_eval_otel.metrics.base import (
@@ -282,7 +282,10 @@ class MultiMethodRelevancy(BaseMetric):
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        parts = {name: self._part(name) for name in _PARTS if self.weights.get(name)}
+        parts = {name: make() for name, (_, make) in _PARTS.items() if self.weights.get(name)}
+        for name, part in parts.items():
+            options: dict[str, Any] = {"strictness": self.strictness} if name == "reverse" else {}
+            parts[name] = replace(part, examples=fitting(self.examples, part.asks), **options)
         measured = (part.measure(sample, ask, embed) for part in parts.values())
         outcomes = await asyncio.gather(*measured, return_exceptions=True)
         errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -290,19 +293,11 @@ class MultiMethodRelevancy(BaseMetric):
             raise errors[0]
         return self._combined(dict(zip(parts, outcomes, strict=True)))
 
-    def _part(self, name: str) -> BaseMetric:
-        part = _PARTS[name][1]()
-        options: dict[str, Any] = {"strictness": self.strictness} if name == "reverse" else {}
-        return replace(part, examples=fitting(self.examples, part.asks), **options)
-
     def _combined(self, parts: Mapping[str, Score | BaseException]) -> Score:
         scores = {name: part for name, part in parts.items() if isinstance(part, Score)}
         values = {name: part.value for name, part in scores.items() if part.value is not None}
-        missing = {
-            name: part.reason if isinstance(part, Score | JudgeError) else "internal"
-            for name, part in parts.items()
-            if name not in values
-        }
+        others = [(name, part) for name, part in parts.items() if name not in values]
+        missing = {name: getattr(part, "reason", "internal") for name, part in others}
         detail: dict[str, Any] = {"parts": values, "missing": missing}
         if "decomposition" in values:
             detail["coverage"] = scores["decomposition"].detail["coverage"]
