@@ -279,7 +279,7 @@ class Measurement:
     @cached_property
     def _definitions(self) -> list[str]:
         with scope(prompts=self.prompts):
-            define = partial(_definition, share_requests=self.share_requests)
+            define = partial(definition_of, share_requests=self.share_requests)
             return [define(metric, reasons=self.explanations) for metric in self.metrics]
 
     def definitions(self) -> dict[str, str]:
@@ -324,12 +324,8 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
     return frozenset(named) or None
 
 
-def version_of(metric: Metric, *, share_requests: bool, model: str, reasons: bool = False) -> str:
-    """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``."""
-    return f"{_definition(metric, share_requests=share_requests, reasons=reasons)}/{model}"
-
-
-def _definition(metric: Any, *, share_requests: bool, reasons: bool) -> str:
+def definition_of(metric: Any, *, share_requests: bool, reasons: bool = False) -> str:
+    """Return the version of the scores of ``metric`` without the model: its name, hash and way."""
     extra = ["reasons"] if reasons else []
     repeated = ["repeated"] if share_requests else []
     frame = ["frame", "closing", "schema", "complaint", *repeated, *extra]
