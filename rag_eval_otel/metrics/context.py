@@ -145,8 +145,8 @@ refused, so that the score stays in its range. The judge is not asked if there i
 class StatementContextRelevance(BaseMetric):
     """Whether contexts have a sentence that the question needs, or what share helps (Haystack).
 
-    With ``rule="binary"``, the judge gives the numbers of the contexts that have a sentence needed
-    to answer the question. The score is 1 if there is such a context, else 0. With ``form="full"``,
+    With ``rule="binary"``, the judge names the contexts that have a needed sentence. The
+    score is 1 if there is such a context, else 0. With ``form="full"``,
     as in Haystack, the judge copies the needed sentences instead of the numbers. With
     ``rule="proportion"``, the judge breaks up the contexts into statements and says for each
     statement whether it helps to answer the question; ``form`` has no effect::

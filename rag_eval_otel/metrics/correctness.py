@@ -154,8 +154,8 @@ class AnswerCorrectness(BaseMetric):
         score = (w1 F + w2 cos(emb(answer), emb(reference))) / (w1 + w2)
 
     A quotient with the denominator 0 is 0. ``weights`` are ``(w1, w2)``; if they add up to 1, the
-    range is [-w2, 1]. The judge is not asked if ``w1`` is 0, and the embedder if ``w2`` is 0. A
-    ``beta`` that is not above 0, and weights that are negative or both 0, raise `ConfigError`.
+    range is [-w2, 1]. A part with the weight 0 is not measured. What cannot be used raises
+    `ConfigError`.
 
     Special cases: undefined if neither text makes a claim (``no_claims``), or if a vector is zero
     (``zero_vector``). If only one of the texts makes a claim, F is 0.

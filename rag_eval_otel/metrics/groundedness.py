@@ -74,14 +74,12 @@ Source: ``RelevancyEvaluator`` of LlamaIndex 0.14, with the same differences."""
 class Faithfulness(BaseMetric):
     """The share of the answer's claims that follow from the contexts (ragas' faithfulness).
 
-    ``score = supported claims / claims``. If the judge gives probabilities, the score is the mean
-    of the probabilities.
+    ``score = supported claims / claims``, or the mean of the judge's probabilities.
 
     With ``form="short"``, the claims are the sentences of the answer, at most 40, which this
     library numbers. The judge replies to 1 request with one digit for each sentence. With
-    ``form="full"``, as in ragas, the judge first breaks up the answer into claims; it sees question
-    and answer. Then it decides for each claim whether it follows from the contexts. The full form
-    takes 2 judge requests, and about ten times as many reply tokens.
+    ``form="full"``, as in ragas, the judge first breaks up the answer, then decides on each claim;
+    this takes 2 requests, and about ten times as many reply tokens.
 
     Special cases: undefined if the answer makes no claim, such as a refusal (``no_claims``), or if
     the judge leaves out a claim (``judge_incomplete``); 0 without contexts (``no_context``). The

@@ -102,8 +102,7 @@ class AnswerRelevancy(_QuestionMetric):
 
         score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
 
-    The range is [-1, 1]; negative cosines are rare and are not clipped. A ``strictness`` below 1
-    raises `ConfigError`.
+    The range is [-1, 1]. A ``strictness`` below 1 raises `ConfigError`.
 
     Special cases: 0 (``noncommittal``) if all replies say evasive; undefined if all questions are
     blank (``no_questions``) or all vectors zero (``zero_vector``). Replies that do not parse, blank
@@ -142,9 +141,8 @@ class AnswerRelevancy(_QuestionMetric):
 class ReverseRelevancy(_QuestionMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
-    The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`, and then
-    rates how similar each is to the question of the user, from 0 to 1. The score is the mean of the
-    ratings.
+    The judge generates ``strictness`` questions, as for `AnswerRelevancy`, and rates how similar
+    each is to the user's question. The score is the mean of the ratings.
 
     Special cases: undefined if all generated questions are blank (``no_questions``), or if the
     judge leaves out a similarity (``judge_incomplete``); ``partial`` if some questions are blank.
@@ -176,8 +174,8 @@ class ReverseRelevancy(_QuestionMetric):
 class DecompositionRelevancy(BaseMetric):
     """The share of the question's sub-questions that the answer addresses.
 
-    The judge splits the question into sub-questions; the first 8 of them count. Then the judge says
-    for each whether the answer addresses it::
+    The judge splits the question into sub-questions, of which the first 8 count, and says for each
+    whether the answer addresses it::
 
         score = addressed / sub-questions        detail["coverage"] = "addressed/sub-questions"
 
@@ -252,9 +250,9 @@ class MultiMethodRelevancy(BaseMetric):
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    ``weights`` maps names of parts to their weights; a part without a weight is not measured.
-    Weights that are negative, all 0 or for unknown parts raise `ConfigError`. The ``detail`` of the
-    score has the value of each part, or the reason why it is missing, and the coverage.
+    ``weights`` maps names of parts to their weights; a part without a weight is not measured. Wrong
+    weights raise `ConfigError`. The ``detail`` of the score has the value of each part, or the
+    reason why it is missing.
 
     Special cases: Parts without a value are left out (``partial``); if they have more than half of
     the weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has
