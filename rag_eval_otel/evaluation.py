@@ -284,7 +284,9 @@ class Measurement:
 
     def definitions(self) -> dict[str, str]:
         """Return texts by metric; scores of equal samples and texts may stand for each other."""
-        models = [_identity(model) for model in (self.judge, self.embedder)]
+        pair = (self.judge, self.embedder)
+        names = [getattr(one, "model", "") or type(one).__qualname__ for one in pair]
+        models = [f"{n}@{getattr(m, 'revision', None)}" for n, m in zip(names, pair, strict=True)]
         ours = "source"  # the package is used without an installation
         with suppress(PackageNotFoundError):
             ours = release("rag-eval-otel")
@@ -298,11 +300,6 @@ class Measurement:
 def is_final(score: Score) -> bool:
     """Return True if ``score`` may be kept for an equal sample: asking again would not help."""
     return score.status != "error" and score.reason not in _RETRIED
-
-
-def _identity(model: object) -> str:
-    name, revision = getattr(model, "model", ""), getattr(model, "revision", None)
-    return f"{name or type(model).__qualname__}@{revision}"
 
 
 def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]:

@@ -345,9 +345,8 @@ class OpenAIClient:
             given = f"{timeout!r}, {retries!r}"
             raise errors.ConfigError(f"timeout must be above 0, retries at least 0, not {given}")
         is_plain = provider.name == "openai"  # the client reads its variables itself
-        address = provider.address(
-            base_url if is_plain else base_url or first_set(provider.addresses)
-        )
+        place = base_url or (None if is_plain else first_set(provider.addresses))
+        address = provider.address(place)
         version = None
         if provider.name == "azure" and client is None:
             if address is None:
@@ -398,9 +397,8 @@ class OpenAIClient:
         async with attempt() as result:
             with judge_errors(self._key_variable):
                 client = await self._client()
-                reply = await client.post(
-                    path, body=dict(body), cast_to=object, options={"max_retries": 0}
-                )
+                once: Any = {"max_retries": 0}
+                reply = await client.post(path, body=dict(body), cast_to=object, options=once)
             result.usage = usage_of(reply)
         if not isinstance(reply, dict):
             raise errors.UnparsableReplyError("the server's reply is not a JSON object")

@@ -75,12 +75,13 @@ Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
 
+_CLOSED: dict[str, Any] = {"additionalProperties": False}
+
+
 class Reply(BaseModel):
     """A judge's reply to one task. A number outside the allowed range is refused."""
 
-    model_config = ConfigDict(
-        frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False}
-    )
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, json_schema_extra=_CLOSED)
 
 
 class Judged(Reply):

@@ -145,11 +145,10 @@ refused, so that the score stays in its range. The judge is not asked if there i
 class StatementContextRelevance(BaseMetric):
     """Whether contexts have a sentence that the question needs, or what share helps (Haystack).
 
-    With ``rule="binary"``, the judge names the contexts that have a needed sentence. The
-    score is 1 if there is such a context, else 0. With ``form="full"``,
-    as in Haystack, the judge copies the needed sentences instead of the numbers. With
-    ``rule="proportion"``, the judge breaks up the contexts into statements and says for each
-    statement whether it helps to answer the question; ``form`` has no effect::
+    With ``rule="binary"``, the judge names the contexts that have a needed sentence. The score
+    is 1 if there is one, else 0. With ``form="full"``, as in Haystack, the judge copies the
+    sentences. With ``rule="proportion"``, the judge breaks up the contexts into statements and says
+    for each whether it helps to answer the question; ``form`` has no effect::
 
         score = statements that help / statements
 

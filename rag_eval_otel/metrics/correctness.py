@@ -193,9 +193,8 @@ class AnswerCorrectness(BaseMetric):
             fp, fn = len(said) - tp, sum(1 - claim.probability for claim in wanted)
             factual = f_beta(tp, fp, fn=fn, beta=self.beta)
             detail = {"tp": tp, "fp": fp, "fn": fn, "factual": factual}
-        similar: float | None = 0.0
-        if by_vectors:
-            similar = cosine(*await embed([sample.answer, sample.reference or ""]))
+        texts = [sample.answer, sample.reference or ""]
+        similar = cosine(*await embed(texts)) if by_vectors else 0.0
         if similar is None:
             return self.undefined("zero_vector", detail=detail)
         value = (by_claims * detail["factual"] + by_vectors * similar) / (by_claims + by_vectors)

@@ -104,14 +104,11 @@ class LLMMetric(BaseMetric):
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         shown = shown_texts(sample, self.inputs)
-        missing = [name for name in self.inputs if name not in shown]
-        if missing:
+        if missing := [name for name in self.inputs if name not in shown]:
             reason = MISSING.get(missing[0], "missing_input")
             return self.undefined(reason, detail={"missing": missing})
-        reply = await ask(self.asks[0].task(shown, examples=self.examples))
-        outputs = reply.model_dump()
-        low, high = self.scale
-        value = float(outputs[self.value])
+        outputs = (await ask(self.asks[0].task(shown, examples=self.examples))).model_dump()
+        (low, high), value = self.scale, float(outputs[self.value])
         normalized = None if (low, high) == (0, 1) else (value - low) / (high - low)
         text = " / ".join(text for text in outputs.values() if isinstance(text, str))
         return self.score_of(value, normalized=normalized, explanation=text, detail=outputs)
