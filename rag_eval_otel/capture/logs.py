@@ -26,7 +26,7 @@ class Listener:
 
     def hear(self, name: str, record: Any) -> None:
         """Pass the log ``record`` of the event ``name`` on if it was written within a span."""
-        if record.span_id and JUDGING.get() is None:
+        if record.span_id and JUDGING.by is None:
             with self.edge:
                 view = LogView(event=name, body=record.body, attributes=record.attributes or {})
                 self.add_log(record.trace_id, record.span_id, view)

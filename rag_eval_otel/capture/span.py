@@ -83,6 +83,7 @@ class Span:
         if not (status.is_unset or status.is_ok):
             error = str(attributes.get("error.type") or status.description or "error")
         limit = getattr(getattr(span, "_attributes", None), "max_value_len", None)
+        events = () if span.end_time is None else span.events  # an open span is not read yet
         return cls(
             name=span.name,
             span_id=context.span_id,
@@ -95,7 +96,7 @@ class Span:
             context=context,
             error=error,
             attributes=attributes,
-            events=[(event.name, event.attributes or _NOTHING) for event in span.events],
+            events=[(event.name, event.attributes or _NOTHING) for event in events],
             logs=logs,
             dropped=span.dropped_attributes,
             dropped_events=span.dropped_events,

@@ -418,7 +418,7 @@ class OpenSpans:
         """Recently ended spans that are no part of RAG. RAG may follow in their traces."""
         self._open: dict[int, list[ReadableSpan]] = {}
         self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
-        self._refreshing = threading.Lock()
+        self._refreshing = threading.RLock()  # a signal handler may flush
 
     def refresh(self) -> None:
         """Add the spans that have started since the last refresh, and drop ended spans.

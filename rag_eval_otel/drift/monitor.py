@@ -266,7 +266,8 @@ class DriftMonitor:
 
     def _remove_oldest(self) -> None:
         removed, _ = self._streams.popitem(last=False)
-        self._versions.pop((removed.service, removed.name), None)
+        if self._versions.get((removed.service, removed.name)) == removed.version:
+            del self._versions[removed.service, removed.name]
         text = (
             "drift: there are more than %d streams of scores; removed the least recently used one,"
             " %s of %s"

@@ -149,7 +149,7 @@ class Breaker:
 
     def wait(self, now: float) -> float:
         """Return the seconds until a probe may be sent, or is looked at; 0 if a request may be."""
-        if self.is_probing:
+        if self.is_open and self.is_probing:
             return _POLL
         return max(0.0, self._probe_at - now) if self.is_open else 0.0
 
@@ -294,6 +294,8 @@ class Endpoint:
         """Return the result of ``send()``, after retries; one not ``is_usable`` is a failure."""
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
+        for closed in [loop for loop in self._slots if loop.is_closed()]:  # it refers to itself
+            self._slots.pop(closed, None)
         loop = asyncio.get_running_loop()
         slots = self._slots.setdefault(loop, asyncio.Semaphore(self.limits.concurrency))
         tries = 0

@@ -10,7 +10,14 @@ from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.metrics import Stats
-from rag_eval_otel.live.instrument import Handle, find_sinks, instrument, pipeline_of, recorder_of
+from rag_eval_otel.live.instrument import (
+    ATTACHING,
+    Handle,
+    find_sinks,
+    instrument,
+    pipeline_of,
+    recorder_of,
+)
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Sink
 
@@ -81,14 +88,17 @@ class RagEvalCallbackHandler(LangChainCapture):
 
     def _connect(self) -> RunRecorder:
         """Return the recorder of LangChain runs; the first call attaches to the tracer provider."""
-        if self._recorder_of_handle is None:
-            if self._has_failed:
-                msg = "not attached: the first attempt has failed"  # so would each further one
-                raise ConfigError(msg)
-            self._has_failed = True
-            self._recorder_of_handle = recorder_of(self._handle())
-            self._has_failed = False
-        return self._recorder_of_handle
+        if self._recorder_of_handle is not None:
+            return self._recorder_of_handle
+        with ATTACHING:  # the first runs may begin on several threads at once
+            if self._recorder_of_handle is None:
+                if self._has_failed:
+                    msg = "not attached: the first attempt has failed"  # so would each further one
+                    raise ConfigError(msg)
+                self._has_failed = True
+                self._recorder_of_handle = recorder_of(self._handle())
+                self._has_failed = False
+            return self._recorder_of_handle
 
     def _count_error(self, place: str) -> None:
         if self._attached is not None:

@@ -326,7 +326,7 @@ def instrument(
     own_sinks = find_sinks(sinks)
     if wrap is not None:
         check_processor(wrap)
-    with _ATTACHING:
+    with ATTACHING:
         made = wrap is not None or sdk_disabled()
         find = get_tracer_provider if made else global_or_new_tracer_provider
         provider = tracer_provider or find()
@@ -354,7 +354,7 @@ def instrument(
         return handle
 
 
-_ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
+ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
 
 
 def _kind(sink: Sink) -> object:

@@ -184,7 +184,7 @@ class Pipeline:
         For a judge, spans that this library writes for LangChain runs are passed on. Any other
         span is dropped: it comes from an instrumented client of the judge.
         """
-        if JUDGING.get() is not None:
+        if JUDGING.by is not None:
             if is_own(span):
                 self._pass_on(span)
             return

@@ -203,7 +203,7 @@ class Evaluations:
     Of samples that come at the same time, the first is evaluated, and the others get its scores.
     The scores of the last ``max_kept`` samples are kept, if all of them are final. They cost
     nothing, so they are used also when the budget is spent. ``count`` is called with ``hit`` or
-    ``miss``.
+    ``miss``, ``on_spent`` with an evaluation in whose middle the budget ended.
     """
 
     def __init__(
@@ -213,12 +213,14 @@ class Evaluations:
         budget: Budget | None = None,
         max_kept: int = 0,
         count: Callable[[str], None] = lambda _: None,
+        on_spent: Callable[[Evaluation], object] = lambda _: None,
     ) -> None:
         """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
         self._budget = budget
         self._measurement = measurement if budget is None else replace(measurement, budget=budget)
         self._max_kept = max_kept
         self._count = count
+        self._on_spent = on_spent
         self._reset()
         call_in_child(self._reset)
 
@@ -243,7 +245,10 @@ class Evaluations:
         Raises `RedactionError` if ``redact`` fails.
         """
         evaluation = await self._evaluation(sample)
-        if evaluation is None or (evaluation.status, evaluation.reason) == ("error", "budget"):
+        if evaluation is not None and (evaluation.status, evaluation.reason) == ("error", "budget"):
+            self._on_spent(evaluation)
+            evaluation = None
+        if evaluation is None:
             return otherwise or "budget"
         return replace(evaluation, sampling=sampling)
 
@@ -467,8 +472,9 @@ class TurnScorer:
             feedback=self.feedback.of(ref),
         )
         if job.claim(ending):
-            self._log_failures(result)
             self._call_sinks("__call__", result)
+            with self._edge:
+                self._log_failures(result)
         return ending
 
     async def _evaluation(self, job: TurnJob, span: SpanRef) -> Evaluation | SkipReason:
@@ -649,6 +655,7 @@ def build_scorer(
         budget=build_budget(config, partial(instruments.internal_error, "redis")),
         max_kept=0 if is_offline(measurement.judge) else _KEPT,
         count=instruments.cache_lookup,
+        on_spent=instruments.count_cost,
     )
     instruments.watch_budget(evaluations.observe_left)
     offline = None

@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from opentelemetry import context as otel_context
@@ -53,6 +54,7 @@ is reached, or the store is closed."""
 
 CHUNK: Final = 256  # spans that leave between two flushes, so that the next queue does not overflow
 _LOST: Final = 4096  # the most evicted traces whose later spans are ignored
+_RECENT: Final = 64  # spans that ended last, in which a new trace looks for its parents
 _SHARE: Final = 4  # one trace may take a quarter of all bytes
 _AROUND: Final = 8  # spans held in all, for each that may wait for scores: they are bounded, too
 _NEVER: Final = float("inf")
@@ -182,6 +184,8 @@ class Store:
                 self._ended.append(span)
                 return _NOT_TAKEN
             trace = self._trace_of(context.trace_id)
+            if is_new:
+                self._add_early(_RECENT)
             anchoring = self._add(trace, view, kind)
             evicted = self._evict(trace)
             fate: Fate = "passes"
@@ -402,9 +406,9 @@ class Store:
             self._logs.clear()
             return self._finish(self.traces.values())
 
-    def _add_early(self) -> None:
-        """Add to each trace its spans that ended before RAG was found in the trace."""
-        for span in self.open_spans.ended.copy() if self.traces else ():
+    def _add_early(self, most: int | None = None) -> None:
+        """Add to each trace its spans, of the ``most`` last, that ended before RAG was found."""
+        for span in islice(reversed(self.open_spans.ended.copy()), most) if self.traces else ():
             trace = self.traces.get(trace_of(span))
             if trace is not None and span.context.span_id not in trace.spans:
                 self._bytes += trace.add_bystander(Span.from_sdk(span))

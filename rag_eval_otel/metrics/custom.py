@@ -367,6 +367,7 @@ class FunctionMetric(BaseMetric):
         finally:
             is_late = call.cancel()  # False, without effect, if the call is done
         if is_late:
+            call.add_done_callback(lambda it: it.cancelled() or it.exception())  # else it is logged
             return self._failed("timeout", f"no result within {self.timeout:g} s")
         result = call.result()
         if isinstance(result, Score):
@@ -428,7 +429,10 @@ def _parts(value: Any) -> list[object]:
     if isinstance(value, MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, FunctionType):
-        bound = [cell.cell_contents for cell in value.__closure__ or ()]
+        bound = []
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # a variable that is set later
+                bound.append(cell.cell_contents)
         return [value.__code__, value.__defaults__, value.__kwdefaults__, bound]
     if isinstance(value, CodeType):
         return [value.co_code, value.co_names, value.co_consts]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Final
@@ -26,8 +26,16 @@ _SILENT_HTTP = (
 _MAX_KINDS: Final = 256  # kinds of warnings whose last time is remembered
 EXTRA: Final = "tools"
 
-JUDGING: Final[ContextVar[object]] = ContextVar("rag_eval_otel_judging", default=None)
-"""The evaluator for which the current code runs. Its spans and logs are not the application's."""
+
+class _Judging(threading.local):
+    by: object = None
+
+
+JUDGING: Final = _Judging()
+"""``by`` is the evaluator whose thread this is. Spans and logs there are not the application's.
+
+No context variable: asyncio would copy it into coroutines that a sink runs in the application.
+"""
 
 
 def silence() -> None:

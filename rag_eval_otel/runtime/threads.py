@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
-from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.fork import call_in_child, leave_to_parent
 from rag_eval_otel.runtime.guard import JUDGING, LimitedLog, silence
 
 T = TypeVar("T")
@@ -27,7 +27,8 @@ _GRACE: Final = 1.0  # seconds in which cancelled jobs may clean up
 _LATE: Final = 0.1  # seconds between two searches for jobs that are too late
 _BURST: Final = 4  # times ``concurrency``: as many jobs may wait without overload
 
-_Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
+_Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]], object]"
+"""The future of a call, the call, and the evaluator that makes it."""
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread | None:
@@ -79,7 +80,7 @@ class Workers(ThreadPoolExecutor):
             self._busy += 1
             if self._busy > self._size:
                 self._grow()
-            self._calls.put((future, call))
+            self._calls.put((future, call, JUDGING.by))
         future.add_done_callback(partial(self._done, call))
         return future
 
@@ -127,9 +128,10 @@ def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
     calls.put(None)  # for the next thread
 
 
-def _fulfil(future: Future[Any], call: list[Callable[[], Any]]) -> None:
+def _fulfil(future: Future[Any], call: list[Callable[[], Any]], by: object) -> None:
     if not future.set_running_or_notify_cancel():
         return
+    JUDGING.by = by
     try:
         future.set_result(call[0]())
     except StopIteration as error:  # asyncio cannot pass it on; a coroutine changes it like this
@@ -241,6 +243,7 @@ class BackgroundEvaluator:
         self._is_beginning = False
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        leave_to_parent(vars(self).get("_tasks"))  # else a child reports that they are pending
         self._free = self._concurrency
         self._waiting: dict[Job, _Slot] = {}  # the newest last
         self._is_overloaded = False
@@ -279,7 +282,7 @@ class BackgroundEvaluator:
 
     def is_current(self) -> bool:
         """Return True if a job of this evaluator calls this, also on a worker thread."""
-        return JUDGING.get() is self
+        return JUDGING.by is self
 
     def shutdown(self, timeout: float, *, grace: float = _GRACE) -> bool:
         """Accept no more jobs, wait up to ``timeout`` seconds for jobs, and cancel the others."""
@@ -308,7 +311,7 @@ class BackgroundEvaluator:
 
     def _run(self, workers: Workers) -> None:
         silence()
-        JUDGING.set(self)
+        JUDGING.by = self
         self._loop = loop = asyncio.new_event_loop()
         self._poll_now = asyncio.Event()
         asyncio.set_event_loop(loop)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -138,10 +137,13 @@ def test_the_name_may_be_an_attribute(app: App) -> None:
     assert app.store.collecting_size > 0
 
 
-def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
+def test_what_the_judge_s_calls_write_is_not_kept(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Log records written while we judge are not the application's."""
     span = app.plain("request")
-    copy_context().run(lambda: (JUDGING.set(app), write(app, span, "gen_ai.choice", body={})))
+    monkeypatch.setattr(JUDGING, "by", app)
+    write(app, span, "gen_ai.choice", body={})
     assert app.store.collecting_size == 0
 
 

@@ -679,6 +679,16 @@ def test_late_failures_do_not_delay_the_probe() -> None:
     assert breaker.wait(0.25) == 0.25
 
 
+def test_requests_do_not_wait_for_a_probe_after_the_server_has_answered() -> None:
+    """The probe may hang while a request that was sent earlier succeeds."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 3)
+    breaker.is_probing = True
+    assert breaker.wait(1) > 0
+    breaker.ended("ok", is_probe=False, now=1, draw=0.0)
+    assert breaker.wait(1) == 0
+
+
 def test_probes_have_jitter() -> None:
     """Processes that failed together do not come back together."""
     breaker = Breaker(OPENING)

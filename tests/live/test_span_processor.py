@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from parallel import at_once
 from pipeline import RECORDED, GatedJudge, usual_options
-from rag_eval_otel import RagEvalCallbackHandler, RagEvalSpanProcessor, instrument
+from rag_eval_otel import Evaluation, RagEvalCallbackHandler, RagEvalSpanProcessor, instrument
 from rag_eval_otel.errors import ConfigError
 from runs import run_chain
 
@@ -183,3 +187,44 @@ def test_a_provider_can_be_instrumented_after_its_processor_was_shut_down() -> N
     handle = instrument(tracer_provider=provider, judge="lexical")
     assert handle is not processor.handle
     handle.shutdown()
+
+
+def test_a_handler_is_first_used_on_several_threads(
+    provider: TracerProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It attaches once, and captures the run of each thread."""
+    for name in ("get_tracer_provider", "global_or_new_tracer_provider"):
+        monkeypatch.setattr(f"rag_eval_otel.live.instrument.{name}", lambda: provider)
+    handler = RagEvalCallbackHandler(**usual_options())
+    at_once(*(partial(run_chain, handler, "rag") for _ in range(8)))
+    assert handler.flush()
+    assert handler.stats.turns == {"scored": 8}
+    handler.shutdown()
+
+
+def test_spans_that_a_sink_starts_in_the_application_are_exported(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """Only spans on the threads of this library are the judge's."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    saved: list[Any] = []
+
+    async def save() -> None:
+        provider.get_tracer("app").start_span("save").end()
+
+    def sink(_: Evaluation) -> None:
+        provider.get_tracer("client").start_span("request of the judge").end()
+        saved.append(asyncio.run_coroutine_threadsafe(save(), loop))
+
+    provider.add_span_processor(
+        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), sinks=[sink], **usual_options())
+    )
+    record_turn(provider)
+    assert provider.force_flush()
+    saved[0].result(60)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(60)
+    loop.close()
+    assert sorted(span.name for span in exporter.get_finished_spans()) == ["save", "step", "turn"]

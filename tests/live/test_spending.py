@@ -54,3 +54,18 @@ def test_offline_scoring_needs_no_budget() -> None:
             app.turn(number)
             app.handle.flush()
         assert sum(app.counted().values()) == app.counted()["scored", None] == 3
+
+
+def test_what_was_paid_before_the_budget_ended_is_counted() -> None:
+    """The turn has no score and is skipped, but its request was sent."""
+    clock, spent = ManualClock(), list[int]()
+    judge = FakeJudge(lambda _: {"nonsense": True})
+    config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift=False)
+    budget = Budget(limits_of("1 requests/day", where="budget"), clock=clock)
+    one = Evaluations(
+        build_measurement(config),
+        budget=budget,
+        on_spent=lambda evaluation: spent.append(evaluation.usage.judge_requests),
+    )
+    assert asyncio.run(one.of(SAMPLE, Sampling())) == "budget"
+    assert spent == [1]

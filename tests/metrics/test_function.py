@@ -302,3 +302,17 @@ def test_a_function_that_holds_itself() -> None:
         for more in ({"a": {1, 2}, "b": circle}, {"b": circle, "a": {2, 1}})
     )
     assert first == other
+
+
+def test_a_function_whose_variables_are_set_later() -> None:
+    """A helper that is defined below the metric is no part of its version, and no error."""
+
+    def metric(_: Sample) -> float:
+        return later()
+
+    made = FunctionMetric(function=metric, name="early")
+
+    def later() -> float:
+        return 0.5
+
+    assert measured(made)["early"].value == 0.5
