@@ -12,13 +12,10 @@ from rag_eval_otel.environment import names_in, switch
 
 
 def count_up_to(most: int | None = None) -> Callable[[str], int]:
-    """Return a function that reads a whole number from 0 to ``most``, for ``type=``."""
-
     def count(text: str) -> int:
         if not text.isdecimal() or (most is not None and int(text) > most):
             limits = ", 0 or more" if most is None else f" from 0 to {most}"
-            msg = f"must be a whole number{limits}, not {text!r}"
-            raise argparse.ArgumentTypeError(msg)
+            raise argparse.ArgumentTypeError(f"must be a whole number{limits}, not {text!r}")
         return int(text)
 
     return count
@@ -45,59 +42,42 @@ THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """The options about thresholds, for every command that labels scores."""
 
-_COUNT: Final = {"type": count_up_to(), "metavar": "N"}
-_SCORING: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "--metrics": ("metrics or sets of them, by comma (default: default)", {"type": names_in}),
-    "--judge": (
-        "the judge (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
-        {"metavar": "lexical|PROVIDER/MODEL"},
-    ),
-    "--embedder": (
-        "the embedder (default: RAG_EVAL_EMBEDDER, else that of the judge's provider)",
-        {"metavar": "hashing|PROVIDER/MODEL"},
-    ),
-    "--prompts": ("prompt files that replace the built-in ones", {"metavar": "FOLDER"}),
-    "--explanations": (
-        "ask the judge for reasons, which cost most of its tokens (default: off)",
-        {"type": switch, "metavar": "on|off"},
-    ),
-    "--prices": (
-        "prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
-        {"metavar": "FILE"},
-    ),
-    "--max-text-chars": (
-        "cut each text after N characters, and all of a row after 4 N (default: 100000)",
-        _COUNT,
-    ),
-    "--concurrency": ("rows at once (default: 16)", _COUNT),
-    "--timeout": (
-        "time limit of a row (default: 30)",
-        {"type": float, "dest": "evaluation_timeout", "metavar": "SECONDS"},
-    ),
+_SCORING: Final[Mapping[str, str]] = {
+    "--metrics": "metrics or sets of them, by comma (default: default)",
+    "--judge lexical|PROVIDER/MODEL": "the judge (default: RAG_EVAL_JUDGE, else lexical, offline)",
+    "--embedder hashing|PROVIDER/MODEL": "the embedder (default: by environment or judge)",
+    "--prompts FOLDER": "prompt files that replace the built-in ones",
+    "--explanations on|off": "ask the judge for reasons, most of its tokens (default: off)",
+    "--prices FILE": "prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
+    "--max-text-chars N": "cut each text after N characters, a row after 4 N (default: 100000)",
+    "--concurrency N": "rows at once (default: 16)",
+    "--timeout SECONDS": "time limit of a row (default: 30)",
+}
+_TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
+    "--metrics": names_in,
+    "--explanations": switch,
+    "--timeout": float,
+    **dict.fromkeys(("--max-text-chars", "--concurrency"), count_up_to()),
 }
 
 
 def add_scoring_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of scoring and of thresholds to ``parser``."""
-    for name, (text, arguments) in _SCORING.items():
-        parser.add_argument(name, help=text, **arguments)
+    for option, text in _SCORING.items():
+        name, _, metavar = option.partition(" ")
+        parser.add_argument(name, help=text, metavar=metavar or None, type=_TYPES.get(name, str))
     for name, arguments in THRESHOLDS.items():
         parser.add_argument(name, **arguments)
 
 
 def scoring_config(options: argparse.Namespace) -> Config:
-    """Return the `Config` of the environment, with the options of scoring that are set."""
-    names = [a.get("dest", name[2:].replace("-", "_")) for name, (_, a) in _SCORING.items()]
+    names = [option.partition(" ")[0][2:].replace("-", "_") for option in _SCORING]
     settings = {name: getattr(options, name) for name in (*names, "label_metrics")}
     settings["thresholds"] = chosen_thresholds(options)
+    settings["evaluation_timeout"] = settings.pop("timeout")
     return Config.from_env(**{name: v for name, v in settings.items() if v is not None})
 
 
 def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
-    """Return the thresholds of ``--thresholds`` and ``--threshold``, by metric; None if not set.
-
-    ``--threshold`` has precedence.
-    """
     if options.thresholds is None and not options.pairs:
         return None
     thresholds = {} if options.thresholds is None else read_thresholds(options.thresholds)

@@ -20,7 +20,7 @@ import numpy as np
 from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.lexical import features
+from rag_eval_otel.judge.lexical import MAX_CHARACTERS, features
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.judge.openai import OpenAIClient
 from rag_eval_otel.judge.usage import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_HASHED = 100_000  # most characters of a text that are hashed
 _SIGN = 1 << 31  # the bit of a digest that gives the sign of a feature
 _MATRIX = 2  # dimensions of an array of row vectors
 _WINDOW = 0.05  # seconds for which texts are collected
@@ -98,11 +97,7 @@ class OpenAIEmbedder:
         return embedder
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``; raise `JudgeError` on failure.
-
-        All texts are sent in one request, which callers may share (see `Batches`). Servers refuse
-        empty strings and lone surrogates: a space and a question mark are sent instead.
-        """
+        """Return one vector (row) for each of ``texts``; callers may share a request."""
         return await self._batches.embed(texts)
 
     async def _embed(self, texts: Sequence[str]) -> Vectors:
@@ -127,8 +122,7 @@ def _rows(payload: Mapping[str, Any], count: int) -> Vectors:
         rows = {item["index"]: _vector(item["embedding"]) for item in payload["data"]}
         return np.stack([rows[i] for i in range(count)])
     except (KeyError, TypeError, ValueError) as error:
-        msg = f"the embeddings reply does not hold {count} vectors of one length: {error!r}"
-        raise UnparsableReplyError(msg) from error
+        raise UnparsableReplyError(f"not {count} vectors of one length: {error!r}") from error
 
 
 def _vector(value: str | Sequence[float]) -> Vectors:
@@ -145,9 +139,8 @@ class LangChainEmbedder:
     """
 
     def __init__(self, embeddings: Embeddings, *, max_threads: int = 16) -> None:
-        self._call = SyncFirst(
-            embeddings.embed_documents, embeddings.aembed_documents, max_threads=max_threads
-        )
+        calls = embeddings.embed_documents, embeddings.aembed_documents
+        self._call = SyncFirst(*calls, max_threads=max_threads)
         self.model = name_of(embeddings)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
@@ -170,14 +163,10 @@ class HashingEmbedder:
         self._dimensions = dimensions
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) of unit length for each of ``texts``.
-
-        If a text has no letters or digits, its vector is zero. Only the first 100,000 characters of
-        a text are read.
-        """
+        """Return a unit vector (row) for each of ``texts``; zero if a text has no words."""
         rows = np.zeros((len(texts), self._dimensions))
         for row, text in zip(rows, texts, strict=True):
-            for feature, weight in features(text[:_HASHED]).items():
+            for feature, weight in features(text[:MAX_CHARACTERS]).items():
                 digest = zlib.crc32(feature.encode("utf-8", "replace"))
                 sign = 1 if digest & _SIGN else -1  # features of a column cancel out on average
                 row[digest % _SIGN % self._dimensions] += sign * weight
@@ -186,49 +175,34 @@ class HashingEmbedder:
 
 
 def name_of(embedder: object) -> str:
-    """Return the model's name of ``embedder``, or the name of its class."""
     model = getattr(embedder, "model", None)
     return model if isinstance(model, str) else type(embedder).__name__
 
 
 class Embed:
-    """Sends the texts that metrics want to embed to an embedder, in few requests for a sample.
-
-    Texts that wait at the same moment are sent in one request, and equal texts are sent once.
-    ``budget`` limits the requests of an embedder that is not offline.
-    """
+    """Sends the texts that metrics want to embed to an embedder, in few requests for a sample."""
 
     def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
         self.ledger = Ledger(None if is_offline(embedder) else budget)
         self._embedder = embedder
-        self._rows: dict[str, asyncio.Future[Vectors]] = {}
+        self.rows: dict[str, asyncio.Future[Vectors]] = {}  # by text
         self._waiting: list[str] = []
         self._requests: set[asyncio.Task[Vectors]] = set()
         self.errors: list[BaseException] = []  # of requests that have failed
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``; exceptions of the embedder are raised."""
         for text in texts:
             self.ledger.ask(text)
         loop = asyncio.get_running_loop()
-        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        new = [text for text in dict.fromkeys(texts) if text not in self.rows]
         for text in new:
-            self._rows[text] = loop.create_future()
+            self.rows[text] = loop.create_future()
         if new and not self._waiting:
             loop.call_soon(self._send)
         self._waiting += new
-        return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
-
-    @property
-    def usage(self) -> Usage:
-        return self.ledger.usage
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self._rows)
+        return np.stack([await asyncio.shield(self.rows[text]) for text in texts])
 
     def cancel(self) -> None:
-        """Cancel the requests under way, and drop the texts that wait to be sent."""
         self._waiting = []
         self.ledger.close()
         for request in self._requests:
@@ -249,31 +223,24 @@ class Embed:
             rows = await self._embedder.embed(texts)
             meter.tell(Usage(embedding_requests=1))
         if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
-            msg = f"the embedder returned shape {np.shape(rows)} for {len(texts)} texts"
-            raise UnparsableReplyError(msg)
+            raise UnparsableReplyError(f"shape {np.shape(rows)} for {len(texts)} texts")
         return rows
 
     def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
         self._requests.discard(request)
         error = given_up() if request.cancelled() else request.exception()
-        if error is not None:
-            self.errors.append(error)
-        for i, text in enumerate(texts):
-            future = self._rows[text]
-            if error is not None:
-                future.set_exception(error)
-                future.exception()  # mark the error as seen, because nothing may wait for it
-            else:
-                future.set_result(request.result()[i])
-
-
-# --- requests that callers share ------------------------------------------------------------------
+        if error is None:
+            for text, row in zip(texts, request.result(), strict=True):
+                self.rows[text].set_result(row)
+            return
+        self.errors.append(error)
+        for text in texts:
+            self.rows[text].set_exception(error)
+            self.rows[text].exception()  # seen, because nothing may wait for it
 
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """The texts of one caller, with the caller's future vectors, context and scope."""
-
     texts: Sequence[str]
     rows: asyncio.Future[Vectors]
     context: Context = field(default_factory=copy_context)
@@ -282,8 +249,6 @@ class _Part:
 
 @dataclass(slots=True)
 class _Queue:
-    """The callers that wait in one event loop, and the requests that are under way there."""
-
     waiting: list[_Part] = field(default_factory=list)
     under_way: int = 0
     tasks: set[asyncio.Task[Vectors]] = field(default_factory=set)
@@ -292,10 +257,8 @@ class _Queue:
 class Batches:
     """Puts the texts of several callers, such as evaluations of several turns, into one request.
 
-    A caller that comes while no request is under way sends a request at once. Callers that come
-    while a request is under way are collected for 50 ms, or until they have 32 texts, and share the
-    next request. If the server refuses a shared request, or replies 500 to it, the texts of each
-    caller are sent alone, because one of the texts or their number may be the cause.
+    Callers that come while a request is under way are collected for 50 ms, or until they have 32
+    texts. If the server refuses a shared request, or replies 500, each caller's are sent alone.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], Awaitable[Vectors]]) -> None:
@@ -303,7 +266,6 @@ class Batches:
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``; exceptions of ``send`` are raised."""
         will_attempt()
         loop = asyncio.get_running_loop()
         queue = self._queues.setdefault(loop, _Queue())
@@ -345,7 +307,6 @@ class Batches:
             return await self._sent(queue, texts)
 
     def _deliver(self, queue: _Queue, parts: Sequence[_Part], task: asyncio.Task[Vectors]) -> None:
-        """Give each of ``parts`` its vectors or the error, or send its texts alone."""
         queue.tasks.discard(task)
         error = given_up() if task.cancelled() else task.exception()
         may_be_of_one_text = isinstance(error, JudgeRequestError | UnparsableReplyError) or (

@@ -7,20 +7,16 @@ import contextvars
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as release
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
+from rag_eval_otel import errors
 from rag_eval_otel.embed import Embed, name_of
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeError,
-    UnparsableReplyError,
-    UnsuitableJudgeError,
-)
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import outcome_of, status_of
@@ -36,7 +32,7 @@ from rag_eval_otel.judge.models import (
 )
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import deadline_after, is_offline, scope, title_of
-from rag_eval_otel.judge.wire import BUILT_IN, Prompts, clipped, prompt_hash
+from rag_eval_otel.judge.wire import clipped, prompt_hash
 from rag_eval_otel.log import class_name
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, kinds_of
@@ -44,21 +40,15 @@ from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.types import (
-    Embedder,
-    Evaluation,
-    Reason,
-    Sample,
-    Score,
-    ScoreStatus,
-    Usage,
-)
+from rag_eval_otel.types import Embedder, Evaluation, Reason, Sample, Score, ScoreStatus, Usage
 from rag_eval_otel.untrusted import Redactor, suspicions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
+Runs: TypeAlias = "Iterable[asyncio.Task[Score]]"
+AnyMetrics: TypeAlias = "Iterable[str | Metric | MetricFunction]"
 
 _log = LimitedLog()  # of all calls of `evaluate`
 _PATIENCE = 5.0  # most seconds that a question waits to share a request
@@ -89,9 +79,7 @@ class EvaluateOptions(MeasurementOptions, total=False):
 
 
 def evaluate(
-    sample: Sample,
-    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
-    **options: Unpack[EvaluateOptions],
+    sample: Sample, metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` and return one score for each metric.
 
@@ -128,19 +116,15 @@ def evaluate(
 
 
 async def aevaluate(
-    sample: Sample,
-    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
-    **options: Unpack[EvaluateOptions],
+    sample: Sample, metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Evaluation:
     """Score ``sample`` with ``metrics``, as `evaluate` does, within a running event loop."""
     return await measurement_of(metrics, **options).of(sample)
 
 
 def measurement_of(
-    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
-    **options: Unpack[EvaluateOptions],
+    metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Measurement:
-    """Return the `Measurement` with ``metrics`` and the options of `evaluate`."""
     judge, embedder = chosen_models(options.get("judge"), options.get("embedder"))
     chosen = resolve_metrics(metrics)
     named = options.get("label_metrics")
@@ -163,11 +147,7 @@ def measurement_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Scores samples. It is made once, and used by live scoring, `evaluate` and data sets.
-
-    The fields are the options of `evaluate`, with objects instead of names. Raises `ConfigError` if
-    the judge has no ``model``, or if a budget of money lacks a price.
-    """
+    """Scores samples, for live scoring, `evaluate` and data sets; `evaluate` has the options."""
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -176,7 +156,7 @@ class Measurement:
     repairs: int = 1
     timeout: float | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    prompts: Prompts = BUILT_IN
+    prompts: Mapping[str, str] = field(default_factory=dict, hash=False)
     label_metrics: frozenset[str] | None = None
     explanations: bool = False
     prices: Prices = Prices()  # noqa: RUF009  # frozen
@@ -189,23 +169,19 @@ class Measurement:
         model: object = getattr(self.judge, "model", None)
         if not isinstance(model, str):
             kind = type(self.judge).__name__
-            msg = f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
-            raise ConfigError(msg)
+            raise errors.ConfigError(f"a judge needs a `model` for versions; {kind} has none")
         if self.budget is not None and not is_offline(self.judge):
             self.budget.require_price(model, "judge")
         if self.budget is not None and not is_offline(self.embedder):
             self.budget.require_price(name_of(self.embedder), "embedder")
 
     def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
-        """Return ``sample`` redacted and cut, and what was cut; may raise `RedactionError`."""
         return clipped(self.redactor.sample(sample), self.max_text_chars)
 
     async def of(self, sample: Sample) -> Evaluation:
-        """Return the scores of ``sample``, after `prepared`."""
         return await self.of_prepared(*self.prepared(sample))
 
     async def of_prepared(self, sample: Sample, cut: Mapping[str, int]) -> Evaluation:
-        """Return the scores of ``sample``, which `prepared` has returned together with ``cut``."""
         started = self.clock()
         patience = _PATIENCE if self.timeout is None else min(_PATIENCE, self.timeout * _WAITED)
         ask = Ask(
@@ -218,11 +194,9 @@ class Measurement:
         )
         embed = Embed(self.embedder, budget=self.budget)
         # The tasks started here use the prompts and the time limit, too.
-        with scope(prompts=self.prompts.texts, deadline=deadline_after(self.timeout)):
-            runs = [
-                asyncio.ensure_future(self._run(metric, sample, ask, embed=embed))
-                for metric in self.metrics
-            ]
+        with scope(prompts=self.prompts, deadline=deadline_after(self.timeout)):
+            coroutines = [self._run(metric, sample, ask, embed=embed) for metric in self.metrics]
+            runs = [*map(asyncio.ensure_future, coroutines)]
         try:
             await asyncio.wait(runs, timeout=self.timeout)
         finally:
@@ -234,17 +208,12 @@ class Measurement:
         return self._evaluation(runs, ask, embed, remarks=_remarks(sample, cut, ask), since=started)
 
     def _evaluation(
-        self,
-        runs: Iterable[asyncio.Task[Score]],
-        ask: Ask,
-        embed: Embed,
-        *,
-        remarks: Mapping[str, Any],
-        since: float,
+        self, runs: Runs, ask: Ask, embed: Embed, *, remarks: Mapping[str, Any], since: float
     ) -> Evaluation:
-        model = _revised(ask.model or self.judge.model, self.judge)
-        models = (ask.model or self.judge.model, self.judge.model)
-        prices = partial(self.prices.cost_of, judge=models, embedder=name_of(self.embedder))
+        model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
+        embedder = name_of(self.embedder)
+        prices = partial(self.prices.cost_of, judge=(model, self.judge.model), embedder=embedder)
+        model = model if revision is None else f"{model}.{revision}"
 
         def cost(usage: Usage) -> float | None:
             return prices(usage) if usage.tokens else None
@@ -256,16 +225,10 @@ class Measurement:
             timeout = Score(name=metric.name, status="error", reason="timeout")
             score = timeout if run.cancelled() else run.result()
             usage = asked[metric.name] + embedded[metric.name]
-            scores.append(
-                replace(
-                    score,
-                    detail={**score.detail, **remarks} if kinds_of(metric) else score.detail,
-                    version=f"{definition}/{model}",
-                    usage=usage,
-                    cost=cost(usage),
-                )
-            )
-        usage = ask.usage + embed.usage
+            detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
+            score = replace(score, detail=detail, version=f"{definition}/{model}")
+            scores.append(replace(score, usage=usage, cost=cost(usage)))
+        usage = ask.ledger.usage + embed.ledger.usage
         return Evaluation(
             scores=tuple(scores),
             judge=ask.model,
@@ -273,7 +236,7 @@ class Measurement:
             usage=usage,
             cost=cost(usage),
             currency=self.prices.currency,
-            embedder=name_of(self.embedder) if embed.is_used else None,
+            embedder=embedder if embed.rows else None,
             label_metrics=self.labelling,
         )
 
@@ -281,11 +244,14 @@ class Measurement:
         try:
             try:
                 with scope(metric=metric.name):
-                    return _checked(await metric.measure(sample, ask, embed))
-            except JudgeError as error:
+                    score: object = await metric.measure(sample, ask, embed)
+                if isinstance(score, Score):
+                    return score
+                raise TypeError(f"measure() must return a Score, not {type(score).__name__}")
+            except errors.JudgeError as error:
                 # The message about a reply may quote it, and so texts of the sample.
-                is_safe = isinstance(error, UnsuitableJudgeError)
-                quotes = isinstance(error, UnparsableReplyError) and not is_safe
+                is_safe = isinstance(error, errors.UnsuitableJudgeError)
+                quotes = isinstance(error, errors.UnparsableReplyError) and not is_safe
                 cause = type(error).__name__ + ("" if quotes else f": {error}")
                 return _failed(metric, error.reason, error, cause=cause)
         except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score
@@ -303,10 +269,7 @@ class Measurement:
 
     @cached_property
     def labelling(self) -> frozenset[str] | None:
-        """The names of the metrics that decide the overall pass or fail label; None: all.
-
-        If the judge has ``label_metrics``, only these of the built-in metrics that ask it decide.
-        """
+        """The names of the metrics that decide the overall pass or fail label; None: all."""
         if self.label_metrics is not None:
             return self.label_metrics
         named: frozenset[str] | None = getattr(self.judge, "label_metrics", None)
@@ -315,23 +278,18 @@ class Measurement:
 
     @cached_property
     def _definitions(self) -> list[str]:
-        with scope(prompts=self.prompts.texts):
-            return [
-                _definition(m, share_requests=self.share_requests, reasons=self.explanations)
-                for m in self.metrics
-            ]
+        with scope(prompts=self.prompts):
+            define = partial(definition_of, share_requests=self.share_requests)
+            return [define(metric, reasons=self.explanations) for metric in self.metrics]
 
     def definitions(self) -> dict[str, str]:
-        """Return, for each metric name, a text that describes how the metric is measured.
-
-        Scores of equal samples may stand for each other if their texts are equal. A function metric
-        may label its scores itself, so its text also contains the threshold.
-        """
-        models = [_identity(model) for model in (self.judge, self.embedder)]
-        try:
+        """Return texts by metric; scores of equal samples and texts may stand for each other."""
+        pair = (self.judge, self.embedder)
+        names = [getattr(one, "model", "") or type(one).__qualname__ for one in pair]
+        models = [f"{n}@{getattr(m, 'revision', None)}" for n, m in zip(names, pair, strict=True)]
+        ours = "source"  # the package is used without an installation
+        with suppress(PackageNotFoundError):
             ours = release("rag-eval-otel")
-        except PackageNotFoundError:  # used from a source tree
-            ours = "source"
         texts: dict[str, str] = {}
         for metric, definition in zip(self.metrics, self._definitions, strict=True):
             own = [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
@@ -344,18 +302,7 @@ def is_final(score: Score) -> bool:
     return score.status != "error" and score.reason not in _RETRIED
 
 
-def _identity(model: object) -> str:
-    name, revision = getattr(model, "model", ""), getattr(model, "revision", None)
-    return f"{name or type(model).__qualname__}@{revision}"
-
-
-def _revised(model: str, judge: Judge) -> str:
-    revision = getattr(judge, "revision", None)
-    return model if revision is None else f"{model}.{revision}"
-
-
 def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]:
-    """Return entries for the details of scores: signs of hostile texts, and what was cut."""
     texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
     signs = suspicions([*texts, *sample.extra.values()])
     remarks: dict[str, Any] = {"injection": list(signs)} if signs else {}
@@ -366,31 +313,16 @@ def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
-    """Return ``named``, the metrics that decide the overall label; None, for all, if it is empty.
-
-    Raises `ConfigError` for a name that is not in ``metrics``.
-    """
     if isinstance(named, str):
-        msg = f"label_metrics takes names of metrics, as ({named!r},), not one text"
-        raise ConfigError(msg)
+        raise errors.ConfigError(f"label_metrics takes names, as ({named!r},), not one text")
     measured = {metric.name for metric in metrics}
     for name in named:
         require_measured(name, measured, option="an overall label")
     return frozenset(named) or None
 
 
-def version_of(metric: Metric, *, share_requests: bool, model: str, reasons: bool = False) -> str:
-    """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``.
-
-    The hash covers the class and the parameters of the metric (apart from the threshold, which only
-    decides the label) and the texts of its prompts. The way is ``fused`` if questions may share a
-    request, else ``single``; ``-short`` follows if this library split the answer into claims, and
-    ``-reasons`` if the judge gave reasons. Scores of different versions must not be compared.
-    """
-    return f"{_definition(metric, share_requests=share_requests, reasons=reasons)}/{model}"
-
-
-def _definition(metric: Any, *, share_requests: bool, reasons: bool) -> str:
+def definition_of(metric: Any, *, share_requests: bool, reasons: bool = False) -> str:
+    """Return the version of the scores of ``metric`` without the model: its name, hash and way."""
     extra = ["reasons"] if reasons else []
     repeated = ["repeated"] if share_requests else []
     frame = ["frame", "closing", "schema", "complaint", *repeated, *extra]
@@ -404,13 +336,6 @@ def _definition(metric: Any, *, share_requests: bool, reasons: bool) -> str:
     return f"{metric.name}/{digest}/{way}"
 
 
-def _checked(score: object) -> Score:
-    if not isinstance(score, Score):
-        msg = f"measure() must return a Score, not {type(score).__name__}"
-        raise TypeError(msg)
-    return score
-
-
 def _failed(metric: Metric, reason: Reason, error: Exception | None, *, cause: str) -> Score:
     status: ScoreStatus = "undefined" if reason == "unparsable" else "error"
     http = None if error is None else status_of(error)
@@ -419,20 +344,11 @@ def _failed(metric: Metric, reason: Reason, error: Exception | None, *, cause: s
 
 
 def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
-    """Return an evaluation in which each score has the status ``error`` and ``reason``."""
-    return Evaluation(
-        scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
-    )
-
-
-# --- from code that does not await ----------------------------------------------------------------
+    scores = (Score(name=metric.name, status="error", reason=reason) for metric in metrics)
+    return Evaluation(scores=tuple(scores))
 
 
 def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine that ``make`` creates, in another thread if this one has an event loop.
-
-    A keyboard interrupt cancels the coroutine, and is raised after the coroutine has ended.
-    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:

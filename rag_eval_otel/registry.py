@@ -1,12 +1,6 @@
 """Find objects by name: judges, embedders, metrics, conventions, backends and sinks.
 
-The objects of this library are imported when they are first used. Another package adds an object by
-an entry point::
-
-    [project.entry-points."rag_eval_otel.metrics"]
-    politeness = "acme.scores:Politeness"
-
-If an entry point has the name of an object of this library, the entry point is ignored.
+Other packages add objects by entry points, such as one in ``rag_eval_otel.metrics``.
 """
 
 from __future__ import annotations
@@ -19,20 +13,15 @@ from typing import Any
 
 from rag_eval_otel.errors import ConfigError
 
-_IMPORT_ERRORS = (
+_IMPORT_ERRORS = (  # of a module that is missing or broken
     *(AttributeError, ImportError, LookupError, NameError, OSError),
     *(RuntimeError, SyntaxError, TypeError, ValueError),
 )
-"""What the import of another package's module raises if the module is missing or broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Find the objects of one ``kind`` by name, for example metrics.
-
-    ``built_in`` maps the names of this library to ``module:attribute``. ``also`` has names that are
-    allowed in the configuration but are no objects, such as sets of metrics, for error messages.
-    """
+    """Find the objects of one ``kind`` by name; names in ``also`` are no objects."""
 
     kind: str
     built_in: Mapping[str, str]
@@ -40,38 +29,31 @@ class Registry:
 
     @property
     def group(self) -> str:
-        """The group of entry points in which other packages name their objects of this kind."""
         return f"rag_eval_otel.{self.kind}s"
 
     def __contains__(self, name: str) -> bool:
         return name in self.built_in or bool(entry_points(group=self.group, name=name))
 
     def names(self) -> tuple[str, ...]:
-        """Return the built-in names in their order, then the names of other packages, sorted."""
         others = sorted(entry.name for entry in entry_points(group=self.group))
         return tuple(dict.fromkeys((*self.built_in, *others)))
 
     def find(self, name: str) -> Any:
-        """Import and return the object called ``name``.
-
-        Raise `ConfigError` for an unknown name, and for an object that cannot be imported.
-        """
         entry = self._entry(name)
         try:
             return entry.load()
         except _IMPORT_ERRORS as error:
-            cause = str(error) or repr(error)
-            msg = f"the {self.kind} {name!r} ({entry.value}) could not be imported: {cause}"
-            raise ConfigError(msg) from error
+            cause = f"could not be imported: {str(error) or repr(error)}"
+            raise ConfigError(f"the {self.kind} {name!r} ({entry.value}) {cause}") from error
 
     def make(self, name: str, *arguments: object, **options: object) -> Any:
-        """Call the object called ``name`` and return the result; see `find` for errors."""
         factory = self.find(name)
         try:
             return factory(*arguments, **options)
         except TypeError as error:
-            msg = f"the {self.kind} {name!r} ({self._entry(name).value}) could not be made: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"the {self.kind} {name!r} ({self._entry(name).value}) could not be made: {error}"
+            ) from error
 
     def _entry(self, name: str) -> EntryPoint:
         if name in self.built_in:
@@ -82,5 +64,4 @@ class Registry:
         near = get_close_matches(name, names, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else "."
         known = f"There are: {', '.join(names)}" if names else "No package brings one."
-        msg = f"unknown {self.kind} {name!r}{meant} {known}"
-        raise ConfigError(msg)
+        raise ConfigError(f"unknown {self.kind} {name!r}{meant} {known}")

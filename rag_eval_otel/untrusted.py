@@ -1,9 +1,4 @@
-"""What happens to texts from users, documents and models before others see them.
-
-Private parts are redacted by a function of the user. What a reader does not see is removed, and the
-control tokens of models are broken. In a prompt, a mark with a random code stands before each text
-(see `judge.wire`), so that no text can imitate the end of another.
-"""
+"""What happens to texts from users, documents and models before others see them."""
 
 from __future__ import annotations
 
@@ -20,19 +15,13 @@ from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.log import cause_of
 from rag_eval_otel.types import Sample
 
-# --- redaction ------------------------------------------------------------------------------------
-
 Redaction: TypeAlias = Callable[[str], str]
 """A function that gets a text, and returns it without its private parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Pass texts through ``function``; without a function, texts stay as they are.
-
-    If the function raises an exception or returns no text, `RedactionError` is raised, so that no
-    text leaves unredacted.
-    """
+    """Pass texts through ``function``, whose failure raises `RedactionError`."""
 
     function: Redaction | None = None
 
@@ -40,25 +29,21 @@ class Redactor:
         return self.function is not None
 
     def text(self, text: str) -> str:
-        """Return ``text`` without its private parts."""
         if self.function is None:
             return text
         with ExitStack() as stack:
             stack.push(self._refuse)
             clean: object = self.function(text)
-        if not isinstance(clean, str):
-            msg = f"redact: a function must return a str, not {type(clean).__name__}"
-            raise RedactionError(msg)
-        return clean
+        if isinstance(clean, str):
+            return clean
+        raise RedactionError(f"redact: a function must return a str, not {type(clean).__name__}")
 
     def _refuse(self, _: type | None, error: BaseException | None, __: object) -> None:
         if isinstance(error, Exception):  # its message may quote the text
             name = getattr(self.function, "__qualname__", type(self.function).__name__)
-            msg = f"redact: the function {name} raised {cause_of(error)}"
-            raise RedactionError(msg) from None
+            raise RedactionError(f"redact: the function {name} raised {cause_of(error)}") from None
 
     def sample(self, sample: Sample) -> Sample:
-        """Return ``sample`` with all texts redacted, except the rubric."""
         if self.function is None:
             return sample
         return replace(
@@ -71,10 +56,7 @@ class Redactor:
         )
 
     def value(self, value: Any) -> Any:
-        """Return the value of a span attribute with its texts redacted, also those in JSON.
-
-        The function gets each number as a text.
-        """
+        """Return the value of a span attribute with its texts redacted, also those in JSON."""
         if isinstance(value, str):
             with suppress(ValueError, RecursionError):
                 if value.lstrip()[:1] in {"[", "{"}:
@@ -98,24 +80,17 @@ class Redactor:
 
 
 def redactor(function: Redaction | str | None) -> Redactor:
-    """Return a `Redactor` with ``function``, or with that at ``"package.module:function"``."""
     if function is None or callable(function):
         return Redactor(function)
     try:
         named = resolve_name(function)
     except (AttributeError, ImportError, TypeError, ValueError) as error:
-        msg = (
-            "redact (RAG_EVAL_REDACT) must be a function that takes and returns a text, or its"
-            f" place as 'package.module:function', not {function!r}: {error}"
-        )
-        raise ConfigError(msg) from error
+        rule = "must be a function of a text, or its place as 'package.module:function', not"
+        raise ConfigError(f"redact (RAG_EVAL_REDACT) {rule} {function!r}: {error}") from error
     if not callable(named):
-        msg = f"redact (RAG_EVAL_REDACT): {function!r} is no function"
-        raise ConfigError(msg)
+        raise ConfigError(f"redact (RAG_EVAL_REDACT): {function!r} is no function")
     return Redactor(named)
 
-
-# --- what a reader does not see, and what a model obeys -------------------------------------------
 
 Suspicion: TypeAlias = Literal["control_token", "hidden_text"]
 """A sign that a text tries to steer the judge; ``Score.detail["injection"]`` lists the signs."""
@@ -146,39 +121,26 @@ def visible(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    r"""Return ``text`` as it may stand in a prompt: `visible`, and without control tokens.
-
-    A backslash breaks the tokens by which models tell the turns of a chat (``<\|im_end|>``).
-    """
+    """Return ``text`` without hidden characters, and with broken control tokens, for a prompt."""
     return _CONTROL_TOKEN.sub(r"\g<0>\\", visible(text))
 
 
 def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
-    """Return the signs in ``texts`` of an attempt to steer the judge, sorted; usually none.
+    """Return the signs in ``texts`` of an attempt to steer the judge, sorted; usually none."""
+    shown = list(texts)
+    signs: tuple[Suspicion, ...] = ()
+    if any(map(_CONTROL_TOKEN.search, shown)):
+        signs += ("control_token",)
+    if any(_HIDDEN_TEXT.search(text) for text in shown if not text.isascii()):
+        signs += ("hidden_text",)
+    return signs
 
-    - ``control_token``: a token of a chat format, such as ``<|im_end|>`` or ``[INST]``.
-    - ``hidden_text``: tag characters, overrides of direction, or 8 hidden characters in a row.
-    """
-    signs: set[Suspicion] = set()
-    for text in texts:
-        if _CONTROL_TOKEN.search(text):
-            signs.add("control_token")
-        if not text.isascii() and _HIDDEN_TEXT.search(text):
-            signs.add("hidden_text")
-    return tuple(sorted(signs))
-
-
-# --- accents --------------------------------------------------------------------------------------
 
 _NO_LETTERS = re.compile("(?:[^\\w\x00-\x7f]|[\uff9e\uff9f]){30}")  # two accents are letters
 
 
 def accents_apart(text: str) -> str:
-    """Return ``text`` with a space after each 30 accents in a row; no word has so many.
-
-    `unicodedata.normalize` and `ast.parse` sort accents in the square of the time, and stop all
-    threads meanwhile. This is the "stream-safe text format" of Unicode, with another character.
-    """
+    """Return ``text`` with a space after each 30 accents, which are sorted in quadratic time."""
 
     def apart(match: re.Match[str]) -> str:
         has_accents = any(map(unicodedata.combining, unicodedata.normalize("NFKD", match[0])))
@@ -188,13 +150,10 @@ def accents_apart(text: str) -> str:
 
 
 def normal_form(text: str) -> str:
-    """Return ``text`` in the form NFKC, in which characters that mean the same are the same."""
     return unicodedata.normalize("NFKC", accents_apart(text))
 
 
-# --- answers without content ----------------------------------------------------------------------
-
-_LONGEST_OPENER = 120  # characters
+_LONGEST_OPENER = 120
 _OPENERS = re.compile(
     r"(?:my |the )?(?:thought|thinking|reasoning) process|chain of thought"
     r"|(?:let's |let us |let me |we need to |i will )?(?:solve|think|break|work|reason|analy[sz]e)"
@@ -210,11 +169,7 @@ _HEADINGS = re.compile(
 
 
 def says_nothing(answer: str) -> bool:
-    """Return True if ``answer`` has no content: only punctuation, or the opening of a reasoning.
-
-    Such texts (":", "Thought process:") make judges give high scores. A heading such as "Solution:"
-    counts only with its colon, because the noun alone may be the answer.
-    """
+    """Return True if ``answer`` is only punctuation, or the opening of a reasoning."""
     text = visible(answer).strip()
     if len(text) > _LONGEST_OPENER:
         return not any(map(_is_content, text))

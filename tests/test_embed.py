@@ -216,7 +216,7 @@ def test_texts_that_wait_at_once_share_a_request() -> None:
     assert embedder.requests == [("a", "b", "c")]
     assert one.tolist() == [VECTORS["a"], VECTORS["b"]]
     assert other.tolist() == [VECTORS["b"], VECTORS["c"], VECTORS["b"]]
-    assert embed.usage == Usage(embedding_requests=1)
+    assert embed.ledger.usage == Usage(embedding_requests=1)
 
 
 def test_a_failure_reaches_all_who_wait() -> None:
@@ -227,7 +227,7 @@ def test_a_failure_reaches_all_who_wait() -> None:
         return await asyncio.gather(embed(["a"]), embed(["a", "b"]), return_exceptions=True)
 
     assert [type(error) for error in asyncio.run(both())] == [KeyError, KeyError]
-    assert embed.usage == Usage(embedding_requests=1)
+    assert embed.ledger.usage == Usage(embedding_requests=1)
 
 
 class Shaped:
@@ -273,7 +273,7 @@ def test_a_request_can_be_given_up() -> None:
         await stalled.asked.wait()
         embed.cancel()
         outcome = await asyncio.gather(waiting, return_exceptions=True)
-        return outcome[0], stalled, embed.usage
+        return outcome[0], stalled, embed.ledger.usage
 
     outcome, stalled, usage = asyncio.run(scenario())
     assert isinstance(outcome, JudgeTimeoutError)

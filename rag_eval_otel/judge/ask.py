@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from rag_eval_otel.errors import (
-    JudgeError,
-    JudgeTimeoutError,
-    JudgeTooLongError,
-    UnparsableReplyError,
-)
+from rag_eval_otel import errors
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.judge.usage import Ledger, is_offline
 from rag_eval_otel.judge.wire import instructions_of
-from rag_eval_otel.types import Usage
 
 R = TypeVar("R", bound=Reply)
 
@@ -30,19 +24,9 @@ class Ask:
     """Puts the tasks (typed questions) of one sample to a judge, within one event loop.
 
     Equal tasks are sent once. Tasks that wait at the same moment share a request, unless one of
-    them must not see a text of another. A task that comes while a request is under way waits for
-    the reply, to share its request with tasks that follow from the reply. If a reply does not
-    parse, the judge is asked again and told the error.
-
-    - ``share_requests``: whether tasks may share a request; if not, each task has its own.
-    - ``repairs``: how often a task is sent again if the reply to the task does not parse.
-    - ``patience``: the most seconds that a task waits to share a request.
-    - ``reasons``: whether the judge gives a reason with each verdict and rating.
-    - ``budget``: limits the requests of a judge that is not offline.
-
-    ``ledger`` has the requests and tokens, and ``model`` is the name of the model that answered.
-    ``is_shortened`` is True if contexts were left out because the texts were too long for the
-    judge's model.
+    them must not see a text of another. A task that comes while a request is under way waits, at
+    most ``patience`` seconds, to share its request with tasks that follow from the reply. If a
+    reply does not parse, the judge is asked again, at most ``repairs`` times, and told the error.
     """
 
     def __init__(
@@ -70,25 +54,17 @@ class Ask:
         self._events = 0  # number of new tasks plus number of ended requests
         self._requests: set[asyncio.Task[None]] = set()
 
-    @property
-    def usage(self) -> Usage:
-        """The requests and tokens up to now."""
-        return self.ledger.usage
-
     async def __call__(self, task: Task[R]) -> R:
-        """Put ``task`` to the judge and return the reply, or raise the error of the request."""
         outcome = await self._outcome(task)
         if isinstance(outcome, BaseException):
             raise outcome
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Put all ``tasks`` to the judge at once; return a reply or an exception for each task."""
         outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
         return cast("list[R | BaseException]", outcomes)
 
     def cancel(self) -> None:
-        """Cancel the requests under way, and end tasks not yet sent with a `JudgeTimeoutError`."""
         for task in self._take():
             self._outcomes[task].set_result(given_up())
         self.ledger.close()
@@ -110,10 +86,7 @@ class Ask:
         return await asyncio.shield(self._outcomes[task])
 
     def _settle(self, seen: int, quiet: int) -> None:
-        """Send the waiting tasks once no task and no reply has come for `_QUIET` loop iterations.
-
-        ``seen`` is the last value of ``_events``; ``quiet`` counts the iterations since it changed.
-        """
+        """Send the waiting tasks once nothing has come for `_QUIET` iterations of the loop."""
         loop = asyncio.get_running_loop()
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
@@ -137,12 +110,11 @@ class Ask:
             request.add_done_callback(partial(self._close, group))
 
     async def _send(self, asked: Sequence[Task[Any]]) -> None:
-        """Put the tasks ``asked`` to the judge; repeat each task if its reply does not parse."""
         repairs = self._repairs
         while asked:
             again: list[Task[Any]] = []
             for task, part in zip(asked, await self._request(asked), strict=True):
-                if isinstance(part, UnparsableReplyError) and repairs > 0:
+                if isinstance(part, errors.UnparsableReplyError) and repairs > 0:
                     again.append(replace(task, complaint=str(part)))
                 else:
                     self._outcomes[_first(task)].set_result(part)
@@ -164,31 +136,30 @@ class Ask:
         """Put ``tasks`` to the judge; if they are too long for it, once more with less text."""
         try:
             return await self._replies(tasks)
-        except JudgeTooLongError as error:
+        except errors.JudgeTooLongError as error:
             fewer = with_fewer_contexts(tasks)
             if fewer == list(tasks):
                 return [error] * len(tasks)
         self.is_shortened = True
         try:
             return await self._replies(fewer)
-        except JudgeTooLongError as error:
+        except errors.JudgeTooLongError as error:
             return [error] * len(tasks)
 
     async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
-        """Return a reply or an error for each of ``tasks``; raise `JudgeTooLongError`."""
         sizes = {_first(task): _size_of(task) for task in tasks}
         try:
             async with self.ledger.metered(sizes, model=self._judge.model, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
                 meter.tell(replies.usage)
-        except JudgeTooLongError:
+        except errors.JudgeTooLongError:
             raise
-        except JudgeError as error:
+        except errors.JudgeError as error:
             return [error] * len(tasks)
         self.model = replies.model
         if len(replies.parts) != len(tasks):
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
-            return [UnparsableReplyError(msg)] * len(tasks)
+            return [errors.UnparsableReplyError(msg)] * len(tasks)
         return list(replies.parts)
 
 
@@ -202,7 +173,6 @@ def _size_of(task: Task[Any]) -> int:
 
 
 def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:
-    """Split ``tasks`` into groups that are sent in one request (see `may_share`)."""
     groups: list[list[Task[Any]]] = []
     for task in tasks:
         home = next((g for g in groups if all(may_share(task, other) for other in g)), None)
@@ -213,39 +183,25 @@ def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[lis
     return groups
 
 
-def given_up() -> JudgeTimeoutError:
+def given_up() -> errors.JudgeTimeoutError:
     """Return the error for a request that was cancelled because the evaluation ran out of time."""
-    return JudgeTimeoutError("given up: the evaluation ran out of time")
-
-
-# --- requests that are too long -------------------------------------------------------------------
-
-_LEFT_OUT = "(context {} is left out, because the texts are too long for the model)"
-_HALF = "{}\n(the rest of context {} is left out, because the texts are too long for the model)"
+    return errors.JudgeTimeoutError("given up: the evaluation ran out of time")
 
 
 def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """Return ``tasks``, which share a request, with less text of their contexts.
-
-    Notes replace the later half of the contexts, which keep their numbers. If a task is about a
-    single context, each context keeps its first half instead, so that no task is about a note. Each
-    text is shortened in the same way in all tasks, and only if that makes it shorter.
-    """
+    """Halve contexts if a task is about a single one; else notes replace the later half."""
     shown = [dict(task.inputs) for task in tasks]
     single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
     listed = (text for inputs in shown for text in inputs.get("contexts", ()))
-    shorter = _shorter(list(dict.fromkeys([*listed, *single])), by_half=single)
-    return [_replaced(task, shorter) for task in tasks]
-
-
-def _shorter(texts: Sequence[str], *, by_half: Iterable[str]) -> Mapping[str, str]:
-    """Return a shorter text for those of ``texts``, the contexts in their order, that need one."""
-    numbered, kept = list(enumerate(texts, start=1)), len(texts) // 2
-    if any(by_half) or len(texts) == 1:
-        found = {text: _HALF.format(text[: len(text) // 2], i) for i, text in numbered}
+    numbered = list(enumerate(dict.fromkeys([*listed, *single]), start=1))
+    note = "context {} is left out, because the texts are too long for the model)"
+    if any(single) or len(numbered) == 1:
+        found = {t: f"{t[: len(t) // 2]}\n(the rest of {note.format(i)}" for i, t in numbered}
     else:
-        found = {text: _LEFT_OUT.format(i) for i, text in numbered[kept:]}
-    return {text: short for text, short in found.items() if len(short) < len(text)}
+        later = numbered[len(numbered) // 2 :]
+        found = {text: f"({note.format(i)}" for i, text in later}
+    shorter = {text: short for text, short in found.items() if len(short) < len(text)}
+    return [_replaced(task, shorter) for task in tasks]
 
 
 def _replaced(task: Task[Any], shorter: Mapping[str, str]) -> Task[Any]:

@@ -1,8 +1,4 @@
-"""`Budget`: limit the requests, tokens and money of judge and embedder in windows of time.
-
-A request is *reserved* with an estimate before it is sent, and *settled* with its real tokens when
-it has ended. So requests that are under way at the same time count, too.
-"""
+"""`Budget`: limit the requests, tokens and money of judge and embedder in windows of time."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.config import Limit
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
@@ -29,14 +25,12 @@ NANO = 1_000_000_000  # money is counted in whole billionths, so that sums are e
 _REPLY = 256  # estimated tokens of a reply
 _PER_CHARACTER = 1 / 3  # estimated tokens of a text; English has about 1/4
 _THREADS = 4
+_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _FRESH = 1.0  # seconds for which the sums of all processes that a request has seen are used
 
 
 class SlidingWindow:
-    """Adds up whole amounts of the last ``seconds`` seconds, in ``cells`` cells. Not thread-safe.
-
-    The sum includes the cell that only partly lies in the window, so no window exceeds a limit.
-    """
+    """Adds up the amounts of the last ``seconds`` seconds, in cells. Not thread-safe."""
 
     def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
         self._count = cells
@@ -45,14 +39,12 @@ class SlidingWindow:
         self._sum = 0
 
     def sum(self, now: float) -> int:
-        """Return the sum of the amounts in the window that ends at ``now`` (seconds)."""
         first = int(now / self._width) - self._count
         while self._cells and self._cells[0][0] < first:
             self._sum -= self._cells.popleft()[1]
         return self._sum
 
     def add(self, now: float, amount: int) -> int:
-        """Add ``amount`` at ``now`` (seconds), and return the number of its cell."""
         cell = int(now / self._width)
         if self._cells and self._cells[-1][0] >= cell:  # ``>``: another thread had a later time
             cell = self._cells[-1][0]
@@ -73,16 +65,12 @@ class SlidingWindow:
 
 
 def whole(limit: Limit) -> int:
-    """Return the amount of ``limit`` as a whole number: requests, tokens, or `NANO` of money."""
     return int(limit.amount * NANO) if limit.is_money else int(limit.amount)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Reservation:
-    """A request that `Budget.reserve` has admitted: its estimate, and the cells where it counts.
-
-    ``shared`` are the cells in the shared counts; None if these were not reached.
-    """
+    """An admitted request: its estimate, and its cells here and (None if away) in Redis."""
 
     model: str
     amounts: tuple[int, ...]
@@ -94,15 +82,10 @@ class Reservation:
 class Budget:
     """Limits what the requests to judge and embedder may take in windows of time. Thread-safe.
 
-    ``limits`` are in requests, tokens or money, of judge and embedder together. Each window slides,
-    so that any window of its length has at most the limit, apart from what the estimates of the
-    requests under way have missed; a limit of requests is never exceeded. A request that takes more
-    than a limit is admitted if nothing of the limit is used.
-
-    A request is estimated by the size of its prompt. With ``estimates`` off, it is admitted while
-    anything is left, and may exceed the limit. ``prices`` are needed for money. ``shared`` are
-    counts of several processes; while they cannot be reached, this process counts alone. ``clock``
-    returns seconds and never goes back.
+    ``limits`` are in requests, tokens or money. A request counts with an estimate by its size until
+    `settle` knows its tokens. With ``estimates`` off, it is admitted while anything is left, and so
+    may exceed the limit. A request above a whole limit is admitted if nothing is used. ``shared``
+    are counts of several processes; while they are away, this process counts alone.
     """
 
     def __init__(
@@ -127,37 +110,28 @@ class Budget:
         call_in_child(self._reset_lock)
         for limit in self.limits:
             if limit.is_money and limit.unit != self.prices.currency:
-                msg = (
+                raise ConfigError(
                     f"the budget {limit} is in {limit.unit}, but prices are in"
                     f" {self.prices.currency}: use one currency in the options budget and prices"
                 )
-                raise ConfigError(msg)
 
     def _reset_lock(self) -> None:
         self._lock = threading.RLock()  # reentrant: a garbage collection may end a request
 
     def require_price(self, model: str, part: str) -> None:
-        """Raise `ConfigError` if there is a limit of money, and ``model`` has no price.
-
-        ``part`` is ``judge`` or ``embedder``; a judge needs a price of its replies, too.
-        """
         money = next((limit for limit in self.limits if limit.is_money), None)
         price = self.prices.price_of(model)
         if money is None or (price is not None and (part != "judge" or price.output is not None)):
             return
         lacks = "which is not known" if price is None else 'whose price has no "output"'
-        msg = (
+        raise ConfigError(
             f"the budget {money} needs the price of the {part} {model!r}, {lacks}:"
             " name it in the option prices, install the extra prices (docs/cost.md), or limit"
             " requests or tokens"
         )
-        raise ConfigError(msg)
 
     async def reserve(self, model: str, *, size: int, part: str = "judge") -> Reservation:
-        """Admit one attempt of a request with ``size`` characters, or raise `BudgetSpentError`.
-
-        Each reservation must be settled.
-        """
+        """Admit one attempt of a request with ``size`` characters, or raise `BudgetSpentError`."""
         amounts = tuple(self._amounts(model, self._estimate(size, part)))
         shared = None if self._shared is None else await self._shared.take(amounts)
         refused: int | None = None
@@ -170,22 +144,14 @@ class Budget:
             if shared is None:
                 refused = self._first_exceeded(amounts, [one.sum(now) for one in self._windows])
             if refused is not None:
-                msg = f"not asked: the budget of {self.limits[refused]} is spent"
-                raise BudgetSpentError(msg)
+                raise BudgetSpentError(f"not asked: the budget of {self.limits[refused]} is spent")
             # This process counts on its own, too, for the time when the shared counts are gone.
             local = tuple(map(SlidingWindow.add, self._windows, [now] * len(amounts), amounts))
-        return Reservation(
-            model=model,
-            amounts=amounts,
-            cells=local,
-            shared=None if shared is None else cells,
-        )
+        taken = None if shared is None else cells
+        return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
-        """Replace the estimate of ``reservation`` by ``usage``; a second call changes nothing.
-
-        If ``usage`` is None, as after a timeout, the estimate counts for each of ``requests``.
-        """
+        """Replace the estimate by ``usage``, once; None: the estimate counts for each request."""
         if reservation.is_settled:
             return
         reservation.is_settled = True
@@ -195,10 +161,8 @@ class Budget:
             amounts = self._amounts(reservation.model, usage)
         differences = [new - old for new, old in zip(amounts, reservation.amounts, strict=True)]
         with self._lock:
-            for window, cell, each in zip(
-                self._windows, reservation.cells, differences, strict=True
-            ):
-                window.correct(cell, each)
+            for rows in zip(self._windows, reservation.cells, differences, strict=True):
+                SlidingWindow.correct(*rows)
         if self._shared is not None and reservation.shared is not None and any(differences):
             self._shared.correct(reservation.shared, differences)
 
@@ -214,34 +178,24 @@ class Budget:
 
     def _estimate(self, size: int, part: str) -> Usage:
         is_on = self._estimates == "on"
-        tokens = math.ceil(size * _PER_CHARACTER) if is_on else 1
+        tokens, reply = (math.ceil(size * _PER_CHARACTER), _REPLY) if is_on else (1, 0)
         if part == "embedder":
             return Usage(embedding_requests=1, embedding_tokens=tokens)
-        reply = _REPLY if is_on else 0
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _first_exceeded(self, amounts: Sequence[int], used: Sequence[int]) -> int | None:
-        """Return the index of the first limit that ``amounts`` would exceed, or None.
-
-        An amount above a whole limit would be refused for ever, so it passes if nothing is used.
-        """
         rows = zip(amounts, used, self._most, strict=True)
         exceeded = (amount and sum_ and sum_ + amount > most for amount, sum_, most in rows)
         return next((index for index, is_exceeded in enumerate(exceeded) if is_exceeded), None)
 
     @property
     def spent_limit(self) -> Limit | None:
-        """The first limit that is reached now, or None. Other processes count as last seen."""
         index = self._first_exceeded([1] * len(self.limits), self._used())
         return None if index is None else self.limits[index]
 
     def left(self) -> list[tuple[Limit, float]]:
-        """Return each limit with what is left of it, in its unit, at least 0."""
         rows = zip(self.limits, self._most, self._used(), strict=True)
-        return [
-            (limit, max(0, most - used) / (NANO if limit.is_money else 1))
-            for limit, most, used in rows
-        ]
+        return [(one, max(0, most - n) / (NANO if one.is_money else 1)) for one, most, n in rows]
 
     def _used(self) -> list[int]:
         with self._lock:
@@ -250,8 +204,6 @@ class Budget:
         seen = self._seen if now < self._seen_until else local
         return list(map(max, local, seen))
 
-
-# --- counts of several processes, in Redis --------------------------------------------------------
 
 _OF_ARGUMENTS = (AttributeError, LookupError, TypeError, ValueError)
 """Errors of the package ``redis`` for wrong arguments after ? in a URL, some only on connecting."""
@@ -291,15 +243,11 @@ return result
 """
 
 
-class RedisCounts:
-    """Counts of a budget in the Redis at ``url``, such as ``redis://host:6379/0#name``.
+_Taken: TypeAlias = "tuple[int | None, tuple[int, ...], list[int]]"
 
-    All processes with the same server, database and name (the part after ``#``) share the counts of
-    equal units and periods. The sum is checked and raised in one script, so the limits hold exactly
-    over all processes. If Redis does not answer in ``timeout`` seconds (or the ``socket_timeout``
-    in ``url``), `take` returns None for ``retry`` seconds without a call, and ``on_error()`` is
-    called. What a process uses meanwhile is not added later.
-    """
+
+class RedisCounts:
+    """Counts of a budget in Redis; while it is away, `take` returns None for ``retry`` seconds."""
 
     def __init__(
         self,
@@ -311,19 +259,13 @@ class RedisCounts:
         on_error: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Connect with the first call.
-
-        Raises `MissingDependencyError` without ``redis``, and `ConfigError` for a wrong ``url``.
-        """
         self._client, name = _client_of(url, timeout=timeout)
         self._script = self._client.register_script(_TAKE)
         redis_error = require("redis", "redis").exceptions.RedisError
         self._errors = (redis_error, OSError, asyncio.TimeoutError, *_OF_ARGUMENTS)
         self._timeout = self._client.connection_pool.connection_kwargs["socket_timeout"]
-        # In braces: one slot of a cluster.
-        tag = f"{{rag_eval_otel:budget:{name}}}"
+        tag = f"{{rag_eval_otel:budget:{name}}}"  # in braces: one slot of a cluster
         self._keys = [f"{tag}:{limit.unit}:{limit.seconds:g}" for limit in limits]
-        # Widths of cells are in microseconds.
         self._limits = [(whole(each), round(each.seconds * 1e6 / CELLS)) for each in limits]
         self._retry = retry
         self._on_error = on_error
@@ -332,13 +274,8 @@ class RedisCounts:
         self._log = LimitedLog(clock=clock)
         self._workers = Workers(_THREADS)
 
-    async def take(
-        self, amounts: Sequence[int]
-    ) -> tuple[int | None, tuple[int, ...], list[int]] | None:
-        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached.
-
-        The result is the index of the limit that refuses, or None; the cells; and the sums.
-        """
+    async def take(self, amounts: Sequence[int]) -> _Taken | None:
+        """Return the index of a limit that refuses, or None, cells and sums; None: no Redis."""
         if self._clock() < self._away_until:
             return None
         arguments = [CELLS]
@@ -354,8 +291,6 @@ class RedisCounts:
         return refused - 1 if refused else None, tuple(rest[::2]), rest[1::2]
 
     def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
-        """Add ``differences`` to the amounts taken in ``cells``, in the background."""
-
         def call() -> None:
             try:
                 with self._client.pipeline(transaction=False) as pipeline:
@@ -380,22 +315,16 @@ class RedisCounts:
 
 
 def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
-    """Return a client for the server in ``url``, which connects with its first call, and the name.
-
-    The `ConfigError` for a wrong address does not quote it, because it may have the password.
-    """
+    """Return a client and the name; errors do not quote the password in ``url``."""
     redis = require("redis", "redis")
     client = None
     address, _, name = str(url).partition("#")
     with suppress(redis.exceptions.RedisError, *_OF_ARGUMENTS):
-        connected = redis.Redis.from_url(
-            address, socket_timeout=timeout, socket_connect_timeout=timeout
-        )
+        connected = redis.Redis.from_url(address, **dict.fromkeys(_TIMEOUTS, timeout))
         # The arguments after ? are checked by a connection and a script only. Nothing is sent.
         connected.connection_pool.connection_class(**connected.connection_pool.connection_kwargs)
         connected.register_script("")
         client = connected
     if client is None or "@" in name:
-        msg = "redis must be a URL such as redis://host:6379/0#name; in a password, write # as %23"
-        raise ConfigError(msg)
+        raise ConfigError("redis must be a URL such as redis://host/0#name; in passwords, # is %23")
     return client, name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
 
 
-_TIMEOUT = 30.0  # seconds of an attempt at a call of Bedrock
+_WAIT = 30.0  # seconds of an attempt at a call of Bedrock
 
 
 class LangChainJudge:
@@ -54,19 +54,12 @@ class LangChainJudge:
         with tracing_context(enabled=False):
             message = await self._call(messages, config={"callbacks": []})
         name = getattr(message, "response_metadata", {}).get("model_name")
-        return Replies(
-            parts=read_parts(_text(message), tasks),
-            model=name if name and isinstance(name, str) else self.model,
-            usage=_usage(message),
-        )
+        model = name if name and isinstance(name, str) else self.model
+        return Replies(parts=read_parts(_text(message), tasks), model=model, usage=_usage(message))
 
 
 def named_judge(name: str) -> LangChainJudge:
-    """Return a judge of ``name``, ``<provider>:<model>`` as for LangChain's `init_chat_model`.
-
-    Raises `MissingDependencyError` if LangChain is not installed, and `ConfigError` if the model
-    cannot be made, for example because the package of its provider is not installed.
-    """
+    """Return a judge of ``<provider>:<model>``, as for LangChain's `init_chat_model`."""
     make = require("langchain.chat_models", "langchain").init_chat_model
     try:
         return LangChainJudge(make(name, temperature=0.0))
@@ -75,23 +68,16 @@ def named_judge(name: str) -> LangChainJudge:
 
 
 def bedrock_judge(model: str) -> LangChainJudge:
-    """Return a judge that asks ``model`` of Amazon Bedrock by way of LangChain.
-
-    Raises `MissingDependencyError` if a package is not installed, and `ConfigError` if the model
-    cannot be made.
-    """
     make = require("langchain_aws", "bedrock").ChatBedrockConverse
-    timeouts = require("botocore.config", "bedrock").Config(
-        read_timeout=_TIMEOUT, connect_timeout=_TIMEOUT
-    )
+    times = require("botocore.config", "bedrock").Config(read_timeout=_WAIT, connect_timeout=_WAIT)
     try:
-        return LangChainJudge(make(model=model, temperature=0.0, config=timeouts), model=model)
+        return LangChainJudge(make(model=model, temperature=0.0, config=times), model=model)
     except ValueError as error:
         raise _not_made(error, "bedrock", model) from None
 
 
 def _not_made(error: Exception, provider: str, model: str) -> ConfigError:
-    """Return the error for a model that cannot be made, without options, which may have a key."""
+    """Return the error for a model, without options, which may have a key."""
     message = " ".join(str(error).partition("[type=")[0].split())
     return ConfigError(f"{provider}/{model} could not be made: {message}")
 
@@ -107,7 +93,6 @@ def _title_of(llm: object, model: str) -> str:
 
 
 def _model_in(llm: Runnable[Any, Any]) -> object:
-    """Return the chat model in ``llm``, which may be a runnable around it."""
     return getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
 
 

@@ -1,9 +1,7 @@
-"""`LexicalJudge`: the offline judge, which compares words.
+"""`LexicalJudge`: the offline judge, which compares words and does not know what they mean.
 
-It finds the words and numbers that two texts have in common, and does not know what words mean.
-Question words (English, and common ones of German, French and Spanish) show what a question asks
-for, and the form of dates, numbers and names what an answer gives; no rule depends on the subject.
-Scripts without spaces between words are compared by pairs of characters.
+Question words show what a question asks for, and the form of dates, numbers and names what an
+answer gives. Scripts without spaces between words are compared by pairs of characters.
 """
 
 from __future__ import annotations
@@ -42,10 +40,8 @@ _MARKS = (  # signs of vowels and tones, which `\w` does not match
     "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u0900-\u0963\u0970-\u0dff\u200c\u200d"
 )
-_DENSE = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17df\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0003ffff"
-)
+_DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17df\u3040-\u30ff\u3400-\u9fff"
+_DENSE += "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN = re.compile(rf"[{_DENSE}]+")
 _TOKEN = re.compile(rf"\d+(?:[.,:]\d+)+|[\w{_MARKS}{_DENSE}]+")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -94,10 +90,7 @@ _BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNOR
 
 
 class Term(NamedTuple):
-    """A word, with its weight; words with one ``key`` (six letters, or the digits) are equal.
-
-    A claim with an ``is_exact`` word (a number or a negation) is less probable without it.
-    """
+    """A word; those with one ``key`` are equal. ``is_exact`` ones are numbers and negations."""
 
     key: str
     text: str
@@ -106,13 +99,11 @@ class Term(NamedTuple):
 
 
 def sentences(text: str) -> list[str]:
-    """Split ``text`` at full stops, semicolons and line breaks, and remove bullets of lists."""
     pieces = _BREAK.split(_MARK.sub(" ", text[:MAX_CHARACTERS]))
     return [piece.strip() for piece in pieces if _TOKEN.search(piece)]
 
 
 def within_limit(texts: Iterable[str]) -> Iterator[str]:
-    """Yield ``texts``, shortened so that they have at most `MAX_CHARACTERS` in total."""
     left = MAX_CHARACTERS
     for text in texts:
         yield text[:left]
@@ -120,7 +111,6 @@ def within_limit(texts: Iterable[str]) -> Iterator[str]:
 
 
 def terms(text: str) -> list[Term]:
-    """Return every word of ``text`` as a `Term`, in the order of the text."""
     text = normal_form(text[:MAX_CHARACTERS])[:MAX_CHARACTERS]
     text = _THOUSANDS.sub("", text.replace("\u2019", "'").replace("n't", " not"))
     if _RUN.search(text):
@@ -152,11 +142,7 @@ def keys_of(text: str) -> set[str]:
 
 
 def claims_of(answer: str, *, question: str = "") -> list[str]:
-    """Return the sentences of ``answer`` that make a claim; none if the answer is a refusal.
-
-    Short sentences are joined to their neighbours. A mere greeting is the claim itself, and of a
-    mere yes or no, the claim is ``question`` followed by the yes or no.
-    """
+    """Return the claims of ``answer``: of a mere yes or no, ``question`` and the yes or no."""
     told, said = _read(answer)
     if not said and told and not any(map(_is_refusal, told)):
         shown = told if has_content(terms(" ".join(told))) else [question, *told]
@@ -186,7 +172,6 @@ def _read(answer: str) -> tuple[list[str], list[str]]:
 
 
 def _clauses(sentence: str) -> list[str]:
-    """Split ``sentence`` at words such as "but" if one of the parts refuses to answer."""
     parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
     return parts if any(map(_is_refusal, parts)) and len(parts) > 1 else [sentence]
 
@@ -196,7 +181,6 @@ def _weight(sentence: str) -> float:
 
 
 def _is_remark(sentence: str) -> bool:
-    """Return True if ``sentence`` refuses to answer, or is a short greeting or question."""
     found = terms(sentence)
     opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
     is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
@@ -214,11 +198,7 @@ def _is_refusal(sentence: str) -> bool:
 
 
 class Passages:
-    """An index of the words in passages, to find how far the passages support a claim.
-
-    Each word of the claim is searched anywhere, in the one sentence that has most words of the
-    claim, and next to its neighbour in the claim.
-    """
+    """An index of the words in passages, to find how far the passages support a claim."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._places: dict[str, list[int]] = defaultdict(list)
@@ -231,10 +211,6 @@ class Passages:
                     self._places[key].append(place)
 
     def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return the probability that the passages support ``claim``, by the words in common.
-
-        ``beyond`` has keys of words that are ignored, such as the words of the question.
-        """
         said = terms(claim)
         wanted = _weights(said, beyond)
         exact = {term.key for term in said if term.is_exact}.difference(beyond)
@@ -244,11 +220,8 @@ class Passages:
         for key, weight in wanted.items():
             for place in self._places.get(key, ()):
                 by_sentence[place] += weight
-        pairs = {
-            (one.key, next_.key): one.weight + next_.weight
-            for one, next_ in pairwise(said)
-            if one.key in wanted or next_.key in wanted
-        }
+        near = [(a, b) for a, b in pairwise(said) if a.key in wanted or b.key in wanted]
+        pairs = {(one.key, next_.key): one.weight + next_.weight for one, next_ in near}
         held = sum(weight for pair, weight in pairs.items() if pair in self._pairs)
         in_pairs = held / sum(pairs.values()) if pairs else anywhere
         best = max(by_sentence.values(), default=0.0)
@@ -256,7 +229,6 @@ class Passages:
         return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return which share of the words of ``claim``, by weight, the passages have."""
         return self._anywhere(_weights(terms(claim), beyond))
 
     def _anywhere(self, wanted: Mapping[str, float]) -> float:
@@ -306,9 +278,7 @@ _NOUNS: Mapping[Kind, str] = {
     " fee frequency height income length limit maximum minimum number pay percentage period"
     " population price rate rating ratio rent salary score size speed temperature value weight",
 }
-_HEADS: Mapping[str, Kind] = {
-    noun: kind for kind, nouns in _NOUNS.items() for noun in nouns.split()
-}
+_HEADS: Mapping[str, Kind] = {one: kind for kind, nouns in _NOUNS.items() for one in nouns.split()}
 _MONTH = (
     r"(?:jan|feb|f[eé]v|m[aä]r|a[pbv]r|ma[iy]|jun|jui|jul|aug|ao[uû]|ago|sep|o[ck]t|nov|d[eé][cz]"
     r"|ene)[a-zé]{0,7}"
@@ -352,10 +322,7 @@ _COMMON = 0.6  # weight of a feature that all texts have
 
 
 def read(question: str) -> tuple[Kind | None, str]:
-    """Return the kind of thing (name, time, ...) that ``question`` asks for, and its other words.
-
-    The kind is None if the text has no question mark and does not begin with a question word.
-    """
+    """Return the kind of thing that ``question`` asks for, or None, and its other words."""
     text = question[:_READ].lower().replace("\u2019", "'")
     is_marked = "?" in text and len(question) <= _READ
     polar = _POLAR.search(text)
@@ -400,16 +367,9 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
 
 
 def reverse_questions(answer: str) -> list[str]:
-    """Return three questions to which ``answer`` may be a reply; none if the answer says nothing.
-
-    Each asks for a kind of thing that ``answer`` may tell, with its most frequent words.
-    """
     claims = claims_of(answer) or sentences(answer)
-    counts = Counter(
-        term.text.casefold()
-        for term in terms("\n".join(claims))
-        if term.weight in (PAIR, WORD) and not term.is_exact
-    )
+    said = (one for one in terms("\n".join(claims)) if one.weight in (PAIR, WORD))
+    counts = Counter(term.text.casefold() for term in said if not term.is_exact)
     about = " ".join(word for word, _ in counts.most_common(_MAX_ASKED))
     leads = [_LEADS.get(kind, "Is it so") for kind in _kinds_of(claims)]
     return [f"{lead}: {about}?" if about else f"{lead}?" for lead in leads if claims]
@@ -445,7 +405,6 @@ def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def relevancy(question: str, answer: str) -> float:
-    """Return how far ``answer`` addresses ``question`` (0 to 1), by its words; 0 for a refusal."""
     if evades(answer):
         return 0.0
     kind, about = read(question)
@@ -455,7 +414,6 @@ def relevancy(question: str, answer: str) -> float:
 
 
 def coverage(question: str, context: str) -> float:
-    """Return how far ``context`` helps to answer ``question`` (0 to 1), by words in common."""
     kind, rest = read(question)
     share = _share(rest if has_content(terms(rest)) else question, context, least=STOP)
     form = {**_FIGURES, **_CALLED}.get(kind or "any")
@@ -464,7 +422,6 @@ def coverage(question: str, context: str) -> float:
 
 
 def _share(about: str, text: str, *, least: float) -> float:
-    """Return the share of the words of ``about``, from the weight ``least`` on, in ``text``."""
     wanted = {term.key: term.weight for term in terms(about[:MAX]) if term.weight >= least}
     held = keys_of(text)
     total = sum(wanted.values())
@@ -473,7 +430,6 @@ def _share(about: str, text: str, *, least: float) -> float:
 
 
 def sub_questions(question: str) -> list[str]:
-    """Split ``question`` where a further question word begins, and return at most 8 questions."""
     parts = (part.strip(" ,") for part in _PARTS.split(" ".join(question[:MAX].split())))
     asked = [part for part in parts if part.strip("?")][:8]
     return [part if part.endswith("?") else f"{part}?" for part in asked]
@@ -486,13 +442,13 @@ _BY_THE_LEAST = 2  # the groundedness prompt for which the worst claim counts, n
 _INTENT = "To know: "
 _SHOWN = frozenset({"context", "contexts", "question"})  # which are read up to their own limits
 BY_EVIDENCE = frozenset(
-    {
-        *("verdicts", "supported", "judged_statements", "reference_statements", "groundedness"),
-        *("response_supported", "context_relevance", "relevant_contexts"),
-        *("useful_for_answer", "useful_for_reference"),
-    }
+    "verdicts supported judged_statements reference_statements groundedness response_supported"
+    " context_relevance relevant_contexts useful_for_answer useful_for_reference".split()
 )
 """The families of tasks whose replies depend on the evidence of `Answers` alone."""
+
+
+Index: TypeAlias = Callable[[tuple[str, ...]], Passages]
 
 
 class LexicalJudge:
@@ -514,12 +470,12 @@ class LexicalJudge:
     revision = 4  # part of the version of a score: raise it whenever the replies change
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return the replies to ``tasks``, made without any request, so that the usage is zero."""
+        """Return the replies to ``tasks``, made without any request."""
         index = cache(Passages)  # several tasks show the same contexts
         return Replies(parts=tuple(_reply(task, index) for task in tasks), model=self.model)
 
 
-def _reply(task: Task[Any], index: Callable[[tuple[str, ...]], Passages]) -> object:
+def _reply(task: Task[Any], index: Index) -> object:
     others = (task.texts(name) for name, _ in task.inputs if name not in _SHOWN)
     if any(sum(map(len, one)) > MAX for one in others):
         return JudgeTooLongError(f"the lexical judge reads at most {MAX:,} characters of it")
@@ -527,23 +483,14 @@ def _reply(task: Task[Any], index: Callable[[tuple[str, ...]], Passages]) -> obj
     answer = getattr(Answers(task, index), f"to_{family}", None)
     if answer is not None:
         return answer()
-    msg = (
-        f"the lexical judge cannot answer {task.prompt!r}: it compares words, and cannot follow"
-        " instructions; take a judge that is a model"
-    )
-    return UnsuitableJudgeError(msg)
+    cause = "it compares words, and cannot follow instructions; take a judge that is a model"
+    return UnsuitableJudgeError(f"the lexical judge cannot answer {task.prompt!r}: {cause}")
 
 
 class Answers:
-    """The replies to one ``task``: ``to_X`` builds the reply to tasks of family X.
+    """The replies to one ``task``: ``to_X`` to tasks of family X, by evidence from 0 to 1."""
 
-    The public methods before them compute the evidence, from 0 to 1, by comparing words; a subclass
-    may compute it by a model.
-    """
-
-    def __init__(
-        self, task: Task[Any], index: Callable[[tuple[str, ...]], Passages] = Passages
-    ) -> None:
+    def __init__(self, task: Task[Any], index: Index = Passages) -> None:
         shown = dict(task.inputs)
         self.task = task
         self.question = task.text("question") if "question" in shown else ""
@@ -556,30 +503,24 @@ class Answers:
         return claims_of(self.answer, question=self.question)
 
     def support(self, claim: str) -> float:
-        """Return the probability that the contexts support ``claim``."""
         return self._index(self.contexts).probability(claim)
 
     def new_support(self, claim: str) -> float:
-        """Return the probability that contexts support ``claim``, without words of the question."""
         return self._index(self.contexts).probability(claim, beyond=keys_of(self.question))
 
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
-        """Return the probability that contexts support ``sentence``, which makes ``claims``."""
         return sum(map(self.support, claims)) / len(claims)
 
     def relevances(self) -> list[float]:
-        """Return, for each context, how far it helps to answer the question."""
         helps = partial(coverage, self.question)
         contexts = map(sentences, within_limit(self.contexts))
         return [max(map(helps, parts), default=0.0) for parts in contexts]
 
     def relevance(self) -> float:
-        """Return how far all contexts together help to answer the question."""
         helps = partial(coverage, self.question)
         return max(map(helps, within_limit(self.contexts)), default=0.0)
 
     def reason(self, share: float) -> str:
-        """Return a text that explains a rating; ``share`` is the rating's evidence."""
         return f"{share:.0%} agree"
 
     def to_verdicts(self) -> say.Reply:
@@ -591,12 +532,10 @@ class Answers:
             texts = ("",) * len(texts)  # a refusal; its other sentences are no claims
         verdicts = []
         for i, text in enumerate(texts, start=1):
-            claims = claims_of(text, question=self.question)
-            verdicts.append(
-                say.Sentence.graded(self.sentence_support(text, claims), index=i)
-                if claims
-                else say.Sentence(index=i, verdict=2)
-            )
+            verdict = say.Sentence(index=i, verdict=2)
+            if claims := claims_of(text, question=self.question):
+                verdict = say.Sentence.graded(self.sentence_support(text, claims), index=i)
+            verdicts.append(verdict)
         return say.SupportedSentences(verdicts=verdicts)
 
     def to_judged_statements(self) -> say.JudgedStatements:
@@ -676,9 +615,8 @@ class Answers:
 
     def to_relevant_statements(self) -> say.Reply:
         judged = self.to_context_statements().statements
-        return say.RelevantStatements(
-            relevant_statements=[one.statement for one in judged if one.verdict]
-        )
+        copied = [one.statement for one in judged if one.verdict]
+        return say.RelevantStatements(relevant_statements=copied)
 
     def to_statements(self) -> say.Reply:
         return say.Statements(statements=self.claims)
@@ -691,10 +629,8 @@ class Answers:
         beyond, sides = keys_of(self.question), map(self.task.text, ("answer", "reference"))
         said, wanted = (claims_of(text, question=self.question) for text in sides)
         in_said, in_wanted = (partial(Passages(one).share, beyond=beyond) for one in (said, wanted))
-        return say.ComparedStatements(
-            answer_statements=_judged(said, in_wanted).statements,
-            reference_statements=_judged(wanted, in_said).statements,
-        )
+        mine, theirs = _judged(said, in_wanted).statements, _judged(wanted, in_said).statements
+        return say.ComparedStatements(answer_statements=mine, reference_statements=theirs)
 
     def _agreement(self) -> float:
         compared = self.to_compared_statements()

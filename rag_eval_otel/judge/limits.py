@@ -9,19 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from rag_eval_otel.errors import (
-    JudgeError,
-    JudgeRateLimitError,
-    JudgeTimeoutError,
-    JudgeUnavailableError,
-    UnparsableReplyError,
-)
+from rag_eval_otel import errors
 from rag_eval_otel.judge.budget import SlidingWindow
 from rag_eval_otel.judge.usage import current_scope
 from rag_eval_otel.log import class_name
@@ -31,6 +25,7 @@ from rag_eval_otel.types import Replies
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
+Send: TypeAlias = Callable[[], Awaitable[T]]
 
 _MINUTE, _DAY = 60.0, 86_400.0
 _BACK_OFF, _LONGEST_BACK_OFF = 0.5, 8.0  # seconds, before jitter
@@ -43,8 +38,6 @@ _JITTER = 0.1  # largest part that is added to a pause, or taken from the time u
 _RECENT = 0.2  # weight of a reply in the mean latency
 _RANDOM = random.SystemRandom()  # the global generator is seeded by applications
 
-
-# --- how attempts end -----------------------------------------------------------------------------
 
 Outcome: TypeAlias = Literal[
     "ok",
@@ -62,34 +55,22 @@ Outcome: TypeAlias = Literal[
 
 _RETRIED = frozenset({"rate_limited", "timeout", "transport"})
 _LASTING = frozenset({"unauthorized", "not_found", "unparsable"})  # no wait helps
-_STATUS: Mapping[int, Outcome] = {
-    401: "unauthorized",
-    403: "unauthorized",
-    404: "not_found",
-    408: "timeout",
-    429: "rate_limited",
-}
-_REASONS: Mapping[str, Outcome] = {  # why nothing was sent; a text that is too long
-    "circuit_open": "cancelled",
-    "budget": "cancelled",
-    "too_long": "bad_request",
-}
+_STATUS: dict[int, Outcome] = {401: "unauthorized", 403: "unauthorized", 404: "not_found"}
+_STATUS |= {408: "timeout", 429: "rate_limited"}
+_REASONS: dict[str, Outcome] = {"circuit_open": "cancelled", "budget": "cancelled"}
+_REASONS |= {"too_long": "bad_request"}
 # By name, because the errors of the client libraries have no base class in common.
-_NAMED: Mapping[str, Outcome] = {
-    "Timeout": "timeout",
-    "Credentials": "unauthorized",
-    "Connect": "transport",
-}
+_NAMED: dict[str, Outcome] = {"Timeout": "timeout", "Credentials": "unauthorized"}
+_NAMED |= {"Connect": "transport"}
 _CLIENT_ERROR, _SERVER_ERROR = 400, 500
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the outcome of an attempt that raised ``error``, of this or of another library."""
     status = status_of(error)
     if status is not None and status >= _CLIENT_ERROR:
         other: Outcome = "transport" if status >= _SERVER_ERROR else "bad_request"
         return _STATUS.get(status, other)
-    if isinstance(error, JudgeError):
+    if isinstance(error, errors.JudgeError):
         return _REASONS.get(error.reason, error.reason)  # type: ignore[arg-type]
     if not isinstance(error, Exception):
         return "cancelled"
@@ -98,7 +79,6 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status in ``error``, of this library, an HTTP client or botocore, or None."""
     response = _attribute(error, "response")
     metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
     statuses = [_attribute(error, name) for name in ("status", "status_code")]
@@ -112,7 +92,6 @@ def _attribute(error: BaseException | None, name: str) -> Any:
 
 
 def retry_after_of(error: BaseException | None) -> float | None:
-    """Return the seconds that the server, in ``error``, asks to wait; None if it does not."""
     seconds = _attribute(error, "retry_after")
     if isinstance(seconds, int | float):
         return float(seconds)
@@ -121,34 +100,21 @@ def retry_after_of(error: BaseException | None) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float | None:
-    """Return the seconds in the ``headers`` ``retry-after-ms`` or ``Retry-After``, at least 0.
-
-    An HTTP date is compared with the header ``Date``, or else with ``now()`` (Unix time).
-    """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
-        try:
+        with suppress(ValueError, TypeError):  # an exception of a user may have any headers
             seconds = float(headers.get(name) or "") / unit
-        except (ValueError, TypeError):  # an exception of a user may have any headers
-            continue
-        return max(0.0, seconds) if math.isfinite(seconds) else None
-    until, sent = _date(headers.get("retry-after")), _date(headers.get("date"))
-    return None if until is None else max(0.0, until - (now() if sent is None else sent))
-
-
-def _date(header: str | None) -> float | None:
-    try:
-        return None if header is None else parsedate_to_datetime(header).timestamp()
-    except (ValueError, OverflowError, TypeError):
-        return None
+            return max(0.0, seconds) if math.isfinite(seconds) else None
+    with suppress(ValueError, OverflowError, TypeError):
+        until = parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
+        sent = headers.get("date")
+        return max(0.0, until - (parsedate_to_datetime(sent).timestamp() if sent else now()))
+    return None
 
 
 def is_usable(replies: Replies) -> bool:
     """Return True unless no part of ``replies`` fits its task."""
-    bad = [isinstance(part, UnparsableReplyError) for part in replies.parts]
+    bad = [isinstance(part, errors.UnparsableReplyError) for part in replies.parts]
     return not (bad and all(bad))
-
-
-# --- what decides whether a request may be sent ---------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +135,7 @@ class Limits:
 
 
 class Breaker:
-    """Decides when a failing endpoint gets no requests but a probe. Not thread-safe.
-
-    It opens after several failed attempts in a row, and one success closes it. If the key or the
-    model is wrong, or replies are of no use, ``is_passing`` is False: nobody waits for a probe.
-    """
+    """Decides when a failing endpoint gets no requests but a probe. Not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -191,13 +153,7 @@ class Breaker:
             return _POLL
         return max(0.0, self._probe_at - now) if self.is_open else 0.0
 
-    def ended(
-        self, outcome: Outcome, *, is_probe: bool, now: float, draw: float
-    ) -> Literal["opened", "closed"] | None:
-        """Count the end of an attempt; return how the breaker has changed.
-
-        A failure of a request that was sent before the breaker opened does not delay the probe.
-        """
+    def ended(self, outcome: Outcome, *, is_probe: bool, now: float, draw: float) -> str | None:
         self.is_probing = self.is_probing and not is_probe
         if outcome == "cancelled":
             return None
@@ -239,16 +195,9 @@ class RetryBudget:
         return True
 
 
-# --- the endpoint ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointState:
-    """What an `Endpoint` reports: attempts by outcome, retries, and attempts after a pause.
-
-    ``limit`` is how many requests may be under way, ``in_flight`` how many are. ``pause`` are the
-    seconds until the next request may be sent.
-    """
+    """What an `Endpoint` reports; ``returned`` counts attempts after a pause."""
 
     name: str
     attempts: Mapping[Outcome, int]
@@ -283,16 +232,12 @@ class _Attempt:
 class Endpoint:
     """Sends requests to one judge or embedder under `Limits`, from any number of event loops.
 
-    - Server errors, status 429, time-outs and connection errors are retried with exponential
-      back-off and full jitter, before the deadline of the turn. A *retry budget* allows as many
-      retries as first attempts in a minute.
+    - Server errors, 429, time-outs and connection errors are retried with back-off and full jitter.
     - ``Retry-After`` is one pause for all callers, after which a refused request is sent again.
-    - A *circuit breaker* opens when the last attempts, five in live scoring, all failed. While it
-      is open, one *probe* at a time is sent, and the other requests wait for its success.
+    - A circuit breaker opens when the last attempts, five in live scoring, all failed. While it is
+      open, one probe at a time is sent, and the other requests wait for its success.
 
-    ``observers`` are called with each `AttemptResult`, and ``refusal_observers`` with the name and
-    the reason for each request that is not sent. They must not raise. ``draw`` returns a random
-    number from 0 to 1.
+    ``observers`` get each `AttemptResult`, ``refusal_observers`` name and reason if none is sent.
     """
 
     def __init__(
@@ -315,13 +260,10 @@ class Endpoint:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget all requests and failures; a forked child has not sent any."""
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
         self._breaker = Breaker(self.limits)
         self._budget = RetryBudget()
-        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            WeakKeyDictionary()
-        )
+        self._slots = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
         self._under_way: set[_Attempt] = set()
         self._attempts: Counter[Outcome] = Counter()
         self._returned = 0
@@ -348,31 +290,21 @@ class Endpoint:
                 pause=max(0.0, self._paused_until - self._clock()),
             )
 
-    async def call(
-        self,
-        send: Callable[[], Awaitable[T]],
-        *,
-        is_usable: Callable[[T], bool] = lambda _: True,
-    ) -> T:
-        """Return the result of ``send()``, which sends one request, after retries if need be.
-
-        A reply that ``is_usable`` rejects counts as a failure of the endpoint, but is returned.
-        Raises the error of the last attempt, or says why there was none.
-        """
+    async def call(self, send: Send[T], *, is_usable: Callable[[T], bool] = lambda _: True) -> T:
+        """Return the result of ``send()``, after retries; one not ``is_usable`` is a failure."""
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
-        for loop in [loop for loop in self._slots if loop.is_closed()]:  # it refers to itself
-            self._slots.pop(loop, None)
-        slots = self._slots.setdefault(
-            asyncio.get_running_loop(), asyncio.Semaphore(self.limits.concurrency)
-        )
+        for closed in [loop for loop in self._slots if loop.is_closed()]:  # it refers to itself
+            self._slots.pop(closed, None)
+        loop = asyncio.get_running_loop()
+        slots = self._slots.setdefault(loop, asyncio.Semaphore(self.limits.concurrency))
         tries = 0
-        last: JudgeError | None = None
+        last: errors.JudgeError | None = None
         while True:
             attempt = _Attempt(deadline=deadline, is_first=last is None)
             try:
                 await self._admit(attempt, slots)
-            except JudgeError:
+            except errors.JudgeError:
                 if last is None:
                     raise
                 raise last from None
@@ -380,33 +312,27 @@ class Endpoint:
                 with ExitStack() as stack:
                     stack.push(lambda _, error, __, attempt=attempt: self._record(attempt, error))
                     seconds = min(timeout, deadline - self._clock())
-                    # Without a limit, no task is made for the request.
-                    reply = await (
-                        send() if math.isinf(seconds) else asyncio.wait_for(send(), seconds)
-                    )
+                    bounded = seconds < math.inf  # else, no task is made for the request
+                    reply = await (asyncio.wait_for(send(), seconds) if bounded else send())
                     attempt.is_usable = is_usable(reply)
                     return reply
             except asyncio.TimeoutError:
-                last = JudgeTimeoutError("no reply in time")
-            except JudgeError as error:
+                last = errors.JudgeTimeoutError("no reply in time")
+            except errors.JudgeError as error:
                 last = error
             finally:
                 slots.release()
             tries = await self._before_retry(attempt, last, tries=tries)
 
-    async def _before_retry(self, attempt: _Attempt, error: JudgeError, *, tries: int) -> int:
-        """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise.
-
-        To wait for the retry budget uses up a try; a probe that failed does not.
-        """
+    async def _before_retry(self, attempt: _Attempt, error: Exception, *, tries: int) -> int:
+        """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise."""
         if attempt.outcome not in _RETRIED or tries >= self.limits.retries:
             raise error
         if attempt.is_probe:
             return tries
         has_breaker = not math.isinf(self.limits.failures)
-        if attempt.outcome == "rate_limited" and (
-            retry_after_of(error) is not None or not has_breaker
-        ):
+        is_paused = retry_after_of(error) is not None or not has_breaker
+        if attempt.outcome == "rate_limited" and is_paused:
             self._returned += 1
             # While the server answers other requests of a dataset, a refusal uses up no try.
             is_answering = self._latency is not None and self._refusals <= 1
@@ -422,18 +348,20 @@ class Endpoint:
                     return tries
         raise error
 
-    # --- admission --------------------------------------------------------------------------------
-
     async def _admit(self, attempt: _Attempt, slots: asyncio.Semaphore) -> None:
-        """Wait until ``attempt`` may be sent; raise a `JudgeError` if it may not in time."""
         patience = self._clock() + self.limits.patience
         until = patience if math.isinf(attempt.deadline) else attempt.deadline
         while True:
             await self._wait_for_server(until)
-            if slots.locked():
-                await self._wait_for_slot(slots, until)
-            else:
-                await slots.acquire()  # at once
+            seconds = max(0.0, until - _LATE - self._clock())
+            try:
+                if not slots.locked() or math.isinf(seconds):
+                    await slots.acquire()  # usually at once
+                else:
+                    await asyncio.wait_for(slots.acquire(), seconds)
+            except asyncio.TimeoutError as error:
+                cause = f"not sent: {len(self._under_way)} other requests were under way"
+                raise self._refused(errors.JudgeTimeoutError, cause) from error
             with self._lock:
                 now = self._clock()
                 if self._paused_until <= now and not self._breaker.wait(now):
@@ -446,7 +374,6 @@ class Endpoint:
             slots.release()
 
     async def _wait_for_server(self, until: float) -> None:
-        """Wait for the end of a pause and for a probe; raise a `JudgeError` if that is in vain."""
         end_of_patience = min(until, self._clock() + self.limits.patience)
         while True:
             with self._lock:
@@ -454,36 +381,26 @@ class Endpoint:
                 pause, probe = self._paused_until - now, breaker.wait(now)
                 is_passing, failures = breaker.is_passing, breaker.failures
             if now >= until:
-                raise self._refused(JudgeTimeoutError("not sent: the time of the turn is over"))
+                cause = "not sent: the time of the turn is over"
+                raise self._refused(errors.JudgeTimeoutError, cause)
             if pause > 0:
                 if now + pause >= end_of_patience:
-                    msg = f"not sent: the server refuses requests (429); next try in {pause:.0f} s"
-                    raise self._refused(JudgeRateLimitError(msg))
+                    cause = f"the server refuses requests (429); next try in {pause:.0f} s"
+                    raise self._refused(errors.JudgeRateLimitError, f"not sent: {cause}")
             elif probe > 0 and (not is_passing or now + probe >= until - _LATE):
-                msg = f"not asked: {failures} requests failed in a row; next try in {probe:.0f} s"
-                raise self._refused(JudgeUnavailableError(msg))
+                cause = f"{failures} requests failed in a row; next try in {probe:.0f} s"
+                raise self._refused(errors.JudgeUnavailableError, f"not asked: {cause}")
             elif probe <= 0:
                 return
             # Another request may close the breaker before the probe.
             await self._sleep(pause if pause > 0 else min(probe, _POLL))
 
-    async def _wait_for_slot(self, slots: asyncio.Semaphore, until: float) -> None:
-        seconds = until - _LATE - self._clock()
-        try:
-            await asyncio.wait_for(
-                slots.acquire(), None if math.isinf(seconds) else max(0.0, seconds)
-            )
-        except asyncio.TimeoutError as error:
-            msg = f"not sent: {len(self._under_way)} other requests were under way"
-            raise self._refused(JudgeTimeoutError(msg)) from error
-
-    def _refused(self, error: JudgeError) -> JudgeError:
+    def _refused(self, kind: type[errors.JudgeError], cause: str) -> errors.JudgeError:
+        error = kind(cause)
         error.requests = 0
         for observe in self.refusal_observers:
             observe(self.name, error.reason)
         return error
-
-    # --- the end of an attempt --------------------------------------------------------------------
 
     def _record(self, attempt: _Attempt, error: BaseException | None) -> None:
         now = self._clock()
@@ -505,9 +422,8 @@ class Endpoint:
                 pause = self._pause(now, after, is_new=is_new)
             # Refusals of requests that were under way together are one failure.
             if outcome != "rate_limited" or is_new or attempt.is_probe:
-                change = self._breaker.ended(
-                    outcome, is_probe=attempt.is_probe, now=now, draw=self._draw()
-                )
+                draw, is_probe = self._draw(), attempt.is_probe
+                change = self._breaker.ended(outcome, is_probe=is_probe, now=now, draw=draw)
             failures = self._breaker.failures
         # Without the lock, because a handler of the application may block.
         if pause >= 1:
@@ -534,10 +450,6 @@ class Endpoint:
         return "timeout" if (outcome == "timeout" or is_late) and not is_short else "cancelled"
 
     def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
-        """Let nobody send a request for ``after`` seconds, or for a back-off; return the seconds.
-
-        ``is_new``: the refused request began after the last pause began.
-        """
         if is_new:
             self._refusals += 1
             self._paused_at = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Replies
 
 Pair: TypeAlias = "tuple[str, str]"
+Shares: TypeAlias = Mapping[Pair, float]
 
 _REVISION = 1
 _PER_LEXICAL = 100
@@ -70,8 +71,7 @@ class LocalJudge:
     ) -> None:
         """Load ``model``; a named model that is not on this machine is downloaded."""
         if batch_size < 1:
-            msg = f"batch_size must be 1 or more, not {batch_size}"
-            raise ConfigError(msg)
+            raise ConfigError(f"batch_size must be 1 or more, not {batch_size}")
         self._support = Classifier(model, label=label, device=device, batch_size=batch_size)
         self.model = f"local/{_name_of(model)}-{self._support.digest}"
         self._relevance = self._support
@@ -90,18 +90,16 @@ class LocalJudge:
         mine = [t for t in tasks if t.kind.family in BY_EVIDENCE and not t.kind.instructions]
         replies = await self._workers.run(lambda: self._replies(mine)) if mine else []
         by_task = dict(zip(map(id, mine), replies, strict=True))
-        parts = (
-            by_task.get(id(task), other) for task, other in zip(tasks, others.parts, strict=True)
-        )
+        pairs = zip(tasks, others.parts, strict=True)
+        parts = (by_task.get(id(task), other) for task, other in pairs)
         return Replies(parts=tuple(parts), model=self.model)
 
     def _replies(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
         """Answer ``tasks`` twice: to collect pairs of texts, then with their probabilities."""
         claims, questions = _Wanted(), _Wanted()
         _replies(tasks, claims, questions)
-        return _replies(
-            tasks, self._support.probabilities(claims), self._relevance.relevances(questions)
-        )
+        found = self._support.probabilities(claims), self._relevance.relevances(questions)
+        return _replies(tasks, *found)
 
 
 class _Wanted(dict[Pair, float]):
@@ -112,21 +110,13 @@ class _Wanted(dict[Pair, float]):
         return EVEN
 
 
-def _replies(
-    tasks: Sequence[Task[Any]], claims: Mapping[Pair, float], questions: Mapping[Pair, float]
-) -> list[Reply]:
-    return [
-        getattr(_ModelAnswers(task, claims, questions), f"to_{task.kind.family}")()
-        for task in tasks
-    ]
+def _replies(tasks: Sequence[Task[Any]], claims: Shares, questions: Shares) -> list[Reply]:
+    answers = [_ModelAnswers(task, claims, questions) for task in tasks]
+    return [getattr(each, f"to_{each.task.kind.family}")() for each in answers]
 
 
 class _ModelAnswers(Answers):
-    """Answers whose evidence are probabilities of (context, claim) and (context, question)."""
-
-    def __init__(
-        self, task: Task[Any], claims: Mapping[Pair, float], questions: Mapping[Pair, float]
-    ) -> None:
+    def __init__(self, task: Task[Any], claims: Shares, questions: Shares) -> None:
         super().__init__(task)
         self._claims, self._questions = claims, questions
         self._texts = [text for text in self.contexts if text.strip()]
@@ -184,19 +174,15 @@ class Classifier:
     @cached_property
     def length(self) -> int:
         config = self._model.config
-        limits = (
-            getattr(self._model, "max_seq_length", None),
-            getattr(self._tokenizer, "model_max_length", None),
-            getattr(config, "max_position_embeddings", None),
-        )
-        return int(min((limit for limit in limits if limit), default=512))
+        limits = [getattr(self._model, "max_seq_length", None)]
+        limits.append(getattr(self._tokenizer, "model_max_length", None))
+        limits.append(getattr(config, "max_position_embeddings", None))
+        return int(min(filter(None, limits), default=512))
 
     def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, claim), the probability that the text entails the claim."""
         return self._best({pair: list(self._windows(*pair)) for pair in pairs})
 
     def relevances(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, question), the probability that the text answers it."""
         asked: dict[Pair, list[Pair]] = {}
         for text, question in pairs:
             claim = question if self._count == 1 else f"{_ASKED}{question}"
@@ -214,12 +200,8 @@ class Classifier:
         if not pairs:
             return []
         identity = import_module("torch").nn.Identity()
-        rows = self._model.predict(
-            list(pairs),
-            batch_size=self._batch_size,
-            activation_fn=identity,
-            show_progress_bar=False,
-        )
+        options = {"batch_size": self._batch_size, "show_progress_bar": False}
+        rows = self._model.predict(list(pairs), activation_fn=identity, **options)
         logits = np.asarray(rows, dtype=float).reshape(len(pairs), -1)
         if self._count == 1:  # the other label has the logit 0
             logits = np.column_stack([logits, np.zeros(len(pairs))])
@@ -229,10 +211,8 @@ class Classifier:
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
         """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model."""
-        told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
-        shown = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
+        tokens = partial(self._tokenizer, add_special_tokens=False, verbose=False)
+        told, shown = tokens(claim), tokens(text, return_offsets_mapping=True)
         half = self.length // 2
         size = max(_LEAST, self.length - _SPECIAL - min(len(told["input_ids"]), half))
         places = shown["offset_mapping"]
@@ -251,24 +231,20 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
     if name.startswith(("/", ".", "~")):
         name = str(Path(name).expanduser())
         if not Path(name).is_dir():
-            msg = f"local/{model}: there is no such folder"
-            raise ConfigError(msg)
+            raise ConfigError(f"local/{model}: there is no such folder")
     try:
         found = make(name, device=device)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         told = str(error).partition("\n")[0]
-        msg = f"local/{model} cannot be loaded: {told}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"local/{model} cannot be loaded: {told}") from error
     kinds = getattr(found.config, "architectures", None) or []
     if not any("SequenceClassification" in kind for kind in kinds):
-        msg = (
+        raise ConfigError(
             f"local/{model} is no classifier of pairs ({', '.join(kinds) or 'of no known kind'});"
             " take an NLI or hallucination model, or a cross-encoder"
         )
-        raise ConfigError(msg)
     if not found.tokenizer.is_fast:
-        msg = f"local/{model} has no fast tokenizer, which long contexts need"
-        raise ConfigError(msg)
+        raise ConfigError(f"local/{model} has no fast tokenizer, which long contexts need")
     return found
 
 
@@ -277,23 +253,20 @@ def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
     if wanted is not None:
         if wanted in labels:
             return labels.index(wanted)
-        msg = f"local/{model} has no label {wanted!r}; its labels are {', '.join(labels)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"local/{model} has no label {wanted!r}; its labels: {', '.join(labels)}")
     if len(labels) == 1:
         return 0
     found = [i for i, name in enumerate(labels) if _is_yes(name)]
     if len(labels) in _LABELS and len(found) == 1:
         return found[0]
-    msg = (
+    raise ConfigError(
         f"local/{model} has {len(labels)} labels ({', '.join(labels[:5])}), of which it is not"
         " clear which one means that a claim is supported; take a model with one, two or three, or"
         f" name it: LocalJudge({model!r}, label=...)"
     )
-    raise ConfigError(msg)
 
 
 def _is_yes(name: str) -> bool:
     lowered = name.lower().replace("_", " ").replace("-", " ")
-    return any(word.startswith(_POSITIVE) for word in lowered.split()) and not lowered.startswith(
-        _NEGATED
-    )
+    is_positive = any(word.startswith(_POSITIVE) for word in lowered.split())
+    return is_positive and not lowered.startswith(_NEGATED)

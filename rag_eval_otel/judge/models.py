@@ -16,7 +16,7 @@ from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.judge.usage import is_offline, title_of
-from rag_eval_otel.judge.wire import BUILT_IN, Prompts, load_prompts
+from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.providers import OFFLINE, PROVIDERS, REGISTRIES, parts_of
 from rag_eval_otel.types import Embedder, Replies, Vectors
@@ -33,29 +33,24 @@ AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | str | None"
 """A judge, a LangChain chat model, or a judge's name; None: ``RAG_EVAL_JUDGE`` or the default."""
 
 AnyEmbedder: TypeAlias = "Embedder | Embeddings | str | None"
-"""An embedder, LangChain ``Embeddings``, the name of an embedder, or None.
+"""None: ``RAG_EVAL_EMBEDDER``, or else the default embedder of the judge."""
 
-None stands for the embedder that ``RAG_EVAL_EMBEDDER`` names. If the variable is not set, None
-stands for the default embedder of the judge.
-"""
-
-AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
-"""Prompts, or the path of a folder with prompts; None: ``RAG_EVAL_PROMPTS`` or built in."""
+AnyPrompts: TypeAlias = "Mapping[str, str] | str | PathLike[str] | None"
+"""Texts by name, or the path of a folder with prompts; None: ``RAG_EVAL_PROMPTS`` or built in."""
 
 
 def build_judge(config: Config) -> Judge:
-    """Return the judge of ``config`` for live scoring; a remote one has a circuit breaker."""
     judge = build_plain_judge(config)
     if is_offline(judge):
         return judge
     if isinstance(judge, OpenAIJudge):
         return judge.with_endpoint(judge.endpoint.with_limits(_live(config)))
-    endpoint = Endpoint(f"judge {judge.model}", _NO_RETRIES, title=title_of("judge", judge))
-    return ProtectedJudge(judge, endpoint.with_limits(_live(config)))
+    limits = Limits(retries=0, timeout=None, **_live(config))  # retries and timeouts of its own
+    title = title_of("judge", judge)
+    return ProtectedJudge(judge, Endpoint(f"judge {judge.model}", limits, title=title))
 
 
 def build_plain_judge(config: Config) -> Judge:
-    """Return the judge of ``config`` without a circuit breaker, as for datasets."""
     if not isinstance(config.judge, str):
         judge = config.judge
         return judge if _is_judge(judge) else LangChainJudge(cast("Any", judge))
@@ -68,14 +63,13 @@ def build_plain_judge(config: Config) -> Judge:
 
 
 def build_live_embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config`` for live scoring, as `build_judge` does for the judge."""
     embedder = build_embedder(config)
     if is_offline(embedder):
         return embedder
     if isinstance(embedder, OpenAIEmbedder):
         return embedder.with_endpoint(embedder.endpoint.with_limits(_live(config)))
-    endpoint = Endpoint(f"embedder {name_of(embedder)}", _NO_RETRIES)
-    return ProtectedEmbedder(embedder, endpoint.with_limits(_live(config)))
+    limits = Limits(retries=0, timeout=None, **_live(config))
+    return ProtectedEmbedder(embedder, Endpoint(f"embedder {name_of(embedder)}", limits))
 
 
 def build_embedder(config: Config) -> Embedder:
@@ -90,19 +84,13 @@ def build_embedder(config: Config) -> Embedder:
     return cast("Embedder", REGISTRIES["embedder"].make(provider, model))
 
 
-_FAILURES = 5  # failed attempts in a row that open the breaker
-_REQUESTS = 4  # requests that a turn sends at the same time, at most about
-_LEAST_PATIENCE = 15.0  # seconds; servers often ask for pauses of up to 10 s
-_NO_RETRIES = Limits(retries=0, timeout=None)
-"""The limits of judges and embedders that have retries and timeouts of their own."""
-
-
 def _live(config: Config) -> dict[str, Any]:
-    patience = max(config.hold_seconds, _LEAST_PATIENCE) if config.hold_seconds else math.inf
+    # Servers often ask for pauses of up to 10 s.
+    patience = max(config.hold_seconds, 15.0) if config.hold_seconds else math.inf
     return {
-        "failures": _FAILURES,
+        "failures": 5,
         "patience": min(patience, config.evaluation_timeout),
-        "concurrency": _REQUESTS * config.concurrency,
+        "concurrency": 4 * config.concurrency,  # a turn sends about so many requests at a time
     }
 
 
@@ -116,26 +104,25 @@ def _is_embedder(given: object) -> TypeIs[Embedder]:
 
 
 def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedder]:
-    """Return a judge and an embedder: the objects that are passed, or made from their names.
-
-    For None, the environment variables or the defaults of `Config` give the name. If both are given
-    by name, they are made once and then reused in later calls. Raises `ConfigError` for an object
-    of another type.
-    """
+    """Return judge and embedder; those named by text are made once for equal environments."""
     if _is_judge(judge) and _is_embedder(embedder):
         return judge, embedder
     given: dict[str, Any] = {"judge": judge, "embedder": embedder}
     config = Config.from_env(**{part: model for part, model in given.items() if model is not None})
     if isinstance(config.judge, str) and isinstance(config.embedder, str):
-        return _named(config.judge, config.embedder, _environment(config.judge, config.embedder))
+        # Keys and addresses in the environment may change between calls.
+        parts = filter(None, map(parts_of, (config.judge, config.embedder)))
+        names = [n for one, *_ in parts for n in (*one.keys, *one.addresses, *one.settings)]
+        environment = tuple(first_set((name,)) for name in names)
+        return _named(config.judge, config.embedder, environment)
     return build_plain_judge(config), build_embedder(config)
 
 
-def chosen_prompts(prompts: AnyPrompts) -> Prompts:
-    if isinstance(prompts, Prompts):
+def chosen_prompts(prompts: AnyPrompts) -> Mapping[str, str]:
+    if isinstance(prompts, Mapping):
         return prompts
     folder = prompts or first_set(("RAG_EVAL_PROMPTS",))
-    return load_prompts(folder) if folder else BUILT_IN
+    return load_prompts(folder) if folder else {}
 
 
 AnyPrices: TypeAlias = "Prices | Mapping[str, Any] | str | PathLike[str] | None"
@@ -143,7 +130,6 @@ AnyPrices: TypeAlias = "Prices | Mapping[str, Any] | str | PathLike[str] | None"
 
 
 def chosen_prices(prices: AnyPrices) -> Prices:
-    """Return ``prices``, or read them from a mapping, or from a file that is named."""
     if isinstance(prices, Prices):
         return prices
     return _prices_in(first_set(("RAG_EVAL_PRICES",))) if prices is None else load_prices(prices)
@@ -153,7 +139,6 @@ _prices_in = lru_cache(maxsize=4)(load_prices)
 
 
 def chosen_max_text_chars(value: int | None) -> int:
-    """Return ``value``, or else the value in the environment or the default of `Config`."""
     if value is not None:
         return Config(max_text_chars=value).max_text_chars
     return _max_text_chars(first_set((variable("max_text_chars"),)))
@@ -165,33 +150,20 @@ def _max_text_chars(text: str | None) -> int:
     return Config.from_env(environ).max_text_chars
 
 
-def _environment(*models: str) -> tuple[str | None, ...]:
-    """Return keys and addresses of the providers of ``models``, which may change between calls."""
-    providers = [parts[0] for parts in map(parts_of, models) if parts]
-    names = [n for each in providers for n in (*each.keys, *each.addresses, *each.settings)]
-    return tuple(first_set((name,)) for name in names)
-
-
 @lru_cache(maxsize=16)
-def _named(
-    judge: str, embedder: str, _environment: tuple[str | None, ...]
-) -> tuple[Judge, Embedder]:
+def _named(judge: str, embedder: str, _environ: tuple[str | None, ...]) -> tuple[Judge, Embedder]:
     config = Config(judge=judge, embedder=embedder)
     return build_plain_judge(config), build_embedder(config)
 
 
-# --- judges and embedders of users and of LangChain -----------------------------------------------
-
-
 class ProtectedJudge:
-    """Asks ``judge`` by way of ``endpoint``; each call of ``judge`` counts as one attempt.
-
-    The retries of ``judge`` itself, such as those of a LangChain model, stay as they are.
-    """
+    """Asks ``judge``, which keeps its own retries, by way of ``endpoint``."""
 
     def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._judge = judge
+        self.revision: int | None = getattr(judge, "revision", None)
+        self.label_metrics: frozenset[str] | None = getattr(judge, "label_metrics", None)
 
     def __repr__(self) -> str:
         return f"ProtectedJudge({self._judge!r})"
@@ -199,14 +171,6 @@ class ProtectedJudge:
     @property
     def model(self) -> str:
         return self._judge.model
-
-    @property
-    def revision(self) -> int | None:
-        return getattr(self._judge, "revision", None)
-
-    @property
-    def label_metrics(self) -> frozenset[str] | None:
-        return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         return await self.endpoint.call(partial(self._judge.reply, tasks), is_usable=is_usable)
@@ -219,9 +183,6 @@ class ProtectedEmbedder:
         self.endpoint = endpoint
         self._embedder = embedder
         self.model = name_of(embedder)
-
-    def __repr__(self) -> str:
-        return f"ProtectedEmbedder({self._embedder!r})"
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         return await self.endpoint.call(partial(self._embedder.embed, texts))

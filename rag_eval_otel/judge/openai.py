@@ -21,18 +21,8 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from rag_eval_otel import errors
 from rag_eval_otel.environment import first_set
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeAuthError,
-    JudgeError,
-    JudgeRateLimitError,
-    JudgeRequestError,
-    JudgeTimeoutError,
-    JudgeTooLongError,
-    JudgeTransportError,
-    UnparsableReplyError,
-)
 from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after, status_of
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
@@ -50,16 +40,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# --- the judge ------------------------------------------------------------------------------------
-
 _TOP_LOGPROBS = 20  # the most alternatives to a token that OpenAI returns
 _FEWER = {20: 5, 5: 0}  # the number to ask for after a refusal
 
 _WEAKER: dict[SchemaMode, SchemaMode] = {"json_schema": "json_object", "json_object": "text"}
-_OTHER: dict[TokenLimit, TokenLimit] = {
-    "max_tokens": "max_completion_tokens",
-    "max_completion_tokens": "max_tokens",
-}
+_OTHER: dict[TokenLimit, TokenLimit] = {"max_tokens": "max_completion_tokens"}
+_OTHER |= {other: one for one, other in _OTHER.items()}
 _OF_FORMAT = frozenset({"response_format", "schema", "json", "grammar", "guided", "structured"})
 _OF_REPLY = frozenset({"max_tokens", "max_completion_tokens", "completion"})
 _INVALID = (400, 422)
@@ -73,12 +59,12 @@ _HOTTEST = 2  # the highest temperature
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
 
 
-_Clients: TypeAlias = (
-    "dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]]"
-)
+_Client: TypeAlias = "tuple[AsyncOpenAI, AsyncGenerator[None, None]]"
+_Clients: TypeAlias = "dict[asyncio.AbstractEventLoop, _Client]"
+Tasks: TypeAlias = Sequence[Task[Any]]
 
 
-class CutOffError(UnparsableReplyError):
+class CutOffError(errors.UnparsableReplyError):
     """A part of a reply is missing, because the reply was cut off at its most tokens."""
 
 
@@ -90,8 +76,7 @@ class _Form:
     temperature: float | None
     top_logprobs: int
     limit: TokenLimit
-    is_bounded: bool
-    """Whether the request limits the tokens of the reply to a number that depends on the tasks."""
+    is_bounded: bool  # whether the tokens of the reply have a limit that depends on the tasks
 
 
 class OpenAIJudge:
@@ -142,8 +127,7 @@ class OpenAIJudge:
         self.model = model
         kind, extra = provider_of(provider), dict(extra_body or {})
         if temperature is not None and not 0 <= temperature <= _HOTTEST:
-            msg = f"temperature must be None or a number from 0 to 2, not {temperature!r}"
-            raise ConfigError(msg)
+            raise errors.ConfigError(f"temperature must be None or 0 to 2, not {temperature!r}")
         self._form = _Form(
             mode=schema_mode or kind.schema_mode,
             temperature=temperature,
@@ -178,10 +162,7 @@ class OpenAIJudge:
         return found
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Send ``tasks`` in one request and return the replies; raise `JudgeError` if it fails.
-
-        If the server refuses an option of the request, the request is sent again without it.
-        """
+        """Send ``tasks`` in one request, and again without an option that the server refuses."""
         request = compose(tasks)
         form, refusals, sent = self._form, list[str](), count(1)
 
@@ -194,7 +175,7 @@ class OpenAIJudge:
         while True:
             try:
                 replies = await self.endpoint.call(send, is_usable=is_usable)
-            except JudgeError as error:
+            except errors.JudgeError as error:
                 weaker = self._weaker(form, error)
                 if weaker is None:
                     self._in_vain += bool(refusals)
@@ -205,31 +186,20 @@ class OpenAIJudge:
             self._is_taken = True
             if form != self._form and refusals:
                 self._form = form
-                log.warning(
-                    "the %s refused a form of requests (%s); from now on: %s, temperature %s",
-                    self.endpoint.title,
-                    ", ".join(refusals),
-                    form.mode,
-                    form.temperature,
-                )
+                line = "the %s refused a form of requests (%s); from now on: %s, temperature %s"
+                values = self.endpoint.title, ", ".join(refusals), form.mode, form.temperature
+                log.warning(line, *values)
             if form.is_bounded and any(isinstance(part, CutOffError) for part in replies.parts):
                 self._form = replace(self._form, is_bounded=False)
-                log.warning(
-                    "a reply of the %s was cut off; its replies are no longer limited",
-                    self.endpoint.title,
-                )
+                line = "a reply of the %s was cut off; its replies are no longer limited"
+                log.warning(line, self.endpoint.title)
             return replies
 
     def _body(self, request: Request, tasks: Sequence[Task[Any]], form: _Form) -> dict[str, Any]:
         user = request.user if form.mode == "json_schema" else request.user_with_schema
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [
-                {"role": "system", "content": request.system},
-                {"role": "user", "content": user},
-            ],
-            **self._seed,
-        }
+        roles = (("system", request.system), ("user", user))
+        messages = [{"role": role, "content": text} for role, text in roles]
+        body: dict[str, Any] = {"model": self.model, "messages": messages, **self._seed}
         if form.temperature is not None:
             body["temperature"] = form.temperature
         most = most_tokens(tasks) if form.is_bounded else self._max_tokens
@@ -244,13 +214,9 @@ class OpenAIJudge:
             body |= {"logprobs": True, "top_logprobs": form.top_logprobs}
         return {**body, **self._extra}
 
-    def _weaker(self, form: _Form, error: JudgeError) -> _Form | None:
-        """Return ``form`` without the option that the server refused in ``error``, or None.
-
-        Any error 400 or 422 counts as a refusal of the JSON Schema, until the server has accepted a
-        request, or refused several in all forms; then the error must name the schema.
-        """
-        if not isinstance(error, JudgeRequestError):
+    def _weaker(self, form: _Form, error: errors.JudgeError) -> _Form | None:
+        """Return ``form`` without the option that the server refused in ``error``, or None."""
+        if not isinstance(error, errors.JudgeRequestError):
             return None
         named, changes = error.named, dict[str, Any]()
         has_limit = form.is_bounded or self._max_tokens is not None
@@ -273,22 +239,16 @@ class OpenAIJudge:
         return replace(form, **changes) if changes else None
 
 
-def _replies(
-    payload: Mapping[str, Any], tasks: Sequence[Task[Any]], *, model: str, requests: int
-) -> Replies:
+def _replies(payload: Mapping[str, Any], tasks: Tasks, *, model: str, requests: int) -> Replies:
     parts = read_parts(_content(payload), tasks)
     choice = payload["choices"][0]
     if choice.get("finish_reason") == "length":
         cut = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
-        parts = tuple(
-            CutOffError(f"{cut}; {part}") if isinstance(part, UnparsableReplyError) else part
-            for part in parts
-        )
-    return Replies(
-        parts=with_expectations(parts, tasks, choice=choice),
-        model=str(payload.get("model") or model),
-        usage=replace(usage_of(payload) or Usage(), judge_requests=requests),
-    )
+        kind = errors.UnparsableReplyError
+        parts = tuple(CutOffError(f"{cut}; {p}") if isinstance(p, kind) else p for p in parts)
+    parts = with_expectations(parts, tasks, choice=choice)
+    usage = replace(usage_of(payload) or Usage(), judge_requests=requests)
+    return Replies(parts=parts, model=str(payload.get("model") or model), usage=usage)
 
 
 def _content(payload: Mapping[str, Any]) -> str:
@@ -296,42 +256,29 @@ def _content(payload: Mapping[str, Any]) -> str:
         message = payload["choices"][0]["message"]
         text = message.get("content") or message.get("refusal") or ""
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        msg = "the server's reply has no message"
-        raise UnparsableReplyError(msg) from error
+        raise errors.UnparsableReplyError("the server's reply has no message") from error
     if isinstance(text, list):  # a list of blocks; blocks of thought have no "text"
         text = "".join(str(block.get("text") or "") for block in text if isinstance(block, dict))
     return text.rpartition("</think>")[2] if isinstance(text, str) else str(text)
 
 
-# --- ratings by probabilities ---------------------------------------------------------------------
 # The mean of the scale under the probabilities of tokens agrees better with people than the token.
 
 _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
 _RATING = re.compile(r'"rating"\s*:\s*')
 
 
-def with_expectations(
-    parts: Sequence[object], tasks: Sequence[Task[Any]], *, choice: Any
-) -> tuple[object, ...]:
-    """Return ``parts``, the replies to ``tasks``; ratings get their mean by probabilities.
-
-    ``choice`` is the entry of ``choices`` in the response. A reply stays as it is if its task does
-    not ask for probabilities, if there are none, or if the rating has several tokens.
-    """
-    try:
-        tokens = choice["logprobs"]["content"] or []
-        tokens = [token for token in tokens if isinstance(token["token"], str)]
-    except (KeyError, TypeError):
-        tokens = []
-    return tuple(
-        _weighed(part, task, tokens)
-        if isinstance(part, Graded) and task.rated == "logprobs"
-        else part
-        for part, task in zip(parts, tasks, strict=True)
-    )
+def with_expectations(parts: Sequence[object], tasks: Tasks, *, choice: Any) -> tuple[object, ...]:
+    tokens: list[Mapping[str, Any]] = []
+    with suppress(KeyError, TypeError):
+        found = choice["logprobs"]["content"] or []
+        tokens = [token for token in found if isinstance(token["token"], str)]
+    return tuple(_weighed(part, task, tokens) for part, task in zip(parts, tasks, strict=True))
 
 
-def _weighed(part: Graded, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> Graded:
+def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
+    if task.rated != "logprobs" or not isinstance(part, Graded):
+        return part
     position = _rating_at("".join(token["token"] for token in tokens), task.prompt)
     ends = accumulate(len(token["token"]) for token in tokens)
     token = next((one for one, end in zip(tokens, ends, strict=True) if position < end), None)
@@ -348,7 +295,6 @@ def _weighed(part: Graded, task: Task[Any], tokens: Sequence[Mapping[str, Any]])
 
 
 def _rating_at(text: str, name: str) -> int:
-    """Return where in the JSON ``text`` the rating of the member ``name`` begins, or -1."""
     member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
     start = member.end() if member else text.find("{")
     if member and text[start] != "{":
@@ -362,23 +308,16 @@ def _rating_at(text: str, name: str) -> int:
 
 
 def _value(token: object, task: Task[Any]) -> float | None:
-    """Return the number in ``token``, or None if ``task`` does not allow it as a rating."""
     match = _NUMBER.fullmatch(token) if isinstance(token, str) else None
-    if match is None:
-        return None
-    try:
-        task.reply.model_validate({"rating": float(match[1])})
-    except ValidationError:
-        return None
-    return float(match[1])
+    with suppress(ValidationError):
+        if match and task.reply.model_validate({"rating": float(match[1])}):
+            return float(match[1])
+    return None
 
-
-# --- the client -----------------------------------------------------------------------------------
 
 _AZURE_VERSION = "2024-10-21"
 _KEY = "OPENAI_API_KEY"
 _OPENAI = "https://api.openai.com/v1"  # the default address of the openai library
-_BUNDLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _LARGEST = 1_000_000  # bytes of a reply to the judge
 _LARGEST_ROW = 256_000  # bytes that each text may add to a reply with embeddings
 _SERVER = 500
@@ -386,12 +325,10 @@ _largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_L
 
 
 class OpenAIClient:
-    """Creates one ``AsyncOpenAI`` for each event loop, on first use; its `Endpoint` retries.
+    """Creates one ``AsyncOpenAI`` for each event loop, on first use, and closes it with the loop.
 
-    A reply is refused when it becomes larger than 1 MB, or larger than 256 kB for each text to
-    embed. The connections of an ``AsyncOpenAI`` belong to the event loop in which it was first
-    used, and are closed when this loop shuts down, as at the end of `asyncio.run`. A ``client`` of
-    the user is used in all event loops, is not closed, and its replies may have any size.
+    A reply is refused when it becomes larger than 1 MB, plus 256 kB for each text to embed. A
+    ``client`` of the user is used in all event loops, is not closed, and has no such limit.
     """
 
     def __init__(
@@ -405,17 +342,15 @@ class OpenAIClient:
         client: AsyncOpenAI | None,
     ) -> None:
         if not (timeout > 0 and retries >= 0):
-            msg = f"timeout must be above 0, and retries at least 0, not {timeout!r}, {retries!r}"
-            raise ConfigError(msg)
+            given = f"{timeout!r}, {retries!r}"
+            raise errors.ConfigError(f"timeout must be above 0, retries at least 0, not {given}")
         is_plain = provider.name == "openai"  # the client reads its variables itself
-        address = provider.address(
-            base_url if is_plain else base_url or first_set(provider.addresses)
-        )
+        place = base_url or (None if is_plain else first_set(provider.addresses))
+        address = provider.address(place)
         version = None
         if provider.name == "azure" and client is None:
             if address is None:
-                msg = "azure/... needs an endpoint: pass base_url or set AZURE_OPENAI_ENDPOINT"
-                raise ConfigError(msg)
+                raise errors.ConfigError("azure/... needs base_url or AZURE_OPENAI_ENDPOINT")
             if not urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
                 version = first_set(provider.settings) or _AZURE_VERSION
         self._options: dict[str, Any] = {
@@ -424,11 +359,9 @@ class OpenAIClient:
             "timeout": timeout,
             "max_retries": 0,
         }
-        self.limits = (
-            Limits(retries=retries, timeout=timeout)
-            if client is None
-            else Limits(retries=client.max_retries, timeout=None)
-        )
+        self.limits = Limits(retries=retries, timeout=timeout)
+        if client is not None:
+            self.limits = Limits(retries=client.max_retries, timeout=None)
         if version:
             self._options["api_version"] = version
         self._key_variable = provider.keys[0]
@@ -447,7 +380,6 @@ class OpenAIClient:
 
     @property
     def address(self) -> str:
-        """The address of the server, without what may be secret in it."""
         named = [getattr(self._given, "base_url", None)]
         if self._given is None:
             named = [self._options.get("base_url"), self._options.get("azure_endpoint")]
@@ -455,28 +387,21 @@ class OpenAIClient:
         return address_of(str(next(filter(None, named), "")))
 
     async def open(self) -> None:
-        """Make the client for the current event loop if there is none, which may take a second."""
         will_attempt()
         with judge_errors(self._key_variable):
             await self._client()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post ``body`` to ``path`` of the server and return the decoded reply.
-
-        The typed methods of the ``openai`` client are not used, because they are slow, and because
-        OpenTelemetry instrumentations patch them.
-        """
+        """Return the decoded reply; the typed methods are slow, and instrumentations patch them."""
         _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
         async with attempt() as result:
             with judge_errors(self._key_variable):
                 client = await self._client()
-                reply = await client.post(
-                    path, body=dict(body), cast_to=object, options={"max_retries": 0}
-                )
+                once: Any = {"max_retries": 0}
+                reply = await client.post(path, body=dict(body), cast_to=object, options=once)
             result.usage = usage_of(reply)
         if not isinstance(reply, dict):
-            msg = "the server's reply is not a JSON object"
-            raise UnparsableReplyError(msg)
+            raise errors.UnparsableReplyError("the server's reply is not a JSON object")
         return reply
 
     async def _client(self) -> AsyncOpenAI:
@@ -493,67 +418,52 @@ class OpenAIClient:
 
     def _new_client(self) -> AsyncOpenAI:
         platform.platform()  # with gevent, this thread is none of its greenlets
-        from openai import AsyncAzureOpenAI, AsyncOpenAI  # noqa: PLC0415
+        import openai  # noqa: PLC0415
 
-        options = {
-            **self._options,
-            "http_client": _http_client(self._options["timeout"]),
-            "default_headers": {"Accept-Encoding": "identity"},
+        http: dict[str, Any] = {
+            "event_hooks": {"response": [_limit_size]},
+            "timeout": self._options["timeout"],
+            "follow_redirects": False,  # texts go to no other address
+            "verify": _tls_context(),
         }
+        options = {**self._options, "default_headers": {"Accept-Encoding": "identity"}}
+        try:  # with aiohttp, which takes a third of the CPU time
+            options["http_client"] = openai.DefaultAioHttpClient(**http)
+        except (AttributeError, RuntimeError):  # an older version, or aiohttp is not installed
+            options["http_client"] = openai.DefaultAsyncHttpxClient(**http)
         if "api_version" in self._options:
-            return AsyncAzureOpenAI(**options)
+            return openai.AsyncAzureOpenAI(**options)
         if self._options["api_key"] is None and self._key_variable != _KEY:
             # Without this check, the client would send the key for OpenAI to this server.
-            msg = f"no key: set {self._key_variable}, or pass api_key"
-            raise JudgeAuthError(msg)
-        return AsyncOpenAI(**options)
+            raise errors.JudgeAuthError(f"no key: set {self._key_variable}, or pass api_key")
+        return openai.AsyncOpenAI(**options)
 
 
 def _import_client() -> None:
-    """Import the client (half a second), and do what a fork must not interrupt.
-
-    A child that is forked during an import of another thread could never import the module; OpenSSL
-    makes a TLS context under a lock; and the client asks for the platform, for which Python may run
-    `uname`, whose pipe a forked child would keep open.
-    """
+    """Import the client (half a second), so that no fork interrupts it."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
         platform.platform()
-    with suppress(JudgeTransportError):  # the first request says which certificates are missing
+    with suppress(errors.JudgeTransportError):  # the first request names missing certificates
         _tls_context()
 
 
-def _http_client(timeout: float) -> Any:
-    """Return an HTTP client with aiohttp, which takes a third of the CPU time, or the default."""
-    import openai  # noqa: PLC0415
-
-    options: dict[str, Any] = {"event_hooks": {"response": [_limit_size]}, "timeout": timeout}
-    options["follow_redirects"] = False  # texts go to no other address
-    options["verify"] = _tls_context()
-    fast = getattr(openai, "DefaultAioHttpClient", None)  # not in older versions
-    if fast is not None:
-        with suppress(RuntimeError):  # aiohttp is not installed
-            return fast(**options)
-    return openai.DefaultAsyncHttpxClient(**options)
-
-
 def _tls_context() -> SSLContext:
-    return _certificates(*(first_set((name,)) for name in _BUNDLES))
+    return _certificates(first_set(("SSL_CERT_FILE",)), first_set(("SSL_CERT_DIR",)))
 
 
 @lru_cache(maxsize=4)  # it takes 25 ms
 def _certificates(*_bundles: str | None) -> SSLContext:
-    """Return the TLS context of the HTTP library of ``openai``, httpx or httpx2."""
     from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
 
-    kinds = DefaultAsyncHttpxClient.__mro__
-    base = next(kind for kind in kinds if kind.__name__ == "AsyncClient")
-    library = sys.modules[base.__module__.partition(".")[0]]
+    bases = DefaultAsyncHttpxClient.__mro__
+    module = next(base.__module__ for base in bases if base.__name__ == "AsyncClient")
     try:
-        context: SSLContext = library.create_ssl_context()
+        context: SSLContext = sys.modules[module.partition(".")[0]].create_ssl_context()
     except OSError as error:
-        msg = f"the TLS certificates cannot be read: check {' and '.join(_BUNDLES)}: {error}"
-        raise JudgeTransportError(msg) from error
+        raise errors.JudgeTransportError(
+            f"the TLS certificates cannot be read: check SSL_CERT_FILE and SSL_CERT_DIR: {error}"
+        ) from error
     return context
 
 
@@ -597,89 +507,73 @@ async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
 
 
 async def _limit_size(response: Any) -> None:
-    """Read ``response`` of the HTTP client, and refuse it while it comes if it is too large."""
     largest, content = _largest.get(), bytearray()
     async for chunk in response.aiter_bytes():
         content += chunk
         if len(content) > largest:
-            msg = f"the server's reply is larger than {largest:,} bytes"
-            raise UnparsableReplyError(msg)
+            raise errors.UnparsableReplyError(f"the reply is larger than {largest:,} bytes")
     response._content = bytes(content)  # noqa: SLF001  # httpx has no other way to give it back
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 @contextmanager
 def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
-    """Raise errors of the ``openai`` library as `JudgeError`s.
-
-    A message has the HTTP status and words of this library, but nothing that the server said.
-    """
+    """Raise errors of ``openai`` as `JudgeError`s, which do not say what the server said."""
     import openai  # noqa: PLC0415
 
     try:
         yield
     except UnicodeEncodeError:  # the cause is not named: it holds the header's text
-        msg = "the request cannot be encoded: is there a stray character in the key or the address?"
-        raise JudgeRequestError(msg) from None
+        raise errors.JudgeRequestError(
+            "the request cannot be encoded: is there a stray character in the key or the address?"
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
-        msg = "the server's reply is not JSON"
-        raise UnparsableReplyError(msg) from None
+        raise errors.UnparsableReplyError("the server's reply is not JSON") from None
     except ValueError:  # of the HTTP library, for an address with user and password
-        msg = "the request cannot be sent: the address of the server cannot be used"
-        raise JudgeTransportError(msg) from None
+        raise errors.JudgeTransportError("the address of the server cannot be used") from None
     except openai.APIStatusError as error:
         raise _status_error(error, key_variable) from None  # the cause quotes all of it
     except openai.APIError as error:
         cause = error.__cause__
-        if isinstance(cause, JudgeError):  # raised while the reply was read
+        if isinstance(cause, errors.JudgeError):  # raised while the reply was read
             raise cause from None
         # The client for aiohttp calls a broken connection a timeout.
         root = cause.__cause__ if cause is not None else None
         names = {kind.__name__ for kind in type(root).__mro__}
         is_broken = "ClientConnectionError" in names and not isinstance(root, asyncio.TimeoutError)
         if isinstance(error, openai.APITimeoutError) and not is_broken:
-            msg = "no reply in time"
-            raise JudgeTimeoutError(msg) from None
+            raise errors.JudgeTimeoutError("no reply in time") from None
         place = error.request.url.netloc.decode().rpartition("@")[2]
-        msg = f"{place}: Connection error."
-        raise JudgeTransportError(msg) from None
+        raise errors.JudgeTransportError(f"{place}: Connection error.") from None
     except openai.OpenAIError:  # no client could be made: there is no key
-        msg = f"no key: set {key_variable}, or pass api_key"
-        raise JudgeAuthError(msg) from None
+        raise errors.JudgeAuthError(f"no key: set {key_variable}, or pass api_key") from None
 
 
-OF_LENGTH = frozenset(
-    {"context length", "context_length", "context window", "too long", "too many tokens"}
-)
-"""Words in the message of a server that refuses a request for its length."""
-_NAMED = (
-    frozenset({"temperature", "logprobs", "encoding_format"}) | _OF_FORMAT | _OF_REPLY | OF_LENGTH
-)
+_LONG = ("context length", "context_length", "context window", "too long", "too many tokens")
+OF_LENGTH = frozenset(_LONG)
+_NAMED = {"temperature", "logprobs", "encoding_format"} | _OF_FORMAT | _OF_REPLY | OF_LENGTH
 """Words that say which option of a request a server has refused."""
 
 
-_REFUSALS: Mapping[int, tuple[type[JudgeError], str]] = {
-    401: (JudgeAuthError, "the server refused the key; check {}"),
-    403: (JudgeAuthError, "the server refused the key; check {}"),
-    404: (JudgeRequestError, "check the name of the model and the address"),
-    408: (JudgeTimeoutError, "no reply in time"),
-    429: (JudgeRateLimitError, "too many requests"),
+_REFUSALS: Mapping[int, tuple[type[errors.JudgeError], str]] = {
+    401: (errors.JudgeAuthError, "the server refused the key; check {}"),
+    403: (errors.JudgeAuthError, "the server refused the key; check {}"),
+    404: (errors.JudgeRequestError, "check the name of the model and the address"),
+    408: (errors.JudgeTimeoutError, "no reply in time"),
+    429: (errors.JudgeRateLimitError, "too many requests"),
 }
 
 
-def _status_error(error: APIStatusError, key_variable: str) -> JudgeError:
+def _status_error(error: APIStatusError, key_variable: str) -> errors.JudgeError:
     status = error.status_code
     message = f"{error} {error.body}".lower()
     named = frozenset(word for word in _NAMED if word in message)
-    kind, told = _REFUSALS.get(status, (JudgeRequestError, "the server refused the request"))
+    kind, told = _REFUSALS.get(status, (errors.JudgeRequestError, "the server refused the request"))
     if status >= _SERVER:
-        kind, told = JudgeTransportError, "the server has failed"
-    elif kind is JudgeRequestError and named & OF_LENGTH:
-        kind, told = JudgeTooLongError, "the texts are too long for the model"
+        kind, told = errors.JudgeTransportError, "the server has failed"
+    elif kind is errors.JudgeRequestError and named & OF_LENGTH:
+        kind, told = errors.JudgeTooLongError, "the texts are too long for the model"
     refusal = kind(f"HTTP {status}: {told.format(key_variable)}")
-    if isinstance(refusal, JudgeRequestError):
+    if isinstance(refusal, errors.JudgeRequestError):
         refusal.named = named
     refusal.status = status
     refusal.retry_after = retry_after(error.response.headers)

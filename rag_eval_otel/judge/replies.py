@@ -1,7 +1,6 @@
 """The pydantic models of a judge's replies, which check the bounds of numbers.
 
-The JSON Schema that a server gets has only types and, for scales of a few values, the allowed
-values, because servers differ in the other keywords that they accept.
+Servers get only types and, for short scales, the allowed values, because they differ in the rest.
 """
 
 from __future__ import annotations
@@ -31,47 +30,35 @@ _EVEN = 0.5  # the least probability of a yes
 
 
 def integer(value: object) -> object:
-    """Return ``value`` as an int if it is a whole number, such as ``1`` or ``1.0``.
-
-    Raises `ValueError` for booleans, strings and null; pydantic then refuses other numbers.
-    """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"must be an integer, not {repr(value)[:_QUOTED]}"
-        raise ValueError(msg)  # noqa: TRY004  # pydantic reports no other kind
+        raise ValueError(f"must be an integer, not {repr(value)[:_QUOTED]}")  # noqa: TRY004
     whole = isinstance(value, float) and value.is_integer()  # False for infinity and NaN
     return int(value) if whole else value
 
 
 def number(value: object) -> float:
-    """Return ``value`` as a float; raise `ValueError` unless it is a finite number."""
     with suppress(OverflowError):  # a large integer in JSON
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
-    msg = f"must be a number, not {repr(value)[:_QUOTED]}"
-    raise ValueError(msg)
+    raise ValueError(f"must be a number, not {repr(value)[:_QUOTED]}")
 
 
 def within(low: float, high: float) -> Callable[[object], float]:
-    """Return a pydantic validator that refuses all but numbers from ``low`` to ``high``."""
-
     def check(value: object) -> float:
         rating = number(value)
         if not low <= rating <= high:
-            msg = f"must be from {low:g} to {high:g}, not {value!r}"
-            raise ValueError(msg)
+            raise ValueError(f"must be from {low:g} to {high:g}, not {value!r}")
         return rating
 
     return check
 
 
 def one_of(levels: Sequence[float]) -> Any:
-    """Return a type annotation for a pydantic model: a number that is one of ``levels``."""
-
     def check(value: object) -> float:
         rating = number(value)
         if rating not in levels:
-            msg = f"must be one of {', '.join(f'{level:g}' for level in levels)}, not {value!r}"
-            raise ValueError(msg)
+            allowed = ", ".join(f"{level:g}" for level in levels)
+            raise ValueError(f"must be one of {allowed}, not {value!r}")
         return rating
 
     plain = [int(level) if float(level).is_integer() else level for level in levels]
@@ -81,20 +68,20 @@ def one_of(levels: Sequence[float]) -> Any:
 
 Flag: TypeAlias = Annotated[Literal[0, 1], BeforeValidator(integer)]
 Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
-Index: TypeAlias = Annotated[
-    int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
-]
+_POSITION = WithJsonSchema({"type": "integer", "position": True})
+Index: TypeAlias = Annotated[int, BeforeValidator(integer), _POSITION]
 """The number (from 1) of the text that an entry of a reply judges; judges are not asked for it."""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
 
-class Reply(BaseModel):
-    """A judge's reply to one task. A number outside the allowed range is refused, not rounded."""
+_CLOSED: dict[str, Any] = {"additionalProperties": False}
 
-    model_config = ConfigDict(
-        frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False}
-    )
+
+class Reply(BaseModel):
+    """A judge's reply to one task. A number outside the allowed range is refused."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, json_schema_extra=_CLOSED)
 
 
 class Judged(Reply):
@@ -115,12 +102,10 @@ class Judged(Reply):
 
     @property
     def is_graded(self) -> bool:
-        """Whether the judge gave a probability with the verdict."""
         return self._probability is not None
 
     @classmethod
     def graded(cls, probability: float, **said: Any) -> Self:
-        """Return a verdict made from a ``probability``, yes from one half on, and other members."""
         verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
         verdict._probability = within(0, 1)(probability)
         return verdict
@@ -134,8 +119,6 @@ class ReverseQuestion(Reply):
 
 
 class Statements(Reply):
-    """The claims of an answer, written by the judge so that each can be understood alone."""
-
     statements: list[StrictStr]
 
 
@@ -148,8 +131,6 @@ class Verdict(Judged):
 
 
 class Verdicts(Reply):
-    """One verdict for each statement that the judge was shown."""
-
     verdicts: list[Verdict]
 
 
@@ -162,22 +143,16 @@ class Sentence(Judged):
 
 
 class SupportedSentences(Reply):
-    """One verdict for each sentence of the answer that the judge was shown."""
-
     verdicts: list[Sentence]
 
 
 class JudgedStatement(Judged):
-    """A claim that the judge extracted from a text, with the judge's verdict on it."""
-
     statement: StrictStr
     reason: StrictStr = ""
     verdict: Flag
 
 
 class JudgedStatements(Reply):
-    """Claims that the judge extracted from a text, each with a verdict, in one reply."""
-
     statements: list[JudgedStatement]
 
 
@@ -215,26 +190,18 @@ class Similarity(Reply):
 
 
 class Similarities(Reply):
-    """One similarity for each generated question that the judge was shown."""
-
     similarities: list[Similarity]
 
 
 class SubQuestions(Reply):
-    """The parts into which the judge split the user's question, each as a question."""
-
     sub_questions: list[StrictStr]
 
 
 class Intent(Reply):
-    """What the user wants to know or do with the question, in one sentence of the judge."""
-
     intent: StrictStr
 
 
 class UnitRating(Reply):
-    """A judge's rating from 0 to 1, such as how well an answer addresses the question."""
-
     rating: Unit
     reason: StrictStr = ""
 
@@ -256,17 +223,12 @@ class TwoMarks(Reply):
 
 
 class Decision(Reply):
-    """A judge's decision on an answer, yes or no, with the reason for it."""
-
     passing: StrictBool
     reason: StrictStr = ""
 
 
 class Graded(Reply):
-    """A judge's rating on a scale, such as 0, 1 and 2.
-
-    The rating is before the reason, because judges then agree more with people.
-    """
+    """A judge's rating, before the reason, because judges then agree more with people."""
 
     rating: float
     reason: StrictStr = ""
@@ -274,19 +236,15 @@ class Graded(Reply):
 
     @property
     def expected(self) -> float | None:
-        """The mean rating, weighted by the judge's probabilities; None if these are not known."""
         return self._expected
 
     def expecting(self, value: float) -> Graded:
-        """Return a copy of this rating with ``value`` as `expected`, the mean rating."""
         copy = self.model_copy()
         copy._expected = value  # noqa: SLF001  # its own class
         return copy
 
 
 class Rating(Graded):
-    """A judge's rating of contexts or groundedness: 0, 1 or 2."""
-
     rating: Level
 
 

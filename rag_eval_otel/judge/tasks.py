@@ -19,10 +19,8 @@ Rated: TypeAlias = Literal["integer", "logprobs"]
 """How a rating is read: as a number, or as the mean weighted by probabilities of tokens."""
 
 _SHOWN: Mapping[str, str] = {
+    **dict.fromkeys(("statements", "sentences", "questions"), "answer"),
     "context": "contexts",
-    "statements": "answer",
-    "sentences": "answer",
-    "questions": "answer",
     "sub_questions": "question",
     "intent": "question",
 }
@@ -49,14 +47,11 @@ class Example:
 class Kind(Generic[R]):
     """A kind of question to a judge: its prompt, the texts it shows, and the type of the reply.
 
-    - ``prompt``: the name of the prompt's file, without ``.md``. ``instructions`` replace its text.
-    - ``inputs``: the names of the texts that the question may show to the judge.
-    - ``blind_to``: fields of the sample that the judge must not see, so that this question never
-      shares a request with a question that shows one of them.
-    - ``voice``: 1 or 2 if a metric asks the same question with two prompts of different wording, as
-      two independent judges; else 0.
-    - ``each``: the name of the list of texts for each of which the reply has an entry, in order.
-    - ``repeats``: the names of the inputs whose texts the reply repeats, for example as statements.
+    - ``prompt``: the name of the prompt's file, whose text ``instructions`` replace.
+    - ``blind_to``: fields of the sample that no question in the same request may show.
+    - ``voice``: 1 or 2 if a metric asks the same question with two prompts of different wording.
+    - ``each``: the name of the list of texts for each of which the reply has an entry.
+    - ``repeats``: the names of the inputs whose texts the reply repeats, as in statements.
     """
 
     prompt: str
@@ -70,7 +65,6 @@ class Kind(Generic[R]):
 
     @property
     def family(self) -> str:
-        """The prompt's name without the number ``voice`` (``groundedness`` for both prompts)."""
         return self.prompt.removesuffix(f"_{self.voice}")
 
     def task(
@@ -81,27 +75,18 @@ class Kind(Generic[R]):
         rated: Rated = "integer",
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
-        """Return a task about the texts ``shown``, by name, with the ``examples`` that fit.
-
-        To put one question to the judge several times, use different numbers ``draw``.
-        """
         fitting = (example_of(self, example) for example in examples)
-        return Task(
-            kind=self,
-            inputs=_inputs(self, shown),
-            draw=draw,
-            rated=rated,
-            examples=tuple(example for example in fitting if example),
-        )
+        kept = tuple(example for example in fitting if example)
+        inputs = _inputs(self, shown)
+        return Task(kind=self, inputs=inputs, draw=draw, rated=rated, examples=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task(Generic[R]):
     """One question to a judge, with the texts of one sample; equal tasks are the same question.
 
-    - ``draw``: a number that differs between tasks that repeat one question to get several replies.
-    - ``complaint``: why the judge's last reply did not parse, which the judge is told; else empty.
-    - ``reasons``: whether the judge gives reasons, which are most of a reply's tokens.
+    ``draw`` differs between repetitions of a question; ``complaint`` is why the last reply did not
+    parse; ``reasons`` says whether the judge gives reasons, which are most of a reply's tokens.
     """
 
     kind: Kind[R]
@@ -113,7 +98,6 @@ class Task(Generic[R]):
     reasons: bool = False
 
     def text(self, name: str) -> str:
-        """Return the text of the input ``name``; a list of texts is joined by line breaks."""
         value = dict(self.inputs)[name]
         return value if isinstance(value, str) else "\n".join(value)
 
@@ -123,7 +107,6 @@ class Task(Generic[R]):
 
     @property
     def prompt(self) -> str:
-        """The name of the prompt, which is also the name of the question in the reply."""
         return self.kind.prompt
 
     @property
@@ -143,10 +126,7 @@ def _inputs(kind: Kind[Any], shown: Mapping[str, str | Sequence[str]]) -> tuple[
 
 
 def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
-    """Return a generous limit for the tokens of one reply to ``tasks``.
-
-    Return None if a task has a prompt of the user, because the length of its reply is not known.
-    """
+    """Return a generous limit of a reply to ``tasks``; None for a prompt of the user."""
     total = 0
     for task in tasks:
         if task.kind.instructions:
@@ -161,15 +141,13 @@ def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
 
 
 def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
-    """Return True if two tasks (questions to the judge) may be in one request."""
     if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
         return False
     if (one.shows ^ other.shows) - _OPEN:
         return False
     # Two prompts of one question are independent judges.
-    if one.kind.family == other.kind.family and (
-        one.kind != other.kind or one.examples != other.examples
-    ):
+    is_same = (one.kind, one.examples) == (other.kind, other.examples)
+    if one.kind.family == other.kind.family and not is_same:
         return False
     mine, theirs = dict(one.inputs), dict(other.inputs)
     shared = (mine.keys() & theirs.keys()) - {"context"}  # contexts become a list
@@ -177,7 +155,6 @@ def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
 
 
 def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
-    """Return ``example`` as an `Example` for the prompt of ``kind``, or None if it does not fit."""
     try:
         shown, outputs = example["inputs"], example["outputs"]
         kind.reply.model_validate(outputs)
@@ -194,25 +171,18 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
     return Example(inputs=_inputs(kind, shown), outputs=reply)
 
 
-def fitting(
-    examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
-) -> list[Mapping[str, Any]]:
+def fitting(examples: Iterable[Any], kinds: Sequence[Kind[Any]]) -> list[Mapping[str, Any]]:
     return [example for example in examples if any(example_of(kind, example) for kind in kinds)]
 
 
-def check_examples(
-    name: str, examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
-) -> None:
-    """Raise `ConfigError` unless each example fits one of ``kinds`` of the metric ``name``."""
+def check_examples(name: str, examples: Iterable[Any], kinds: Sequence[Kind[Any]]) -> None:
     for i, example in enumerate(examples):
         if fitting([example], kinds):
             continue
-        forms = "; or ".join(
-            f"inputs {list(kind.inputs)} with outputs {list(kind.reply.model_fields)}"
-            for kind in kinds
-        )
-        msg = f"examples[{i}] of {name} must be {{'inputs': ..., 'outputs': ...}} with {forms}"
-        raise ConfigError(msg)
+        fields = [(list(kind.inputs), list(kind.reply.model_fields)) for kind in kinds]
+        forms = "; or ".join(f"inputs {one} with outputs {other}" for one, other in fields)
+        form = "{'inputs': ..., 'outputs': ...}"
+        raise ConfigError(f"examples[{i}] of {name} must be {form} with {forms}")
 
 
 class AskLike(Protocol):
@@ -236,77 +206,56 @@ class Judge(Protocol):
         """Send ``tasks`` in one request and return the replies; raise `JudgeError` if none."""
 
 
-def _kind(prompt: str, reply: type[R], *inputs: str, **options: Any) -> Kind[R]:
-    return Kind(prompt=prompt, reply=reply, inputs=inputs, **options)
+def _kind(
+    prompt: str, reply: type[R], inputs: str, *, repeats: str = "", **options: Any
+) -> Kind[R]:
+    options["repeats"] = tuple(repeats.split())
+    return Kind(prompt=prompt, reply=reply, inputs=tuple(inputs.split()), **options)
 
 
-def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
-    """Return two kinds of one question, with the prompts ``family_1`` and ``family_2``."""
-    return tuple(
-        Kind(prompt=f"{family}_{voice}", reply=reply, inputs=inputs, voice=voice)
-        for voice in (1, 2)
-    )
+def _two_voices(family: str, reply: type[R], inputs: str) -> tuple[Kind[R], ...]:
+    return tuple(_kind(f"{family}_{voice}", reply, inputs, voice=voice) for voice in (1, 2))
 
 
-# --- question and answer --------------------------------------------------------------------------
-
-REVERSE_QUESTION = _kind(
-    "reverse_question", say.ReverseQuestion, "answer", blind_to=frozenset({"question", "contexts"})
-)
-SIMILARITIES = _kind("similarities", say.Similarities, "question", "questions", each="questions")
-DIRECT_RELEVANCY = _kind("direct_relevancy", say.UnitRating, "question", "answer")
-SUB_QUESTIONS = _kind("sub_questions", say.SubQuestions, "question", repeats=("question",))
-ADDRESSED = _kind("addressed", say.Verdicts, "sub_questions", "answer", each="sub_questions")
+_OTHERS = frozenset({"question", "contexts"})
+_Judged = say.JudgedStatements
+REVERSE_QUESTION = _kind("reverse_question", say.ReverseQuestion, "answer", blind_to=_OTHERS)
+SIMILARITIES = _kind("similarities", say.Similarities, "question questions", each="questions")
+DIRECT_RELEVANCY = _kind("direct_relevancy", say.UnitRating, "question answer")
+SUB_QUESTIONS = _kind("sub_questions", say.SubQuestions, "question", repeats="question")
+ADDRESSED = _kind("addressed", say.Verdicts, "sub_questions answer", each="sub_questions")
 INTENT = _kind("intent", say.Intent, "question")
-INTENT_FULFILMENT = _kind("intent_fulfilment", say.UnitRating, "intent", "answer")
-ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", say.TwoFlags, "question", "answer")
-GUIDELINE = _kind("guideline", say.Decision, "question", "answer", "guidelines")
-
-# --- the contexts ---------------------------------------------------------------------------------
-
-CONTEXT_RELEVANCE = _two_voices("context_relevance", say.Rating, "question", "contexts")
+INTENT_FULFILMENT = _kind("intent_fulfilment", say.UnitRating, "intent answer")
+ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", say.TwoFlags, "question answer")
+GUIDELINE = _kind("guideline", say.Decision, "question answer guidelines")
+CONTEXT_RELEVANCE = _two_voices("context_relevance", say.Rating, "question contexts")
 RELEVANT_STATEMENTS = _kind(
-    "relevant_statements", say.RelevantStatements, "question", "contexts", repeats=("contexts",)
+    "relevant_statements", say.RelevantStatements, "question contexts", repeats="contexts"
 )
-RELEVANT_CONTEXTS = _kind("relevant_contexts", say.RelevantContexts, "question", "contexts")
-CONTEXT_STATEMENTS = _kind(
-    "context_statements", say.JudgedStatements, "question", "contexts", repeats=("contexts",)
-)
-CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", say.TwoMarks, "question", "contexts")
-USEFUL_FOR_ANSWER = _kind("useful_for_answer", say.Useful, "question", "context", "answer")
-USEFUL_FOR_REFERENCE = _kind("useful_for_reference", say.Useful, "question", "context", "reference")
-
-# --- the answer against the contexts --------------------------------------------------------------
-
-STATEMENTS = _kind("statements", say.Statements, "question", "answer", repeats=("answer",))
-VERDICTS = _kind("verdicts", say.Verdicts, "contexts", "statements", each="statements")
+RELEVANT_CONTEXTS = _kind("relevant_contexts", say.RelevantContexts, "question contexts")
+CONTEXT_STATEMENTS = _kind("context_statements", _Judged, "question contexts", repeats="contexts")
+CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", say.TwoMarks, "question contexts")
+USEFUL_FOR_ANSWER = _kind("useful_for_answer", say.Useful, "question context answer")
+USEFUL_FOR_REFERENCE = _kind("useful_for_reference", say.Useful, "question context reference")
+STATEMENTS = _kind("statements", say.Statements, "question answer", repeats="answer")
+VERDICTS = _kind("verdicts", say.Verdicts, "contexts statements", each="statements")
 SUPPORTED = _kind(
-    "supported", say.SupportedSentences, "question", "contexts", "sentences", each="sentences"
+    "supported", say.SupportedSentences, "question contexts sentences", each="sentences"
 )
 JUDGED_STATEMENTS = _kind(
-    "judged_statements", say.JudgedStatements, "question", "answer", "contexts", repeats=("answer",)
+    "judged_statements", _Judged, "question answer contexts", repeats="answer"
 )
-GROUNDEDNESS = _two_voices("groundedness", say.Rating, "answer", "contexts")
-RESPONSE_SUPPORTED = _kind("response_supported", say.Decision, "answer", "contexts")
-CONTEXT_AGREEMENT = _kind("context_agreement", say.Decision, "question", "answer", "contexts")
-
-# --- against a reference --------------------------------------------------------------------------
-
+GROUNDEDNESS = _two_voices("groundedness", say.Rating, "answer contexts")
+RESPONSE_SUPPORTED = _kind("response_supported", say.Decision, "answer contexts")
+CONTEXT_AGREEMENT = _kind("context_agreement", say.Decision, "question answer contexts")
 REFERENCE_STATEMENTS = _kind(
-    "reference_statements",
-    say.JudgedStatements,
-    "question",
-    "contexts",
-    "reference",
-    repeats=("reference",),
+    "reference_statements", _Judged, "question contexts reference", repeats="reference"
 )
 COMPARED_STATEMENTS = _kind(
     "compared_statements",
     say.ComparedStatements,
-    "question",
-    "answer",
-    "reference",
-    repeats=("answer", "reference"),
+    "question answer reference",
+    repeats="answer reference",
 )
-ACCURACY = _two_voices("accuracy", say.Accuracy, "question", "answer", "reference")
-CORRECTNESS = _kind("correctness", say.FivePoint, "question", "answer", "reference")
+ACCURACY = _two_voices("accuracy", say.Accuracy, "question answer reference")
+CORRECTNESS = _kind("correctness", say.FivePoint, "question answer reference")

@@ -1,8 +1,4 @@
-"""What belongs to a request: its deadline, metric and prompts, and the tokens that it takes.
-
-`Meter` counts the attempts of one request, and lets each attempt pass the budget. `Ledger` divides
-the tokens of requests that several metrics share.
-"""
+"""What belongs to a request: its deadline, metric and prompts, and the tokens that it takes."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.budget import Budget, Reservation
@@ -24,18 +19,13 @@ from rag_eval_otel.types import Usage
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Weights: TypeAlias = Mapping[Any, int]
 _COUNTS = tuple(field.name for field in fields(Usage))
-
-
-# --- what a request belongs to --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The context of a request: when it must end, which metric asks, and what counts it.
-
-    ``prompts`` are the user's texts of prompts, by name.
-    """
+    """The context of a request: when it must end, which metric asks, and what counts it."""
 
     deadline: float = math.inf
     metric: str | None = None
@@ -62,52 +52,38 @@ def scope(**changes: Any) -> Iterator[None]:
 
 
 def deadline_after(seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> float:
-    """Return the time in ``seconds``, but not later than the present deadline; None: no limit."""
     return min(math.inf if seconds is None else clock() + seconds, _SCOPE.get().deadline)
 
 
 def is_offline(model: object) -> bool:
-    """Return True if ``model``, a judge or an embedder, runs here and sends no requests."""
     return getattr(model, "is_offline", False) is True
 
 
 def title_of(part: Part, model: object) -> str:
-    """Return the name of ``model`` in log lines: with the address, as far as it is known."""
     title = getattr(getattr(model, "endpoint", None), "title", None)
     names = (title, *(getattr(model, name, None) for name in ("title", "model")))
     name = next(filter(None, names), type(model).__name__)
     return name if title else f"{part} {name}"
 
 
-# --- what a request takes -------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class AttemptUsage:
-    """The tokens of one attempt at a request, as the server names them; None if it does not."""
+    """The tokens of one attempt, as the server names them; None if it does not."""
 
     usage: Usage | None = None
 
 
 def _is_unpaid(error: BaseException) -> bool:
-    """Return True if a request that ended with ``error`` took no tokens, as one that was refused.
-
-    The tokens after a timeout or a cancellation, and of a reply that cannot be read, are unknown.
-    """
-    return isinstance(error, JudgeError) and not isinstance(
-        error, JudgeTimeoutError | UnparsableReplyError
-    )
+    is_unknown = isinstance(error, JudgeTimeoutError | UnparsableReplyError)
+    return isinstance(error, JudgeError) and not is_unknown
 
 
 class Meter:
     """Counts the attempts of one request to a judge or an embedder, as a context manager.
 
     The first attempt passes ``budget`` when the block is entered, and each further one when the
-    client calls `attempt`. If the client does not call `attempt`, the tokens given to `tell` count;
-    if it names none, the budget counts its estimate. A request that ends before its first attempt
-    counts as one request, unless the client has called `will_attempt`.
-
-    ``model`` is the name in the table of prices, and ``size`` the number of characters sent.
+    client calls `attempt`. If the client does not, the tokens given to `tell` count, or else an
+    estimate; a request that ends before its first attempt then counts as one.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
@@ -116,78 +92,52 @@ class Meter:
         self.is_closed = False
         self._unused: Reservation | None = None
         self._is_told = False
-        self._assumed = 1  # attempts, if none is counted
-        self._begun = self._ended = 0
+        self.assumed = 1  # attempts, if none is counted; 0 if the client calls `attempt`
+        self.begun = self._ended = 0
 
     async def __aenter__(self) -> Self:
-        self._unused = await self._reserve()
+        self._unused = await self.reserve()
         self._scope = scope(meter=self)
         self._scope.__enter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._scope.__exit__(None, None, None)
         self.is_closed = True
-        if error is not None and self._assumed and not self._begun:
+        if error is not None and self.assumed and not self.begun:
             is_sent = not isinstance(error, JudgeError) or error.requests > 0
             self.usage = _requests(self.part, int(is_sent))
         is_known = self._is_told if error is None else _is_unpaid(error)
         requests = self.usage.judge_requests + self.usage.embedding_requests
-        self._settle(self._take_unused(), self.usage if is_known else None, requests=requests)
+        self.settle(self.take_unused(), self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
-        """Count ``usage``, which the judge names, if the client does not call `attempt`.
-
-        With a budget, it counts as one request at least.
-        """
-        if self._begun or not self._assumed:
+        if self.begun or not self.assumed:
             return
         self.usage, self._is_told = usage, usage.tokens > 0
         if self.budget is not None and not usage.judge_requests + usage.embedding_requests:
             self.usage += _requests(self.part, 1)
 
     def close(self) -> Usage:
-        """Return the usage with the attempt that is under way, and count no more."""
         self.is_closed = True
-        return self.usage + _requests(self.part, max(self._begun, self._assumed) - self._ended)
-
-    def expect_attempts(self) -> None:
-        """Count attempts only, because the client calls `attempt` around each of them."""
-        self._assumed = 0
-
-    async def begin(self) -> Reservation | None:
-        """Return the budget's reservation for the next attempt, or None without a budget."""
-        reservation = self._take_unused() or await self._reserve()
-        self._begun += 1
-        return reservation
+        return self.usage + _requests(self.part, max(self.begun, self.assumed) - self._ended)
 
     def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
-        """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
         self._ended += 1
         tokens = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
         counted = tokens + _requests(self.part, 1)
         self.usage += counted
-        self._settle(reservation, None if usage is None else counted)
+        self.settle(reservation, None if usage is None else counted)
 
-    def give_back(self) -> None:
-        self._settle(self._take_unused(), Usage())
-
-    def _take_unused(self) -> Reservation | None:
+    def take_unused(self) -> Reservation | None:
         reservation, self._unused = self._unused, None
         return reservation
 
-    def _settle(
-        self, reservation: Reservation | None, usage: Usage | None, *, requests: int = 1
-    ) -> None:
-        if reservation is not None and self.budget is not None:
-            self.budget.settle(reservation, usage, requests=requests)
+    def settle(self, taken: Reservation | None, usage: Usage | None, *, requests: int = 1) -> None:
+        if taken is not None and self.budget is not None:
+            self.budget.settle(taken, usage, requests=requests)
 
-    async def _reserve(self) -> Reservation | None:
+    async def reserve(self) -> Reservation | None:
         if self.budget is None:
             return None
         return await self.budget.reserve(self.model, size=self.size, part=self.part)
@@ -195,16 +145,12 @@ class Meter:
 
 @contextmanager
 def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
-    """Count the attempts in the ``with`` block once, and divide their usage among ``meters``.
-
-    The shares are in proportion to the sizes of the texts, for the meters that are not closed at
-    the end. The first meter's budget admits the attempts.
-    """
+    """Count the attempts in the block once, and divide them among ``meters`` by their sizes."""
     if not meters:
         yield
         return
     for meter in meters:
-        meter.give_back()
+        meter.settle(meter.take_unused(), Usage())
     first, size = meters[0], sum(meter.size for meter in meters)
     total = Meter(first.budget, model=first.model, size=size, part=first.part)
     try:
@@ -219,24 +165,19 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
 
 def will_attempt() -> None:
     """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
-    meter = _SCOPE.get().meter
-    if meter is not None:
-        meter.expect_attempts()
+    if meter := _SCOPE.get().meter:
+        meter.assumed = 0
 
 
 @asynccontextmanager
 async def attempt() -> AsyncIterator[AttemptUsage]:
-    """Count one attempt at a request (one HTTP request) with the `Meter` of this context, if any.
-
-    Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets ``usage``
-    to the tokens in the server's reply. An attempt that the server refuses takes no tokens; of
-    unknown tokens, the budget counts its estimate.
-    """
+    """Count one HTTP request, whose ``usage`` the caller sets; raise `BudgetSpentError` before."""
     meter, result = _SCOPE.get().meter, AttemptUsage()
     if meter is None:
         yield result
         return
-    reservation = await meter.begin()
+    reservation = meter.take_unused() or await meter.reserve()
+    meter.begun += 1
     unnamed: Usage | None = None
     try:
         yield result
@@ -248,21 +189,12 @@ async def attempt() -> AsyncIterator[AttemptUsage]:
 
 
 def _requests(part: Part, number: int) -> Usage:
-    if part == "embedder":
-        return Usage(embedding_requests=number)
-    return Usage(judge_requests=number)
-
-
-# --- what each metric took ------------------------------------------------------------------------
+    is_embedder = part == "embedder"
+    return Usage(**{"embedding_requests" if is_embedder else "judge_requests": number})
 
 
 class Ledger:
-    """Counts the requests and tokens of one sample, and divides them among its metrics.
-
-    Each request passes ``budget``. It is divided among its questions (or texts to embed) in
-    proportion to their weights, and a question of several metrics evenly among them. Tokens stay
-    whole numbers, and the shares add up to ``usage`` exactly.
-    """
+    """Divides the requests of one sample among questions, by weight, and those among metrics."""
 
     def __init__(self, budget: Budget | None = None) -> None:
         self.usage = Usage()
@@ -272,16 +204,12 @@ class Ledger:
         self._spent: dict[Hashable, Usage] = {}
 
     def ask(self, question: Hashable) -> None:
-        """Note that the metric of the current `Scope` asks ``question``."""
         metric = _SCOPE.get().metric
         if metric is not None:
             self._asked.setdefault(question, {})[metric] = None
 
     @asynccontextmanager
-    async def metered(
-        self, weights: Mapping[Any, int], *, model: str, part: Part
-    ) -> AsyncIterator[Meter]:
-        """Count the request in the block for the questions in ``weights`` (characters)."""
+    async def metered(self, weights: Weights, *, model: str, part: Part) -> AsyncIterator[Meter]:
         meter = Meter(self._budget, model=model, size=sum(weights.values()), part=part)
         self._open[meter] = weights
         try:
@@ -292,19 +220,16 @@ class Ledger:
                 self.spend(weights, meter.usage)
 
     def close(self) -> None:
-        """Count the requests under way as they are now."""
         for meter, weights in self._open.items():
             self.spend(weights, meter.close())
         self._open.clear()
 
-    def spend(self, weights: Mapping[Any, int], usage: Usage) -> None:
-        """Divide ``usage`` among the questions in ``weights``, in proportion to their weights."""
+    def spend(self, weights: Weights, usage: Usage) -> None:
         self.usage += usage
         for question, share in zip(weights, shares(usage, list(weights.values())), strict=True):
             self._spent[question] = self._spent.get(question, Usage()) + share
 
     def shares(self, metrics: Iterable[str]) -> dict[str, Usage]:
-        """Return what each of ``metrics`` took, by name."""
         by_metric = dict.fromkeys(metrics, Usage())
         for question, usage in self._spent.items():
             askers = [name for name in self._asked.get(question, ()) if name in by_metric]
@@ -314,10 +239,7 @@ class Ledger:
 
 
 def shares(usage: Usage, weights: list[int]) -> list[Usage]:
-    """Divide ``usage`` in proportion to ``weights``; each field of the results adds up exactly.
-
-    If all weights are zero, the shares are equal.
-    """
+    """Divide ``usage`` in proportion to ``weights``; each field of the results adds up exactly."""
     if len(weights) == 1:
         return [usage]
     weights = weights if any(weights) else [1] * len(weights)
@@ -331,9 +253,5 @@ def shares(usage: Usage, weights: list[int]) -> list[Usage]:
 
 
 def _divided(number: int, weights: list[int]) -> list[int]:
-    """Divide a whole ``number`` by ``weights``: each share is rounded, and the sum is exact."""
-    if not number:
-        return [0] * len(weights)
-    total = sum(weights)
-    ends = [0, *(number * part // total for part in accumulate(weights))]
+    ends = [0, *(number * part // sum(weights) for part in accumulate(weights))]
     return [end - start for start, end in pairwise(ends)]

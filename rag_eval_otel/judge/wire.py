@@ -1,13 +1,7 @@
 """Write tasks into the text of a request, and read the replies from a judge's text.
 
-A request begins with constant text, which providers cache: the frame, the prompts, and the form of
-the reply. Then come the texts of the sample, each after a delimiter with a random code. The code is
-drawn anew for each request, so that no text can contain a delimiter. What looks like a delimiter or
-a control token in a text is broken (see `untrusted.harmless`).
-
-A reply is short: an entry of a list has no number; reasons are given only if the user wants them;
-an object with only one member is replaced by the member. The reply to several tasks is a JSON
-object with one member (*part*) for each prompt.
+Constant text comes first, which providers cache; then the texts of the sample, each after a mark
+with a random code. Lists in replies have no numbers, and objects with one member are the member.
 """
 
 from __future__ import annotations
@@ -16,8 +10,10 @@ import hashlib
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -44,20 +40,7 @@ _ORDER = ("contexts", "context", "reference", "question")  # the texts that come
 _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
 
 
-# --- the texts of the prompts ---------------------------------------------------------------------
-
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
-_OPTIONAL = frozenset({"closing"})  # may be missing from a folder: added after folders were in use
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompts:
-    """The user's own prompts to the judge, by name; other prompts have their built-in texts."""
-
-    texts: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-
-BUILT_IN = Prompts()
 
 
 @cache
@@ -66,13 +49,12 @@ def _built_in(name: str) -> str:
 
 
 def prompt_text(name: str) -> str:
-    """Return the user's text of the prompt ``name`` if the `Scope` has one, else the built-in."""
+    """Return the user's text of the prompt ``name``, or else the built-in one."""
     text = (current_scope().prompts or {}).get(name)
     return _built_in(name) if text is None else text
 
 
 def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:
-    """Return 8 hex digits of a hash of the texts of the prompts ``names`` and of ``kinds``."""
     texts = [*map(prompt_text, names), *map(instructions_of, kinds)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
 
@@ -81,53 +63,37 @@ def instructions_of(kind: Kind[Any]) -> str:
     return kind.instructions or prompt_text(kind.prompt)
 
 
-def load_prompts(folder: str | PathLike[str]) -> Prompts:
-    """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt.
-
-    Each file has the name of its prompt; ``README.md`` is ignored. The built-in ``closing`` is used
-    if the folder has none. Raises `ConfigError` for a folder or file that is not readable, for a
-    file that is missing or empty, and for a file whose name is not the name of a prompt.
-    """
+def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
+    """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt."""
     place = Path(folder)
     try:
         paths = {path.stem: path for path in sorted(place.iterdir()) if path.suffix == ".md"}
     except OSError as error:
-        msg = (
-            f"prompts: the folder {place} cannot be read ({error.strerror});"
-            f" copy {_BUILT_IN} there and change what you like"
-        )
-        raise ConfigError(msg) from error
+        cause = f"cannot be read ({error.strerror}); copy {_BUILT_IN} there"
+        raise ConfigError(f"prompts: the folder {place} {cause}") from error
     paths.pop("README", None)
     built_in = (path.name for path in _BUILT_IN.iterdir())
     names = sorted(name.removesuffix(".md") for name in built_in if name.endswith(".md"))
     for name in paths.keys() - set(names):
         close = get_close_matches(name, names, n=1)
         meant = f"; did you mean {close[0]}.md?" if close else ""
-        msg = f"prompts: {place} has {name}.md, and there is no prompt of that name{meant}"
-        raise ConfigError(msg)
-    missing = [f"{name}.md" for name in names if name not in paths and name not in _OPTIONAL]
+        raise ConfigError(f"prompts: {place} has {name}.md, but no prompt has that name{meant}")
+    optional = {"closing"}  # added after folders were in use
+    missing = [f"{name}.md" for name in names if name not in paths.keys() | optional]
     if missing:
-        msg = (
-            f"prompts: {place} has no {', '.join(missing)};"
-            f" copy what you do not change from {_BUILT_IN}"
-        )
-        raise ConfigError(msg)
-    return Prompts(texts={name: _read(path) for name, path in paths.items()})
+        advice = f"copy what you do not change from {_BUILT_IN}"
+        raise ConfigError(f"prompts: {place} has no {', '.join(missing)}; {advice}")
+    return {name: _read(path) for name, path in paths.items()}
 
 
 def _read(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"prompts: {path} cannot be read: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"prompts: {path} cannot be read: {error}") from error
     if not text:
-        msg = f"prompts: {path} is empty; the built-in text is in {_BUILT_IN / path.name}"
-        raise ConfigError(msg)
+        raise ConfigError(f"prompts: {path} is empty; its original is in {_BUILT_IN / path.name}")
     return text
-
-
-# --- the request ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,19 +111,15 @@ class Request:
 
 
 def compose(tasks: Tasks, *, code: Callable[[], str] = lambda: secrets.token_hex(3)) -> Request:
-    """Write all ``tasks`` into one request; the caller checks that they may share it.
-
-    ``code`` draws the code of the delimiters, again while the code occurs in a text.
-    """
     groups = _groups(tasks)
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
     schema = first if len(parts) == 1 and "properties" in first else _object(parts)
-    reasons = [prompt_text("reasons")] if any(task.reasons for task in tasks) else []
+    names = ["frame", "reasons"] if any(task.reasons for task in tasks) else ["frame"]
     fixed = [_section(group, tasks) for group in groups.values()]
     user = "\n\n".join([*fixed, f"Reply: {_form(schema)}", _materials(tasks, code)])
     return Request(
-        system=" ".join([prompt_text("frame"), *reasons]),
+        system=" ".join(map(prompt_text, names)),
         user=user.encode("utf-8", "replace").decode(),  # a lone surrogate cannot be sent
         schema=schema,
     )
@@ -189,9 +151,8 @@ def _example(example: Example, task: Task[Any]) -> str:
     shown = (f"<{name}>\n{_listed(value)}\n</{name}>" for name, value in example.inputs)
     outputs = json.loads(example.outputs)
     short = _shortened(outputs, reply_schema(task.reply, reasons=task.reasons))
-    reply = json.dumps(
-        short if isinstance(short, dict) else {task.prompt: short}, ensure_ascii=False
-    )
+    named = short if isinstance(short, dict) else {task.prompt: short}
+    reply = json.dumps(named, ensure_ascii=False)
     return "\n".join(["<example>", *shown, f"Reply: {reply}", "</example>"])
 
 
@@ -221,7 +182,6 @@ def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield lines with the number of entries of each list, or the numbers of single contexts."""
     for name, group in _groups(tasks).items():
         kind = group[0].kind
         if kind.each:
@@ -236,7 +196,6 @@ def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterat
 
 
 def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
-    """Return the names and texts that ``tasks`` show; single contexts become one list."""
     shown: dict[str, str | tuple[str, ...]] = {}
     for task in tasks:
         shown.update(task.inputs)
@@ -250,24 +209,19 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
     return sorted(shown.items(), key=lambda item: rank.get(item[0], len(rank)))
 
 
-# --- the form of the reply ------------------------------------------------------------------------
-
-
 def reply_schema(reply: type[Reply], *, reasons: bool) -> Schema:
-    """Return a short JSON Schema of ``reply`` that the strict mode of providers accepts."""
     return _short(_full_schema(reply), reasons=reasons)
 
 
 def _short(schema: Schema, *, reasons: bool) -> Schema:
     if "items" in schema:
-        return _array(_short(schema["items"], reasons=reasons))
+        return {"type": "array", "items": _short(schema["items"], reasons=reasons)}
     if "properties" not in schema:
         return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
-    members = {
-        name: _short(member, reasons=reasons)
-        for name, member in schema["properties"].items()
-        if name in _essential(schema) or (reasons and "position" not in member)
-    }
+    known, kept = schema["properties"], _essential(schema)
+    if reasons:
+        kept = [name for name, member in known.items() if "position" not in member]
+    members = {name: _short(known[name], reasons=reasons) for name in kept}
     return _object(members) if len(members) > 1 else next(iter(members.values()))
 
 
@@ -277,30 +231,22 @@ def _essential(schema: Schema) -> list[str]:
 
 
 def _object(members: Mapping[str, Schema]) -> Schema:
-    return {
-        "type": "object",
-        "properties": dict(members),
-        "required": list(members),
-        "additionalProperties": False,
-    }
+    properties = {"properties": dict(members), "required": list(members)}
+    return {"type": "object", **properties, "additionalProperties": False}
 
 
 def _part_schema(group: Tasks) -> Schema:
     one = reply_schema(group[0].reply, reasons=group[0].reasons)
     if len(group) == 1:
         return one
-    if _are_drawings(group) and "properties" in one:
-        columns = one["properties"].items()
-        return _object({n: _array(c) if c.get("type") == "string" else c for n, c in columns})
-    return _array(one)
-
-
-def _array(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
+    if not _are_drawings(group) or "properties" not in one:
+        return {"type": "array", "items": one}
+    columns = one["properties"].items()
+    texts = {n: {"type": "array", "items": c} for n, c in columns if c.get("type") == "string"}
+    return _object({**dict(columns), **texts})
 
 
 def _form(schema: Mapping[str, Any]) -> str:
-    """Return the form of a reply that matches ``schema``, such as ``[0|1, ...]``, for a prompt."""
     if "properties" in schema:
         members = (f'"{name}": {_form(member)}' for name, member in schema["properties"].items())
         return f"{{{', '.join(members)}}}"
@@ -312,7 +258,6 @@ def _form(schema: Mapping[str, Any]) -> str:
 
 
 def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return the reply ``value`` without the members that the short ``schema`` leaves out."""
     if "properties" in schema:
         members = schema["properties"].items()
         return {name: _shortened(value.get(name, ""), member) for name, member in members}
@@ -324,31 +269,22 @@ def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
-# --- reading --------------------------------------------------------------------------------------
-
-
 def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
-    """Parse ``text``, the judge's reply; return a reply or `UnparsableReplyError` for each task.
-
-    Code fences and prose around the JSON object are ignored. Of an object that was cut off, the
-    members before the last are kept. Members that the judge was not asked for are accepted.
-    """
+    """Return the reply in ``text``, or an `UnparsableReplyError`, for each of ``tasks``."""
     groups = _groups(tasks)
     found = _find_object(text, groups)
     read: dict[int, object] = {}
     for name, group in groups.items():
         values = _values(found, name, group, text=text)
-        for task, value in zip(group, values, strict=True):
-            read[id(task)] = value if isinstance(value, Exception) else _validated(value, task)
+        read |= {id(task): _validated(one, task) for task, one in zip(group, values, strict=True)}
     return tuple(read[id(task)] for task in tasks)
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return the value of each task of ``group`` in ``found``; errors quote the reply ``text``."""
-    if found.get(name) is None or found[name] == {}:
+    value = found.get(name)
+    if value is None or value == {}:
         quoted = text.strip()[:_QUOTED]
         return [UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")] * len(group)
-    value = found[name]
     if len(group) == 1:
         return [value]
     if isinstance(value, Mapping) and _are_drawings(group):
@@ -361,7 +297,6 @@ def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> 
 
 
 def _drawing(columns: Mapping[str, Any], i: int) -> Any:
-    """Return reply number ``i`` of several; ``columns`` has the values of each member."""
     lists = {n: [c] if isinstance(c, str) else c for n, c in columns.items()}
     if any(isinstance(column, list) and i >= len(column) for column in lists.values()):
         return UnparsableReplyError(f"there is no entry number {i + 1}")
@@ -369,6 +304,8 @@ def _drawing(columns: Mapping[str, Any], i: int) -> Any:
 
 
 def _validated(value: Any, task: Task[Any]) -> object:
+    if isinstance(value, UnparsableReplyError):
+        return value
     schema = _full_schema(task.reply)
     count = len(task.texts(task.kind.each)) if task.kind.each else None
     try:
@@ -408,20 +345,15 @@ def _expanded(value: Any, schema: Schema, *, count: int | None) -> Any:
         return value
     known, essential = schema["properties"], _essential(schema)
     if isinstance(value, Mapping) and value.keys() & known.keys():
-        return {
-            name: _expanded(member, known[name], count=count) if name in known else member
-            for name, member in value.items()
-        }
+        full = {n: _expanded(value[n], known[n], count=count) for n in value.keys() & known.keys()}
+        return {**value, **full}
     if len(essential) != 1:
         return value
     return {essential[0]: _expanded(value, known[essential[0]], count=count)}
 
 
 def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
-    """Return the list ``value`` with full entries; if ``count`` is set, number them from 1.
-
-    If the judge wrote numbers itself, in the entries or as names of members, these are kept.
-    """
+    """Return full entries, numbered from 1 unless the judge wrote numbers itself."""
     named = isinstance(value, Mapping) and bool(value)
     named = named and all(name.isdecimal() and len(name) <= _DIGITS for name in value)
     given = list(value.values()) if named else value
@@ -433,14 +365,12 @@ def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
     if not named and any("index" in one for one in entries):
         return entries
     if not named and len(entries) != count:
-        msg = f"{len(entries)} entries for {count} texts; give one for each, in their order"
-        raise UnparsableReplyError(msg)
+        raise UnparsableReplyError(f"{len(entries)} entries for {count} texts; give one for each")
     numbers = map(int, value) if named else range(1, count + 1)
     return [{"index": i, **one} for i, one in zip(numbers, entries, strict=True)]
 
 
 def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the first JSON object in ``text`` that has a reply to one of ``groups``, or {}."""
     decoder = json.JSONDecoder()
     first = start = text.find("{")
     while start != -1:
@@ -460,27 +390,19 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 
 
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the members of ``value`` that are replies to ``groups``, or ``value`` to the only."""
     found = {name: value[name] for name in groups if name in value}
-    if len(groups) > 1:
-        return found
-    ((name, group),) = groups.items()
-    members = group[0].reply.model_fields
-    if not found and value.keys() & members.keys():
-        return {name: value}
-    return found
+    name, group = next(iter(groups.items()))
+    is_reply = len(groups) == 1 and value.keys() & group[0].reply.model_fields.keys()
+    return {name: value} if is_reply and not found else found
 
 
 def _cut_off(text: str) -> dict[str, Any]:
     """Return the members of the JSON object in ``text``, which was cut off, but the last one."""
-    try:
+    value: object = None
+    with suppress(ValueError):
         value = from_json(text.encode("utf-8", "replace"), allow_partial=True)
-    except ValueError:
-        return {}
-    return dict(list(value.items())[:-1]) if isinstance(value, dict) else {}
+    return dict([*value.items()][:-1]) if isinstance(value, dict) else {}
 
-
-# --- texts that are too long for one turn ---------------------------------------------------------
 
 _LONG_TURN = 4  # times as long as the longest text
 _SEARCHED = 2000  # characters before the limit in which the end of a sentence is searched
@@ -491,24 +413,17 @@ _END = re.compile(
 
 
 class CutText(str):
-    """The beginning of a text, of which ``lost`` characters were cut, as a prompt says.
-
-    With a note in the text, an answer would contain one claim more.
-    """
+    """The beginning of a text, of which ``lost`` characters were cut, as a prompt says."""
 
     __slots__ = ("lost",)
     lost: int
 
 
 def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Return ``sample`` with shorter texts, and the numbers of characters cut, by field.
-
-    A text has at most ``most`` characters, and all texts together four times as many; None means no
-    limit. Texts are cut at the end of a sentence if there is one near the limit.
-    """
+    """Return ``sample`` with texts of at most ``most`` characters, and numbers cut, by field."""
     if most is None:
         return sample, {}
-    cut: dict[str, int] = {}
+    cut: Counter[str] = Counter()
     left = most * _LONG_TURN
 
     def shorter(name: str, text: str) -> str:
@@ -518,7 +433,7 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
         lost = len(text) - len(kept)
         if not lost:
             return text
-        cut[name] = cut.get(name, 0) + lost
+        cut[name] += lost
         found = CutText(kept)
         found.lost = lost
         return found if kept else ""
@@ -526,13 +441,12 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
     texts = {name: shorter(name, getattr(sample, name)) for name in ("question", "answer")}
     reference = None if sample.reference is None else shorter("reference", sample.reference)
     contexts = [replace(one, text=shorter("contexts", one.text)) for one in sample.contexts]
-    if not cut:
-        return sample, {}
-    return replace(sample, **texts, reference=reference, contexts=tuple(contexts)), cut  # type: ignore[arg-type]
+    if cut:
+        sample = replace(sample, **texts, reference=reference, contexts=tuple(contexts))  # type: ignore[arg-type]
+    return sample, cut
 
 
 def _end(text: str, most: int) -> int:
-    """Return the last end of a sentence, of a line or of a word in ``text``, up to ``most``."""
     if len(text) <= most:
         return len(text)
     start = max(most // 2, most - _SEARCHED)

@@ -36,7 +36,7 @@ from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
 from rag_eval_otel.judge.usage import is_offline, title_of
-from rag_eval_otel.judge.wire import BUILT_IN, load_prompts
+from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.live.store import Clock
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
@@ -628,7 +628,7 @@ def build_measurement(config: Config) -> Measurement:
         redactor=redactor(config.redact),
         max_text_chars=config.max_text_chars,
         label_metrics=chosen_labelling(metrics, config.label_metrics),
-        prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
+        prompts=load_prompts(config.prompts) if config.prompts else {},
         prices=load_prices(config.prices),
         log=LimitedLog(raise_errors=config.raise_errors),
     )

@@ -1,8 +1,4 @@
-"""The metrics: each metric computes a score of one sample (question, contexts, answer).
-
-`metric` makes a metric by name, with options. `METRICS` are the built-in ones, and `METRIC_SETS`
-are named sets of them.
-"""
+"""The metrics: each metric computes a score of one sample (question, contexts, answer)."""
 
 from __future__ import annotations
 
@@ -15,93 +11,50 @@ from functools import partial
 from typing import Any
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics.base import Metric, RatedMetric, TaskMetric
-from rag_eval_otel.metrics.context import CONTEXT, StatementContextRelevance
-from rag_eval_otel.metrics.correctness import (
-    CORRECT,
-    AnswerCorrectness,
-    AnswerExactMatch,
-    Correctness,
-    CrossEncoderSimilarity,
-    SemanticSimilarity,
-)
-from rag_eval_otel.metrics.custom import (
-    FunctionMetric,
-    Guideline,
-    InstanceRubric,
-    LLMMetric,
-    MetricFunction,
-    Rubric,
-)
-from rag_eval_otel.metrics.groundedness import GROUNDED, Faithfulness, StatementFaithfulness
+from rag_eval_otel.metrics.base import Metric as Metric
+from rag_eval_otel.metrics.base import RatedMetric, TaskMetric
+from rag_eval_otel.metrics.context import CONTEXT
+from rag_eval_otel.metrics.context import StatementContextRelevance as StatementContextRelevance
+from rag_eval_otel.metrics.correctness import CORRECT, AnswerExactMatch
+from rag_eval_otel.metrics.correctness import AnswerCorrectness as AnswerCorrectness
+from rag_eval_otel.metrics.correctness import Correctness as Correctness
+from rag_eval_otel.metrics.correctness import CrossEncoderSimilarity as CrossEncoderSimilarity
+from rag_eval_otel.metrics.correctness import SemanticSimilarity as SemanticSimilarity
+from rag_eval_otel.metrics.custom import FunctionMetric as FunctionMetric
+from rag_eval_otel.metrics.custom import Guideline as Guideline
+from rag_eval_otel.metrics.custom import InstanceRubric as InstanceRubric
+from rag_eval_otel.metrics.custom import LLMMetric as LLMMetric
+from rag_eval_otel.metrics.custom import MetricFunction as MetricFunction
+from rag_eval_otel.metrics.custom import Rubric as Rubric
+from rag_eval_otel.metrics.groundedness import GROUNDED
+from rag_eval_otel.metrics.groundedness import Faithfulness as Faithfulness
+from rag_eval_otel.metrics.groundedness import StatementFaithfulness as StatementFaithfulness
 from rag_eval_otel.metrics.ranking import RANKING, RankingMetric
-from rag_eval_otel.metrics.relevancy import (
-    RELEVANCY,
-    AnswerRelevancy,
-    DecompositionRelevancy,
-    IntentRelevancy,
-    MultiMethodRelevancy,
-    ReverseRelevancy,
-)
+from rag_eval_otel.metrics.relevancy import RELEVANCY
+from rag_eval_otel.metrics.relevancy import AnswerRelevancy as AnswerRelevancy
+from rag_eval_otel.metrics.relevancy import DecompositionRelevancy as DecompositionRelevancy
+from rag_eval_otel.metrics.relevancy import IntentRelevancy as IntentRelevancy
+from rag_eval_otel.metrics.relevancy import MultiMethodRelevancy as MultiMethodRelevancy
+from rag_eval_otel.metrics.relevancy import ReverseRelevancy as ReverseRelevancy
 from rag_eval_otel.registry import Registry
-
-__all__ = [
-    "METRICS",
-    "METRIC_SETS",
-    "AnswerCorrectness",
-    "AnswerRelevancy",
-    "Correctness",
-    "CrossEncoderSimilarity",
-    "DecompositionRelevancy",
-    "Faithfulness",
-    "FunctionMetric",
-    "Guideline",
-    "InstanceRubric",
-    "IntentRelevancy",
-    "LLMMetric",
-    "Metric",
-    "MetricFunction",
-    "MultiMethodRelevancy",
-    "ReverseRelevancy",
-    "Rubric",
-    "SemanticSimilarity",
-    "StatementContextRelevance",
-    "StatementFaithfulness",
-    "metric",
-    "metric_names",
-    "require_measured",
-    "resolve_metrics",
-    "scale_of",
-    "with_thresholds",
-]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(
-    {
-        *("annotator", "contexts", "cost", "currency", "drift", "duration", "injection", "judge"),
-        *("label", "offline", "overall", "reason", "sampling", "status", "threshold", "tokens"),
-        *("truncated", "version"),
-    }
+    "annotator contexts cost currency drift duration injection judge label offline overall reason"
+    " sampling status threshold tokens truncated version".split()
 )
-"""Names that no metric can have, because ``rag.evaluation.<name>`` is a value of the evaluation.
+"""Names that no metric can have, because ``rag.evaluation.<name>`` is a value of the evaluation."""
 
-Backends that store attributes as nested objects cannot have ``rag.evaluation.cost.score``, too.
-"""
-
-_ROWS: tuple[TaskMetric | RatedMetric | RankingMetric, ...] = (
-    *(*RELEVANCY, *GROUNDED, *CONTEXT, *RANKING, *CORRECT),
-)
+_ROWS: tuple[TaskMetric | RatedMetric | RankingMetric, ...]
+_ROWS = (*RELEVANCY, *GROUNDED, *CONTEXT, *RANKING, *CORRECT)
 _CLASSES: tuple[Callable[..., Metric], ...] = (
     *(AnswerCorrectness, AnswerExactMatch, Correctness, SemanticSimilarity),
     *(AnswerRelevancy, DecompositionRelevancy, IntentRelevancy),
     *(MultiMethodRelevancy, ReverseRelevancy, Faithfulness, StatementFaithfulness),
     *(Guideline, InstanceRubric, Rubric, StatementContextRelevance),
 )
-_FACTORIES: Mapping[str, Callable[..., Metric]] = {
-    **{row.name: partial(replace, row) for row in _ROWS},
-    **{make().name: make for make in _CLASSES},
-}
-METRICS: Mapping[str, Callable[..., Metric]] = dict(sorted(_FACTORIES.items()))
+_MADE = {row.name: partial(replace, row) for row in _ROWS} | {one().name: one for one in _CLASSES}
+METRICS: Mapping[str, Callable[..., Metric]] = dict(sorted(_MADE.items()))
 """The built-in metrics by name. Calling a value with options makes the metric."""
 
 _DUAL: Mapping[str, Mapping[str, Any]] = {
@@ -118,9 +71,7 @@ _REFERENCE = (*_ONLINE, "context_precision", "context_recall", "answer_correctne
 _RETRIEVAL = ("hit_rate", "mrr", "retrieval_precision", "retrieval_recall", "average_precision")
 
 
-def _made(
-    names: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None
-) -> tuple[Metric, ...]:
+def _made(names: Iterable[str], options: Mapping[str, Any] | None = None) -> tuple[Metric, ...]:
     return tuple(METRICS[name](**(options or {}).get(name, {})) for name in names)
 
 
@@ -132,37 +83,24 @@ METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
     "reference": partial(_made, _REFERENCE),
     "retrieval": partial(_made, (*_RETRIEVAL, "ndcg")),
 }
-"""Named sets of metrics.
-
-``dual`` has the metrics of ``default`` as their sources define them, with two judges and with
-claims that the judge finds. ``full`` has three of these metrics under names that end in ``_full``,
-so that they can be measured beside the short ones.
-"""
+"""Named sets of metrics: ``dual`` and ``full`` measure as the sources of the metrics define it."""
 
 _PACKAGES = Registry(kind="metric", built_in={}, also=(*METRICS, *METRIC_SETS))
 """The metrics of other packages."""
 
 
 def metric(name: str, /, **options: Any) -> Metric:
-    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``.
-
-    Raises `ConfigError` for an unknown name, and for options that the metric does not have.
-    """
+    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``."""
     if name not in METRICS:
         return _checked(_PACKAGES.make(name, **options))
     try:
         return METRICS[name](**options)
     except TypeError as error:
-        msg = f"the metric {name!r} cannot be made: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"the metric {name!r} cannot be made: {error}") from error
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
-    """Return the metrics of ``wanted``: names of metrics or sets, metrics, functions of a sample.
-
-    Raises `ConfigError` for an unknown name, for an object that is not a metric, for two metrics
-    with the same name, and if ``wanted`` is empty.
-    """
+    """Return the metrics of ``wanted``: names of metrics or sets, metrics, or functions."""
     metrics: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
         if isinstance(item, str):
@@ -172,44 +110,34 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
     names = [metric.name for metric in metrics]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        msg = f"metrics named twice: {', '.join(twice)}; give each a name of its own (name=...)"
-        raise ConfigError(msg)
+        raise ConfigError(f"metrics named twice: {', '.join(twice)}; give each its own name=...")
     if not metrics:
-        msg = "no metrics; name at least one, or 'default'"
-        raise ConfigError(msg)
+        raise ConfigError("no metrics; name at least one, or 'default'")
     return tuple(metrics)
 
 
-def with_thresholds(
-    metrics: Iterable[Metric], thresholds: Mapping[str, float]
-) -> tuple[Metric, ...]:
-    """Return ``metrics``, changed to the ``thresholds`` (a mapping from names of metrics).
-
-    Raises `ConfigError` for a threshold of a metric that is not in ``metrics``, or outside the
-    metric's range.
-    """
-    by_name: dict[str, Any] = {metric.name: metric for metric in metrics}
+def with_thresholds(of: Iterable[Metric], thresholds: Mapping[str, float]) -> tuple[Metric, ...]:
+    """Return the metrics ``of``, changed to the ``thresholds`` by name."""
+    by_name: dict[str, Any] = {metric.name: metric for metric in of}
     for name, threshold in thresholds.items():
         require_measured(name, by_name, option="a threshold")
         if "threshold" not in getattr(by_name[name], "__dataclass_fields__", {}):
-            msg = f"the metric {name!r} has no threshold that could be set"
-            raise ConfigError(msg)
+            raise ConfigError(f"the metric {name!r} has no threshold that could be set")
         low, high = scale_of(by_name[name])
         if not low <= threshold <= high:
-            msg = f"the threshold of {name} must be from {low:g} to {high:g}, not {threshold:g}"
-            raise ConfigError(msg)
+            bounds = f"from {low:g} to {high:g}"
+            raise ConfigError(f"the threshold of {name} must be {bounds}, not {threshold:g}")
         by_name[name] = replace(by_name[name], threshold=threshold)
     return tuple(by_name.values())
 
 
 def require_measured(name: str, measured: Collection[str], *, option: str) -> None:
-    """Raise `ConfigError` unless ``name`` is in ``measured``; ``option`` is what was set for it."""
     if name not in measured:
         near = get_close_matches(name, measured, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
         listed = ", ".join(sorted(measured))
-        msg = f"there is {option} of {name!r}, which is not measured{meant} Measured are: {listed}"
-        raise ConfigError(msg)
+        text = f"there is {option} of {name!r}, which is not measured{meant}"
+        raise ConfigError(f"{text} Measured are: {listed}")
 
 
 def scale_of(metric: Metric) -> tuple[float, float]:
@@ -219,22 +147,18 @@ def scale_of(metric: Metric) -> tuple[float, float]:
 
 
 def metric_names() -> tuple[str, ...]:
-    """Return the names of all metrics: built-in metrics first, then metrics of other packages."""
     return tuple(dict.fromkeys((*METRICS, *_PACKAGES.names())))
 
 
 def _checked(wanted: Metric | MetricFunction) -> Metric:
-    """Return ``wanted`` as a metric; a function becomes a `FunctionMetric`."""
     candidate: Any = wanted
     if callable(wanted) and not isinstance(wanted, type) and not hasattr(wanted, "measure"):
         candidate = FunctionMetric(function=wanted)
     if isinstance(candidate, type):
-        msg = f"{candidate.__name__} is a class; pass a metric made of it: {candidate.__name__}()"
-        raise ConfigError(msg)
+        raise ConfigError(f"{candidate.__name__} is a class; pass {candidate.__name__}()")
     missing = [part for part in ("name", "needs", "measure") if not hasattr(candidate, part)]
     if missing:
-        msg = f"{candidate!r} is no metric: it has no {', '.join(missing)} (see `Metric`)"
-        raise ConfigError(msg)
+        raise ConfigError(f"{candidate!r} is no metric: it has no {', '.join(missing)}")
     if not _NAME.fullmatch(candidate.name) or candidate.name in _RESERVED:
         msg = f"a metric can't be named {candidate.name!r}; use a-z, 0-9 and _, and none of "
         raise ConfigError(msg + ", ".join(sorted(_RESERVED)))

@@ -15,6 +15,7 @@ from rag_eval_otel.untrusted import says_nothing
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
+Claim: TypeAlias = say.JudgedStatement
 Explanation: TypeAlias = Callable[[Sequence[str]], str | None]
 """Explains a score by the claims with the verdict no."""
 
@@ -55,13 +56,11 @@ class Metric(Protocol):
 
 
 def kinds_of(metric: Metric) -> tuple[Kind[Any], ...]:
-    """Return the kinds of question that ``metric`` puts to the judge; none if it asks no judge."""
     kinds: tuple[Kind[Any], ...] = getattr(metric, "asks", ())
     return kinds
 
 
 def label_of(value: float | None, threshold: float | None) -> Label | None:
-    """Return "pass" if ``value`` reaches ``threshold``, else "fail"; None if either is None."""
     if value is None or threshold is None:
         return None
     return "pass" if value >= threshold else "fail"
@@ -69,17 +68,15 @@ def label_of(value: float | None, threshold: float | None) -> Label | None:
 
 @cache
 def _choices(kind: Any) -> Mapping[str, tuple[object, ...]]:
-    """Return the values that options of the metric class ``kind`` allow by a ``Literal`` type."""
     hints = get_type_hints(kind).items()
     return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseMetric:
-    """The options that all metrics of this library have, and the ways to build their scores.
+    """The options of all metrics, and the ways to build their scores; see `Metric`.
 
-    ``blank`` has the fields that may not be blank, in order, each with the score if it is; None
-    stands for an undefined score. For the other properties, see `Metric`.
+    ``blank`` has the fields that may not be blank, with the score if one is; None: undefined.
     """
 
     name: str = ""
@@ -109,15 +106,14 @@ class BaseMetric:
         for name, choices in _choices(kind).items():
             value = getattr(self, name)
             if value not in choices:
-                msg = f"{name} of {kind.__name__} must be one of {choices}, not {value!r}"
-                raise ConfigError(msg)
+                place = f"{name} of {kind.__name__}"
+                raise ConfigError(f"{place} must be one of {choices}, not {value!r}")
         check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         return self.blank_score(sample, self.blank) or await self.compute(sample, ask, embed)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the score of ``sample``, which has all fields of `blank`."""
         raise NotImplementedError
 
     def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
@@ -143,7 +139,6 @@ class BaseMetric:
         explanation: str | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> Score:
-        """Return the score ``value``, with a pass or fail label by the threshold."""
         return Score(
             name=self.name,
             value=value,
@@ -156,13 +151,11 @@ class BaseMetric:
         )
 
     def undefined(self, reason: Reason, *, detail: Mapping[str, Any] | None = None) -> Score:
-        """Return an undefined score: it has a ``reason`` and no number."""
         return Score(name=self.name, status="undefined", reason=reason, detail=detail or {})
 
     def claims_score(
         self, claims: Sequence[str], verdicts: Sequence[say.Judged], explanation: Explanation
     ) -> Score:
-        """Return the share of ``claims`` with the verdict yes; ``explanation`` gets the others."""
         if not claims:
             return self.undefined("no_claims")
         refused = [
@@ -170,38 +163,26 @@ class BaseMetric:
             for claim, verdict in zip(claims, verdicts, strict=True)
             if not verdict.verdict
         ]
-        return self.score_of(
-            share_of(verdicts),
-            explanation=explanation(refused),
-            detail={"statements": list(claims), **verdicts_of(verdicts)},
-        )
+        detail = {"statements": list(claims), **verdicts_of(verdicts)}
+        return self.score_of(share_of(verdicts), explanation=explanation(refused), detail=detail)
 
-    def statements_score(
-        self, judged: Iterable[say.JudgedStatement], explanation: Explanation
-    ) -> Score:
+    def statements_score(self, judged: Iterable[Claim], explanation: Explanation) -> Score:
         claims = claims_in(judged)
         return self.claims_score([claim.statement for claim in claims], claims, explanation)
 
     async def graded(self, task: Task[G], ask: AskLike, *, low: float, high: float) -> Score:
-        """Return the judge's grade, from ``low`` to ``high``, as the score."""
         grade = await ask(task)
         (value,), rated, remark = read_ratings([grade], task.rated)
+        normalized = (value - low) / (high - low) if low < high else None
+        said, detail = grade.reason, {"rated": rated}
         return self.score_of(
-            value,
-            normalized=(value - low) / (high - low) if low < high else None,
-            reason=remark,
-            explanation=grade.reason,
-            detail={"rated": rated},
+            value, normalized=normalized, reason=remark, explanation=said, detail=detail
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetric(BaseMetric):
-    """A metric that asks the judge one kind of question: a row of a table of metrics.
-
-    ``about`` is its description for users, and ``formula`` computes the score from the metric and
-    the judge's reply. ``definition`` is the built-in name, which stays if ``name`` is changed.
-    """
+    """A metric that asks one kind of question; ``definition`` is the name before a change."""
 
     about: str = field(compare=False, repr=False)
     kind: Kind[Any] = field(compare=False, repr=False)
@@ -219,12 +200,7 @@ class TaskMetric(BaseMetric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedMetric(BaseMetric):
-    """A metric for which one or two judges rate the sample: a row of a table of metrics.
-
-    ``kinds`` are the questions to the two judges, and ``top`` is their highest rating, which scores
-    1. With ``swaps``, answer and reference are exchanged in the second question. For the other
-    fields, see `TaskMetric`; for ``judges`` and ``rating``, the description of context_relevance.
-    """
+    """A metric rated by judges up to ``top``; ``swaps``: the second sees the texts exchanged."""
 
     judges: Literal[1, 2] = 1
     rating: Rated = "integer"
@@ -251,24 +227,17 @@ class RatedMetric(BaseMetric):
         ]
         ratings = await valid_replies(tasks, ask)
         values, rated, remark = read_ratings(ratings, self.rating)
+        detail = {"ratings": values, "rated": rated, "judges_used": len(values)}
+        detail["disagreement"] = (max(values) - min(values)) / self.top
         return self.score_of(
             sum(values) / len(values) / self.top,
             reason="partial" if len(ratings) < len(tasks) else remark,
             explanation=" / ".join(rating.reason for rating in ratings if rating.reason),
-            detail={
-                "ratings": values,
-                "rated": rated,
-                "judges_used": len(values),
-                "disagreement": (max(values) - min(values)) / self.top,
-            },
+            detail=detail,
         )
 
 
-# --- questions ------------------------------------------------------------------------------------
-
-
 def text_of(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """Return the field ``name`` of ``sample``, or its text in ``extra``; empty if it is blank."""
     if name == "contexts":
         return sample.context_texts
     text = getattr(sample, name) if name in MISSING else sample.extra.get(name)
@@ -276,12 +245,10 @@ def text_of(sample: Sample, name: str) -> str | tuple[str, ...]:
 
 
 def shown_text(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """Return `text_of`, or an empty text for an answer without content."""
     return "" if name == "answer" and says_nothing(sample.answer) else text_of(sample, name)
 
 
 def shown_texts(sample: Sample, names: Iterable[str]) -> dict[str, str | Sequence[str]]:
-    """Return those fields of ``sample`` in ``names`` that the judge can be shown."""
     return {name: text for name in names if (text := shown_text(sample, name))}
 
 
@@ -293,17 +260,9 @@ def task_about(
     rated: Rated = "integer",
     **texts: str | Sequence[str],
 ) -> Task[R]:
-    """Return a task that asks ``kind`` about ``sample``; ``texts`` replace or add to its fields."""
-    shown: dict[str, str | Sequence[str]] = {
-        "question": sample.question,
-        "contexts": sample.context_texts,
-        "answer": sample.answer,
-        "reference": sample.reference or "",
-    }
-    return kind.task({**shown, **texts}, rated=rated, examples=examples)
-
-
-# --- replies --------------------------------------------------------------------------------------
+    fields = {name: getattr(sample, name) for name in ("question", "answer")}
+    others = {"contexts": sample.context_texts, "reference": sample.reference or ""}
+    return kind.task({**fields, **others, **texts}, rated=rated, examples=examples)
 
 
 async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
@@ -316,36 +275,28 @@ async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
 
 
 def in_order(entries: Sequence[E], count: int) -> list[E] | None:
-    """Return the first entry of each number from 1 to ``count``; None if a number is missing."""
     by_number = {entry.index: entry for entry in reversed(entries)}
     numbers = range(1, count + 1)
     return [by_number[i] for i in numbers] if all(i in by_number for i in numbers) else None
 
 
-def claims_in(judged: Iterable[say.JudgedStatement]) -> list[say.JudgedStatement]:
+def claims_in(judged: Iterable[Claim]) -> list[Claim]:
     return [claim for claim in judged if claim.statement.strip()]
 
 
 def share_of(judged: Sequence[say.Judged]) -> float:
-    """Return the mean probability of yes; without probabilities, the share of yes verdicts."""
     return sum(verdict.probability for verdict in judged) / len(judged)
 
 
 def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
-    """Return the verdicts in ``judged`` for ``Score.detail``, with probabilities if known."""
     detail: dict[str, Any] = {"verdicts": [verdict.verdict for verdict in judged]}
     if any(verdict.is_graded for verdict in judged):
         detail["probabilities"] = [verdict.probability for verdict in judged]
     return detail
 
 
-def read_ratings(
-    ratings: Sequence[say.Graded], wanted: Rated
-) -> tuple[list[float], str, Reason | None]:
-    """Return the numbers of ``ratings``, whether they are weighted by probabilities, and a remark.
-
-    The remark says if probabilities were ``wanted``, but did not come.
-    """
+def read_ratings(ratings: Sequence[G], wanted: Rated) -> tuple[list[float], str, Reason | None]:
+    """Return the numbers, how they were rated, and whether ``wanted`` probabilities are missing."""
     values = [rating.rating if rating.expected is None else rating.expected for rating in ratings]
     if any(rating.expected is None for rating in ratings):
         return values, "integer", "no_logprobs" if wanted == "logprobs" else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from rag_eval_otel.errors import UnparsableReplyError
@@ -23,13 +24,11 @@ from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRankingMetric(TaskMetric):
-    """A `TaskMetric` whose question is about one context: the judge is asked about each of them."""
+    """A `TaskMetric` that asks the judge about each context alone."""
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        tasks = [
-            task_about(sample, self.kind, self.examples, context=context)
-            for context in sample.context_texts
-        ]
+        ask_about = partial(task_about, sample, self.kind, self.examples)
+        tasks = [ask_about(context=context) for context in sample.context_texts]
         replies = await ask.each(tasks)
         errors = [reply for reply in replies if isinstance(reply, BaseException)]
         failed = [error for error in errors if not isinstance(error, UnparsableReplyError)]
@@ -42,15 +41,12 @@ class ContextRankingMetric(TaskMetric):
 
 
 def _average_precision(metric: BaseMetric, verdicts: Sequence[Useful]) -> Score:
-    """Return the mean precision at the ranks of useful contexts, weighted by the probabilities."""
     useful = [str(rank) for rank, reply in enumerate(verdicts, start=1) if reply.verdict]
     flags = [reply.probability for reply in verdicts]
     hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
-    return metric.score_of(
-        sum(hits) / sum(flags) if hits else 0.0,
-        explanation=f"Of use, by rank: {', '.join(useful) or 'none'}.",
-        detail=verdicts_of(verdicts),
-    )
+    value = sum(hits) / sum(flags) if hits else 0.0
+    text = f"Of use, by rank: {', '.join(useful) or 'none'}."
+    return metric.score_of(value, explanation=text, detail=verdicts_of(verdicts))
 
 
 CONTEXT = (
@@ -149,11 +145,10 @@ refused, so that the score stays in its range. The judge is not asked if there i
 class StatementContextRelevance(BaseMetric):
     """Whether contexts have a sentence that the question needs, or what share helps (Haystack).
 
-    With ``rule="binary"``, the judge gives the numbers of the contexts that have a sentence needed
-    to answer the question. The score is 1 if there is such a context, else 0. With ``form="full"``,
-    as in Haystack, the judge copies the needed sentences instead of the numbers. With
-    ``rule="proportion"``, the judge breaks up the contexts into statements and says for each
-    statement whether it helps to answer the question; ``form`` has no effect::
+    With ``rule="binary"``, the judge names the contexts that have a needed sentence. The score
+    is 1 if there is one, else 0. With ``form="full"``, as in Haystack, the judge copies the
+    sentences. With ``rule="proportion"``, the judge breaks up the contexts into statements and says
+    for each whether it helps to answer the question; ``form`` has no effect::
 
         score = statements that help / statements
 

@@ -47,10 +47,10 @@ _PAIR = 2
 class SemanticSimilarity(BaseMetric):
     """Similarity of the embeddings of answer and reference (ragas, LlamaIndex, Haystack's SAS).
 
-    With ``mode="cosine"``, the score is in [-1, 1]. With ``mode="dot_product"``, the score may be
-    any number. With ``mode="euclidean"``, the score is the negative distance, at most 0, and
-    ``normalized`` is 1 / (1 + distance). With ``rule="threshold"``, the score is 1 if the
-    similarity (in the mode ``euclidean``, ``normalized``) reaches ``threshold``, else 0.
+    With ``mode="cosine"``, the score is in [-1, 1]; with ``mode="dot_product"``, it may be any
+    number. With ``mode="euclidean"``, it is the negative distance, and ``normalized`` is 1 / (1 +
+    distance). With ``rule="threshold"``, the score is 1 if the similarity (in the mode
+    ``euclidean``, ``normalized``) reaches ``threshold``, else 0.
 
     Special cases: undefined if the mode is ``cosine`` and a vector is zero (``zero_vector``).
     ``rule="threshold"`` without a threshold raises `ConfigError`.
@@ -74,8 +74,7 @@ class SemanticSimilarity(BaseMetric):
         BaseMetric.__post_init__(self)
         if self.rule == "threshold":
             if self.threshold is None:
-                msg = "rule='threshold' needs a threshold"
-                raise ConfigError(msg)
+                raise ConfigError("rule='threshold' needs a threshold")
             object.__setattr__(self, "cut", self.threshold)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
@@ -101,10 +100,9 @@ class SemanticSimilarity(BaseMetric):
 class CrossEncoderSimilarity(BaseMetric):
     """Similarity of answer and reference, computed by a function that you pass (Haystack's SAS).
 
-    ``score(answer, reference)`` is any function that returns a number, such as the ``predict`` of a
-    cross-encoder; it runs on the evaluator's thread. ``model`` is a name for the function; the
-    version of the scores contains this name. ``activation="sigmoid"`` maps logits to (0, 1);
-    ``"identity"`` keeps the number.
+    ``score(answer, reference)`` returns a number, as the ``predict`` of a cross-encoder; it runs on
+    the evaluator's thread. The version of the scores contains ``model``, a name for the function.
+    ``activation="sigmoid"`` maps logits to (0, 1); ``"identity"`` keeps the number.
 
     Source: ``SASEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the activation is an option;
     Haystack applies the sigmoid to each batch that contains a score above 1.
@@ -156,8 +154,8 @@ class AnswerCorrectness(BaseMetric):
         score = (w1 F + w2 cos(emb(answer), emb(reference))) / (w1 + w2)
 
     A quotient with the denominator 0 is 0. ``weights`` are ``(w1, w2)``; if they add up to 1, the
-    range is [-w2, 1]. The judge is not asked if ``w1`` is 0, and the embedder if ``w2`` is 0. A
-    ``beta`` that is not above 0, and weights that are negative or both 0, raise `ConfigError`.
+    range is [-w2, 1]. A part with the weight 0 is not measured. What cannot be used raises
+    `ConfigError`.
 
     Special cases: undefined if neither text makes a claim (``no_claims``), or if a vector is zero
     (``zero_vector``). If only one of the texts makes a claim, F is 0.
@@ -177,12 +175,10 @@ class AnswerCorrectness(BaseMetric):
 
     def __post_init__(self) -> None:
         if not 0 < self.beta <= _MAX_BETA:
-            msg = f"beta must be a number above 0, at most {_MAX_BETA:g}, not {self.beta!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"beta must be above 0, at most {_MAX_BETA:g}, not {self.beta!r}")
         total = sum(self.weights)
         if len(self.weights) != _PAIR or not min(self.weights) >= 0 < total < math.inf:
-            msg = f"weights must be two numbers from 0, not both 0, not {self.weights!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"weights must be two numbers from 0, one above: {self.weights!r}")
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
@@ -197,9 +193,8 @@ class AnswerCorrectness(BaseMetric):
             fp, fn = len(said) - tp, sum(1 - claim.probability for claim in wanted)
             factual = f_beta(tp, fp, fn=fn, beta=self.beta)
             detail = {"tp": tp, "fp": fp, "fn": fn, "factual": factual}
-        similar: float | None = 0.0
-        if by_vectors:
-            similar = cosine(*await embed([sample.answer, sample.reference or ""]))
+        texts = [sample.answer, sample.reference or ""]
+        similar = cosine(*await embed(texts)) if by_vectors else 0.0
         if similar is None:
             return self.undefined("zero_vector", detail=detail)
         value = (by_claims * detail["factual"] + by_vectors * similar) / (by_claims + by_vectors)
@@ -207,7 +202,6 @@ class AnswerCorrectness(BaseMetric):
 
 
 def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
-    """Return the F-beta score of true positives, false positives and false negatives."""
     precision = tp / (tp + fp) if tp + fp else 0.0
     recall = tp / (tp + fn) if tp + fn else 0.0
     bottom = beta**2 * precision + recall

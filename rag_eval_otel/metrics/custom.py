@@ -23,8 +23,6 @@ from rag_eval_otel.metrics.base import MISSING, BaseMetric, label_of, shown_text
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
-# --- a question of your own -----------------------------------------------------------------------
-
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PAIR = 2
 _PLAIN: Mapping[Any, Any] = {
@@ -43,13 +41,11 @@ class LLMMetric(BaseMetric):
     - ``inputs``: fields of the sample (``question``, ``contexts``, ``answer``, ``reference``) or
       keys of ``Sample.extra``.
     - ``outputs``: the names of the judge's results, each with its type: ``bool``, ``int``,
-      ``float``, ``str``, or a list of the allowed values. They are in the ``detail`` of the score.
+      ``float``, ``str``, or a list of the allowed values. The ``detail`` of the score has them.
     - ``value``: the name of the output that is the score, a number or a bool (1 or 0).
     - ``bounds``: the lowest and the highest score, if it is a free number. If they are not 0 and 1,
       ``normalized`` is the score brought to [0, 1].
     - ``examples``: worked examples for the judge: ``{"inputs": {...}, "outputs": {...}}``.
-
-    The metric takes 1 judge request, which may also carry questions of other metrics.
 
     Special cases: undefined if the sample lacks an input, for the reason that belongs to the field
     (such as ``empty_answer``) or for ``missing_input``. What cannot be used raises `ConfigError`.
@@ -64,28 +60,24 @@ class LLMMetric(BaseMetric):
 
     def __post_init__(self) -> None:
         if not self.instructions.strip() or not self.inputs or isinstance(self.inputs, str):
-            msg = f"{self.name} needs instructions to the judge and inputs, as in ('answer',)"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name} needs instructions and inputs, as in ('answer',)")
         outputs: object = self.outputs
         if not isinstance(outputs, Mapping):
-            msg = f"outputs must map names to types, as in {{'score': float}}, not {outputs!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"outputs must map names to types, as {{'score': float}}: {outputs}")
         names = (self.name, *self.inputs, *self.outputs)
         refused = [name for name in names if not _NAME.fullmatch(str(name))]
         # "context" and "example" have another meaning in a request.
         refused += [name for name in self.inputs if name in {"context", "example"}]
         refused += [name for name in self.outputs if hasattr(Reply, str(name))]
         if refused:
-            msg = f"{refused[0]!r} can't be a name here; use a-z, 0-9 and _, and no name of ours"
-            raise ConfigError(msg)
+            rule = "use a-z, 0-9 and _, and no name of ours"
+            raise ConfigError(f"{refused[0]!r} can't be a name here; {rule}")
         for name, kind in self.outputs.items():
             _check_type(name, kind, is_value=name == self.value)
         if self.value not in self.outputs:
-            msg = f"value={self.value!r} must be one of the outputs: {', '.join(self.outputs)}"
-            raise ConfigError(msg)
+            raise ConfigError(f"value={self.value!r} must be an output: {', '.join(self.outputs)}")
         if len(self.bounds) != _PAIR or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
-            msg = f"bounds must be two numbers (low, high) with low < high, not {self.bounds!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"bounds must be two numbers, low < high, not {self.bounds!r}")
         BaseMetric.__post_init__(self)
 
     @property
@@ -106,35 +98,23 @@ class LLMMetric(BaseMetric):
         if self.outputs[self.value] in (int, float):  # the schema of the reply has no bounds
             low, high = self.scale
             instructions += f"\n`{self.value}` is a number from {low:g} to {high:g}."
-        return (
-            Kind(
-                prompt=f"custom_{self.name}",
-                reply=_reply(tuple(types), self.value, bounds=tuple(self.bounds)),
-                inputs=tuple(self.inputs),
-                instructions=instructions,
-            ),
-        )
+        reply = _reply(tuple(types), self.value, bounds=tuple(self.bounds))
+        prompt, inputs = f"custom_{self.name}", tuple(self.inputs)
+        return (Kind(prompt=prompt, reply=reply, inputs=inputs, instructions=instructions),)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         shown = shown_texts(sample, self.inputs)
-        missing = [name for name in self.inputs if name not in shown]
-        if missing:
+        if missing := [name for name in self.inputs if name not in shown]:
             reason = MISSING.get(missing[0], "missing_input")
             return self.undefined(reason, detail={"missing": missing})
-        reply = await ask(self.asks[0].task(shown, examples=self.examples))
-        outputs = reply.model_dump()
-        low, high = self.scale
-        value = float(outputs[self.value])
-        return self.score_of(
-            value,
-            normalized=None if (low, high) == (0, 1) else (value - low) / (high - low),
-            explanation=" / ".join(text for text in outputs.values() if isinstance(text, str)),
-            detail=outputs,
-        )
+        outputs = (await ask(self.asks[0].task(shown, examples=self.examples))).model_dump()
+        (low, high), value = self.scale, float(outputs[self.value])
+        normalized = None if (low, high) == (0, 1) else (value - low) / (high - low)
+        text = " / ".join(text for text in outputs.values() if isinstance(text, str))
+        return self.score_of(value, normalized=normalized, explanation=text, detail=outputs)
 
 
 def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
-    """Raise `ConfigError` unless ``kind`` may be the type of an output; a score is no text."""
     plain = (bool, int, float) if is_value else (bool, int, float, str)
     if isinstance(kind, list | tuple):
         numbers_or_texts = [v for v in kind if isinstance(v, plain) and not isinstance(v, bool)]
@@ -143,15 +123,11 @@ def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
     elif any(kind is one for one in plain):
         return
     allowed = ", ".join(one.__name__ for one in plain)
-    msg = f"the type of output {name!r} must be {allowed} or a list of values, not {kind!r}"
-    raise ConfigError(msg)
+    raise ConfigError(f"output {name!r} must be {allowed} or a list of values, not {kind!r}")
 
 
 @lru_cache(maxsize=256)
-def _reply(
-    types: tuple[tuple[str, Any], ...], value: str, *, bounds: tuple[float, ...]
-) -> type[Reply]:
-    """Return a model of the judge's reply; a free number in ``value`` must be in ``bounds``."""
+def _reply(types: tuple[Any, ...], value: str, *, bounds: tuple[float, ...]) -> type[Reply]:
     members: dict[str, Any] = {}
     for name, kind in types:
         if not isinstance(kind, tuple):
@@ -167,8 +143,6 @@ def _reply(
     return create_model(f"Outputs_{digest}", __base__=Reply, **members)
 
 
-# --- rubrics and guidelines -----------------------------------------------------------------------
-
 _FIELDS = ("question", "contexts", "answer", "reference")
 _FIVE: Mapping[float, str] = {
     1: "Wrong throughout, or about something else.",
@@ -180,32 +154,24 @@ _FIVE: Mapping[float, str] = {
 
 
 def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
-    """Return the meanings in ``rubric`` by ascending levels, or raise `ConfigError`.
-
-    A key of ``rubric`` is a number, or a text that contains one (``"score1_description"``).
-    """
     levels: dict[float, str] = {}
     for key, meaning in rubric.items():
         numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
         is_number = isinstance(key, int | float) and not isinstance(key, bool)
         level = float(key) if is_number else float(numbers[0]) if len(numbers) == 1 else math.nan
         if not math.isfinite(level) or level in levels:
-            msg = f"each key of a rubric must name one number, and each its own; see {key!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"each key of a rubric must name a number of its own; see {key!r}")
         if not isinstance(meaning, str) or not meaning.strip():
-            msg = f"level {key!r} of the rubric must say what it means, not {meaning!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"level {key!r} of a rubric must say what it means, not {meaning!r}")
         levels[level] = meaning
     if not levels:
-        msg = "a rubric needs at least one level"
-        raise ConfigError(msg)
+        raise ConfigError("a rubric needs at least one level")
     return dict(sorted(levels.items()))
 
 
 def _check_inputs(inputs: Sequence[str]) -> None:
     if set(inputs) - set(_FIELDS) or not inputs:
-        msg = f"inputs must be some of {', '.join(_FIELDS)}, not {inputs!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"inputs must be some of {', '.join(_FIELDS)}, not {inputs!r}")
 
 
 def _rubric_kind(levels: Sequence[float]) -> Kind[Graded]:
@@ -218,14 +184,13 @@ class Rubric(BaseMetric):
     """The level of a rubric that fits the sample best, as the judge chooses it.
 
     ``levels`` maps any numbers to their meanings; the default has five levels, from 1 (wrong) to 5
-    (right). ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None if there is only
-    one level. ``explanation`` is the judge's feedback. ``inputs`` are the fields of the sample that
-    the judge sees, if the sample has them. With ``rating="logprobs"``, the score is the mean of the
-    levels, weighted by the probabilities that the judge gives the levels.
+    (right). ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None for one level.
+    ``explanation`` is the judge's feedback. ``inputs`` are the fields that the judge sees. With
+    ``rating="logprobs"``, the score is the mean of the levels, weighted by their probabilities.
 
     Special cases: undefined if the sample has none of the ``inputs`` (``missing_input``). Without
-    probabilities, the plain level counts (``no_logprobs``). Levels or inputs that cannot be used
-    raise `ConfigError`.
+    probabilities, the plain level counts (``no_logprobs``). What cannot be used raises
+    `ConfigError`.
 
     Source: ``RubricsScore`` and ``DomainSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels
     may be any numbers, and the judge is asked again for a number that is not a level.
@@ -297,9 +262,9 @@ async def _grade(
     if not shown:
         return metric.undefined("missing_input")
     rubric = "\n".join(f"{level:.15g}: {meaning}" for level, meaning in levels.items())
-    task = _rubric_kind(list(levels)).task(
-        {**shown, "rubric": rubric}, rated=metric.rating, examples=metric.examples
-    )
+    shown["rubric"] = rubric
+    kind = _rubric_kind(list(levels))
+    task = kind.task(shown, rated=metric.rating, examples=metric.examples)
     return await metric.graded(task, ask, low=min(levels), high=max(levels))
 
 
@@ -323,8 +288,7 @@ class Guideline(BaseMetric):
 
     def __post_init__(self) -> None:
         if not self.guidelines.strip():
-            msg = "guidelines must say what is asked of the answer"
-            raise ConfigError(msg)
+            raise ConfigError("guidelines must say what is asked of the answer")
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
@@ -333,16 +297,15 @@ class Guideline(BaseMetric):
         return self.score_of(float(decision.passing), explanation=decision.reason)
 
 
-# --- a function of your own -----------------------------------------------------------------------
-
 Measured: TypeAlias = "float | bool | Score"
 MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"
 
-_THREADS = 4
+
+_WORKERS = partial(Workers, 4)
 
 
 class _DefaultThreshold(float):
-    """The default threshold, 0.5. It does not label a `Score` that the user's function returns."""
+    """The default 0.5, which does not label a `Score` that the user's function returns."""
 
     def __repr__(self) -> str:
         return f"usually {float(self):g}"
@@ -352,27 +315,24 @@ class _DefaultThreshold(float):
 class FunctionMetric(BaseMetric):
     """The result of your function of the sample: a number, a bool (1 or 0), or a `Score`.
 
-    If ``metrics`` contains a function, a `FunctionMetric` with the name of the function is made
-    from it. Make one yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds).
-    ``async def`` functions run on the evaluator's event loop; other functions run on at most four
-    worker threads for each metric.
+    A function in ``metrics`` becomes a `FunctionMetric` with the name of the function. Make one
+    yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds). ``async def``
+    functions run on the evaluator's event loop; others on at most four worker threads.
 
-    A number or bool becomes a score with a pass or fail label by ``threshold``, or without a label
-    if ``threshold`` is None. To use another scale than [0, 1] or to add an explanation, return a
-    `Score`; its name is replaced by the name of the metric. A returned `Score` keeps its own label
-    and threshold. If it has neither, it is labelled by the ``threshold`` that you set, here or in
-    the ``thresholds`` of a configuration; the default of 0.5 does not label it.
+    A number or bool is labelled by ``threshold``, unless it is None. To use another scale than [0,
+    1] or to add an explanation, return a `Score`; it gets the name of the metric, and keeps its
+    label and threshold. If it has neither, a ``threshold`` that you set labels it; the default of
+    0.5 does not.
 
     Special cases: If the function raises an exception or returns anything else (NaN, a string,
     None), the score has the status ``error`` (``internal``), and the log says what was raised
-    where; after ``timeout`` seconds, it has the reason ``timeout``. A function that never returns
-    keeps its worker thread. A function without a name, or one that does not take exactly one
-    argument, raises `ConfigError`.
+    where; after ``timeout`` seconds, it has the reason ``timeout``. A function without a name, or
+    one that does not take exactly one argument, raises `ConfigError`.
 
-    The version of the score, and with it the key in a cache, contains a digest of the compiled code
-    of the function, its defaults, and the plain values that it binds from outer functions, a
-    ``partial`` or the fields of a dataclass. If anything else changes that the result depends on,
-    change the name, or the attribute ``revision`` of the object with the function.
+    The version of the score contains a digest of the compiled code of the function, its defaults,
+    and the plain values that it binds from outer functions, a ``partial`` or the fields of a
+    dataclass. If anything else changes that the result depends on, change the name, or the
+    attribute ``revision`` of the object with the function.
     """
 
     function: MetricFunction = field(compare=False)
@@ -380,9 +340,7 @@ class FunctionMetric(BaseMetric):
     threshold: float | None = _DefaultThreshold(0.5)
     timeout: float = field(default=30.0, compare=False)
     source: str = field(init=False, default="", repr=False)
-    _workers: Workers = field(
-        init=False, default_factory=partial(Workers, _THREADS), compare=False, repr=False
-    )
+    _workers: Workers = field(init=False, default_factory=_WORKERS, compare=False, repr=False)
 
     needs = frozenset[str]()
     scale = (-math.inf, math.inf)
@@ -390,16 +348,12 @@ class FunctionMetric(BaseMetric):
     def __post_init__(self) -> None:
         name = self.name or getattr(_plain(self.function), "__name__", "")
         if not name.isidentifier():
-            msg = (
-                f"{self.function!r} has no name that a metric can have; use def, or"
-                " FunctionMetric(function=..., name='my_metric')"
-            )
-            raise ConfigError(msg)
+            way = "use def, or FunctionMetric(function=..., name='my_metric')"
+            raise ConfigError(f"{self.function!r} has no name that a metric can have; {way}")
         try:
             inspect.signature(self.function).bind(None)
         except TypeError as error:
-            msg = f"the function {name} must take one argument, the sample: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"the function {name} must take one argument: {error}") from error
         except ValueError:
             pass  # a function in C has no signature
         object.__setattr__(self, "name", name)
@@ -430,10 +384,9 @@ class FunctionMetric(BaseMetric):
         return self.score_of(value)
 
     async def _call(self, sample: Sample) -> object:
-        if inspect.iscoroutinefunction(_plain(self.function)):
-            result: object = self.function(sample)
-        else:
-            result = await self._workers.run(lambda: self.function(sample))
+        is_async = inspect.iscoroutinefunction(_plain(self.function))
+        call = partial(self.function, sample)
+        result: object = call() if is_async else await self._workers.run(call)
         return await result if inspect.isawaitable(result) else result
 
     def _failed(self, reason: Reason, cause: str) -> Score:
@@ -442,14 +395,12 @@ class FunctionMetric(BaseMetric):
 
 
 def _plain(function: Any) -> Any:
-    """Return the function that a ``partial`` wraps, or ``function`` if it is not a ``partial``."""
     while isinstance(function, partial):
         function = function.func
     return function
 
 
 def _finite(value: object) -> float | None:
-    """Return ``value``, which may be a NumPy number, as a float; None if it is not finite."""
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         return None
     with suppress(TypeError, ValueError, OverflowError):
@@ -458,7 +409,6 @@ def _finite(value: object) -> float | None:
 
 
 def _described(value: Any, depth: int = 8) -> object:
-    """Return a description of ``value`` for a hash, which is the same in every process."""
     if value is None or isinstance(value, str | bytes | int | float | complex):
         return repr(value)
     if depth == 0:  # an object that contains itself

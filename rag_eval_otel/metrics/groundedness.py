@@ -5,16 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import Judged, Verdict
+from rag_eval_otel.judge.replies import Decision, Judged, Verdict
 from rag_eval_otel.judge.tasks import AskLike, Kind
 from rag_eval_otel.metrics.base import BaseMetric, RatedMetric, TaskMetric, in_order, task_about
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 _NO_CLAIM = 2  # the verdict on a sentence that claims nothing
+Texts: TypeAlias = Sequence[str]
+Verdicts: TypeAlias = Sequence[Judged] | None
 _MOST_SENTENCES = 40  # that a judge is shown; if there are more, neighbours are joined
+
+
+def _passing(metric: BaseMetric, decision: Decision) -> Score:
+    return metric.score_of(float(decision.passing), explanation=decision.reason)
+
 
 GROUNDED = (
     RatedMetric(
@@ -36,9 +43,7 @@ fail, and the judge is asked again for a rating that is not 0, 1 or 2.""",
         name="response_supported",
         kind=kinds.RESPONSE_SUPPORTED,
         blank={"answer": None, "contexts": 0.0},
-        formula=lambda metric, reply: metric.score_of(
-            float(reply.passing), explanation=reply.reason
-        ),
+        formula=_passing,
         about="""\
 Whether the contexts support the answer: 1 or 0 (LlamaIndex's faithfulness).
 
@@ -52,9 +57,7 @@ last one decides).""",
         name="context_agreement",
         kind=kinds.CONTEXT_AGREEMENT,
         blank={"question": None, "answer": None, "contexts": 0.0},
-        formula=lambda metric, reply: metric.score_of(
-            float(reply.passing), explanation=reply.reason
-        ),
+        formula=_passing,
         about="""\
 Whether question and answer agree with the contexts: 1 or 0 (LlamaIndex's relevancy).
 
@@ -71,14 +74,12 @@ Source: ``RelevancyEvaluator`` of LlamaIndex 0.14, with the same differences."""
 class Faithfulness(BaseMetric):
     """The share of the answer's claims that follow from the contexts (ragas' faithfulness).
 
-    ``score = supported claims / claims``. If the judge gives probabilities, the score is the mean
-    of the probabilities.
+    ``score = supported claims / claims``, or the mean of the judge's probabilities.
 
     With ``form="short"``, the claims are the sentences of the answer, at most 40, which this
     library numbers. The judge replies to 1 request with one digit for each sentence. With
-    ``form="full"``, as in ragas, the judge first breaks up the answer into claims; it sees question
-    and answer. Then it decides for each claim whether it follows from the contexts. The full form
-    takes 2 judge requests, and about ten times as many reply tokens.
+    ``form="full"``, as in ragas, the judge first breaks up the answer, then decides on each claim;
+    this takes 2 requests, and about ten times as many reply tokens.
 
     Special cases: undefined if the answer makes no claim, such as a refusal (``no_claims``), or if
     the judge leaves out a claim (``judge_incomplete``); 0 without contexts (``no_context``). The
@@ -109,22 +110,17 @@ class Faithfulness(BaseMetric):
         if not sample.context_texts:
             detail = {"statements": claims, "verdicts": [0] * len(claims)}
             return self.score_of(0.0, reason="no_context", detail=detail)
-        judge_claims = self._judge_sentences if self.form == "short" else self._judge_claims
-        verdicts = await judge_claims(sample, claims, ask)
+        if self.form == "short":
+            task = task_about(sample, kinds.SUPPORTED, self.examples, sentences=claims)
+            verdicts: Verdicts = in_order((await ask(task)).verdicts, len(claims))
+        else:
+            verdicts = await self._judge_claims(sample, claims, ask)
         if verdicts is None:
             return self.undefined("judge_incomplete", detail={"statements": claims})
         judged = [(c, v) for c, v in zip(claims, verdicts, strict=True) if v.verdict != _NO_CLAIM]
         return self.claims_score([c for c, _ in judged], [v for _, v in judged], _unsupported)
 
-    async def _judge_sentences(
-        self, sample: Sample, sentences: Sequence[str], ask: AskLike
-    ) -> Sequence[Judged] | None:
-        task = task_about(sample, kinds.SUPPORTED, self.examples, sentences=sentences)
-        return in_order((await ask(task)).verdicts, len(sentences))
-
-    async def _judge_claims(
-        self, sample: Sample, claims: Sequence[str], ask: AskLike
-    ) -> Sequence[Judged] | None:
+    async def _judge_claims(self, sample: Sample, claims: Texts, ask: AskLike) -> Verdicts:
         """Return the verdicts on ``claims``; ask once more about those that the judge left out."""
         verdicts: dict[int, Verdict] = {}
         for draw in range(2):
@@ -140,7 +136,7 @@ class Faithfulness(BaseMetric):
         return [verdicts[i] for i in range(len(claims))] if is_complete else None
 
 
-def _unsupported(claims: Sequence[str]) -> str:
+def _unsupported(claims: Texts) -> str:
     return "Not backed: " + " / ".join(claims) if claims else "Every claim is backed."
 
 
@@ -172,8 +168,6 @@ class StatementFaithfulness(Faithfulness):
         return self.statements_score(reply.statements, _unsupported)
 
 
-# --- sentences ------------------------------------------------------------------------------------
-
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>|]+|\(?\d{1,2}[.)])\s+")
 _LETTER = re.compile(r"\w")
 _END = re.compile(
@@ -190,11 +184,7 @@ _LAST = 12  # characters before a full stop: longer than any known abbreviation
 
 
 def sentences_of(text: str) -> list[str]:
-    """Return the sentences and list items of ``text``, in any script, as at most 40 pieces.
-
-    A part without a letter or a digit is added to the sentence before it. A text in a script
-    without marks at the end of sentences, such as Thai, is split only at line breaks.
-    """
+    """Return the sentences and list items of ``text``, in any script, as at most 40 pieces."""
     text = re.sub(r"[^\S\r\n]+", " ", text)
     sentences: list[list[str]] = []
     start = 0

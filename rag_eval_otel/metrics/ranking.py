@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
@@ -18,11 +18,7 @@ from rag_eval_otel.types import EmbedFn, Sample, Score
 
 
 class Ranking(NamedTuple):
-    """The relevant documents of a sample, and at which ranks they were retrieved.
-
-    ``hits`` maps ranks, ascending, to grades. ``grades`` are those of all relevant documents, and
-    ``retrieved`` is the number of different documents up to rank ``k``.
-    """
+    """Grades of retrieved documents by rank, of all relevant ones, and how many were retrieved."""
 
     hits: dict[int, float]
     grades: Sequence[float]
@@ -30,18 +26,16 @@ class Ranking(NamedTuple):
     k: int | None
 
 
+Formula: TypeAlias = Callable[[Ranking], float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingMetric(BaseMetric):
-    """A metric of the ids in a sample, without a judge: a row of a table of metrics.
-
-    ``k`` is the number of retrieved ids that count, from the first; None means all. ``unretrieved``
-    is the score if nothing was retrieved, and ``irrelevant`` the score if no id is relevant; None
-    stands for an undefined score. For the other fields, see `TaskMetric`.
-    """
+    """A metric of the ids in a sample, without a judge: a row of a table of metrics."""
 
     k: int | None = None
     about: str = field(compare=False, repr=False)
-    formula: Callable[[Ranking], float] = field(compare=False, repr=False)
+    formula: Formula = field(compare=False, repr=False)
     unretrieved: float | None = field(default=0.0, compare=False, repr=False)
     irrelevant: float | None = field(default=None, compare=False, repr=False)
     definition: str = ""
@@ -50,8 +44,7 @@ class RankingMetric(BaseMetric):
 
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 1:
-            msg = f"k must be at least 1, or None for all, not {self.k}"
-            raise ConfigError(msg)
+            raise ConfigError(f"k must be at least 1, or None for all, not {self.k}")
         BaseMetric.__post_init__(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
@@ -93,7 +86,6 @@ def _mean_reciprocal_rank(ranking: Ranking) -> float:
 
 
 def _exponential(grade: float, top: float) -> float:
-    """Return (2^grade - 1) / (2^top - 1), computed without powers that may not fit into a float."""
     ln2 = math.log(2)
     return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
 
@@ -113,9 +105,7 @@ _EDGES = (
 )
 
 
-def _row(
-    name: str, formula: Callable[[Ranking], float], about: str, source: str, **options: Any
-) -> RankingMetric:
+def _row(name: str, formula: Formula, about: str, source: str, **options: Any) -> RankingMetric:
     edges = options.pop("edges", _EDGES)
     about = f"{about}\n\nSpecial cases: {edges}\n\nSource: {source}"
     return RankingMetric(name=name, formula=formula, about=about, **{"threshold": None, **options})

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from rag_eval_otel.embed import cosine
-from rag_eval_otel.errors import ConfigError, JudgeError
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import AskLike, fitting
 from rag_eval_otel.metrics.base import (
@@ -23,12 +23,10 @@ from rag_eval_otel.metrics.base import (
     task_about,
     valid_replies,
 )
-from rag_eval_otel.types import EmbedFn, Sample, Score
+from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
 _BLANK: Final[Mapping[str, float | None]] = {"question": None, "answer": 0.0}
 _MAX_SUB_QUESTIONS = 8
-
-
 _BANDS = (
     (0.8, "The answer directly addresses the question."),
     (0.6, "The answer partially addresses the question."),
@@ -37,7 +35,6 @@ _BANDS = (
 
 
 def band(value: float) -> str:
-    """Return a sentence that explains the relevancy score ``value`` (0 to 1)."""
     worst = "The answer does not address the question."
     return next((text for low, text in _BANDS if value >= low), worst)
 
@@ -85,12 +82,10 @@ class _QuestionMetric(BaseMetric):
 
     def __post_init__(self) -> None:
         if self.strictness < 1:
-            msg = f"strictness must be at least 1, not {self.strictness}"
-            raise ConfigError(msg)
+            raise ConfigError(f"strictness must be at least 1, not {self.strictness}")
         BaseMetric.__post_init__(self)
 
     async def _draw(self, sample: Sample, ask: AskLike) -> tuple[list[str], list[int]]:
-        """Return the questions of the judge's valid replies, and their flags for evasive."""
         shown, draws = {"answer": sample.answer}, range(self.strictness)
         tasks = [kinds.REVERSE_QUESTION.task(shown, draw=i, examples=self.examples) for i in draws]
         replies = await valid_replies(tasks, ask)
@@ -107,8 +102,7 @@ class AnswerRelevancy(_QuestionMetric):
 
         score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
 
-    The range is [-1, 1]; negative cosines are rare and are not clipped. A ``strictness`` below 1
-    raises `ConfigError`.
+    The range is [-1, 1]. A ``strictness`` below 1 raises `ConfigError`.
 
     Special cases: 0 (``noncommittal``) if all replies say evasive; undefined if all questions are
     blank (``no_questions``) or all vectors zero (``zero_vector``). Replies that do not parse, blank
@@ -147,9 +141,8 @@ class AnswerRelevancy(_QuestionMetric):
 class ReverseRelevancy(_QuestionMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
-    The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`, and then
-    rates how similar each is to the question of the user, from 0 to 1. The score is the mean of the
-    ratings.
+    The judge generates ``strictness`` questions, as for `AnswerRelevancy`, and rates how similar
+    each is to the user's question. The score is the mean of the ratings.
 
     Special cases: undefined if all generated questions are blank (``no_questions``), or if the
     judge leaves out a similarity (``judge_incomplete``); ``partial`` if some questions are blank.
@@ -172,20 +165,17 @@ class ReverseRelevancy(_QuestionMetric):
             return self.undefined("judge_incomplete", detail={"questions": questions})
         similarities = [rating.similarity for rating in ratings]
         value = sum(similarities) / len(similarities)
-        return self.score_of(
-            value,
-            reason="partial" if len(questions) < self.strictness else None,
-            explanation=band(value),
-            detail={"questions": questions, "similarities": similarities},
-        )
+        reason: Reason | None = "partial" if len(questions) < self.strictness else None
+        detail = {"questions": questions, "similarities": similarities}
+        return self.score_of(value, reason=reason, explanation=band(value), detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecompositionRelevancy(BaseMetric):
     """The share of the question's sub-questions that the answer addresses.
 
-    The judge splits the question into sub-questions; the first 8 of them count. Then the judge says
-    for each whether the answer addresses it::
+    The judge splits the question into sub-questions, of which the first 8 count, and says for each
+    whether the answer addresses it::
 
         score = addressed / sub-questions        detail["coverage"] = "addressed/sub-questions"
 
@@ -213,11 +203,9 @@ class DecompositionRelevancy(BaseMetric):
         flags = [verdict.verdict for verdict in verdicts]
         missing = [part for part, flag in zip(parts, flags, strict=True) if not flag]
         coverage = f"{sum(flags)}/{len(flags)}"
-        return self.score_of(
-            share_of(verdicts),
-            explanation="Not addressed: " + " / ".join(missing) if missing else None,
-            detail={"sub_questions": parts, "addressed": flags, "coverage": coverage},
-        )
+        text = "Not addressed: " + " / ".join(missing) if missing else None
+        detail = {"sub_questions": parts, "addressed": flags, "coverage": coverage}
+        return self.score_of(share_of(verdicts), explanation=text, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,9 +250,9 @@ class MultiMethodRelevancy(BaseMetric):
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    ``weights`` maps names of parts to their weights; a part without a weight is not measured.
-    Weights that are negative, all 0 or for unknown parts raise `ConfigError`. The ``detail`` of the
-    score has the value of each part, or the reason why it is missing, and the coverage.
+    ``weights`` maps names of parts to their weights; a part without a weight is not measured. Wrong
+    weights raise `ConfigError`. The ``detail`` of the score has the value of each part, or the
+    reason why it is missing.
 
     Special cases: Parts without a value are left out (``partial``); if they have more than half of
     the weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has
@@ -286,36 +274,28 @@ class MultiMethodRelevancy(BaseMetric):
     def __post_init__(self) -> None:
         weights = self.weights.values()
         if not set(self.weights) <= set(_PARTS) or not all(0 <= w < math.inf for w in weights):
-            msg = f"weights must map some of {', '.join(_PARTS)} to numbers from 0"
-            raise ConfigError(msg)
+            raise ConfigError(f"weights must map some of {', '.join(_PARTS)} to numbers from 0")
         if not 0 < sum(weights) < math.inf:
-            msg = "at least one of the weights must be above 0, and their sum a number"
-            raise ConfigError(msg)
+            raise ConfigError("at least one of the weights must be above 0, and their sum a number")
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        parts = {name: self._part(name) for name in _PARTS if self.weights.get(name)}
-        outcomes = await asyncio.gather(
-            *(part.measure(sample, ask, embed) for part in parts.values()), return_exceptions=True
-        )
+        parts = {name: make() for name, (_, make) in _PARTS.items() if self.weights.get(name)}
+        for name, part in parts.items():
+            options: dict[str, Any] = {"strictness": self.strictness} if name == "reverse" else {}
+            parts[name] = replace(part, examples=fitting(self.examples, part.asks), **options)
+        measured = (part.measure(sample, ask, embed) for part in parts.values())
+        outcomes = await asyncio.gather(*measured, return_exceptions=True)
         errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if len(errors) == len(parts):
             raise errors[0]
         return self._combined(dict(zip(parts, outcomes, strict=True)))
 
-    def _part(self, name: str) -> BaseMetric:
-        part = _PARTS[name][1]()
-        options: dict[str, Any] = {"strictness": self.strictness} if name == "reverse" else {}
-        return replace(part, examples=fitting(self.examples, part.asks), **options)
-
     def _combined(self, parts: Mapping[str, Score | BaseException]) -> Score:
         scores = {name: part for name, part in parts.items() if isinstance(part, Score)}
         values = {name: part.value for name, part in scores.items() if part.value is not None}
-        missing = {
-            name: part.reason if isinstance(part, Score | JudgeError) else "internal"
-            for name, part in parts.items()
-            if name not in values
-        }
+        others = [(name, part) for name, part in parts.items() if name not in values]
+        missing = {name: getattr(part, "reason", "internal") for name, part in others}
         detail: dict[str, Any] = {"parts": values, "missing": missing}
         if "decomposition" in values:
             detail["coverage"] = scores["decomposition"].detail["coverage"]
@@ -323,9 +303,5 @@ class MultiMethodRelevancy(BaseMetric):
         if weight < sum(self.weights[name] for name in parts) / 2:
             return self.undefined("judge_incomplete", detail=detail)
         value = sum(self.weights[name] * part for name, part in values.items()) / weight
-        return self.score_of(
-            value,
-            reason="partial" if missing else None,
-            explanation=band(value),
-            detail=detail,
-        )
+        reason: Reason | None = "partial" if missing else None
+        return self.score_of(value, reason=reason, explanation=band(value), detail=detail)

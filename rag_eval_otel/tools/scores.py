@@ -381,7 +381,7 @@ def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
             sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
         )
     if offline := tuple(score(name) for name in names if name.startswith(_OFFLINE)):
-        judge = offline[0].version.split("/", 3)[3:]  # as `version_of` writes it
+        judge = offline[0].version.split("/", 3)[3:]  # after `definition_of`
         yield Evaluation(
             scores=offline, judge=judge[0] if judge else None, sampling=Sampling(stage="offline")
         )

@@ -73,7 +73,7 @@ def test_tasks_that_wait_at_once_share_requests() -> None:
         (CONTEXT_1, STATEMENTS, GROUNDED_1),
         (CONTEXT_2, GROUNDED_2),
     ]
-    assert ask.usage == Usage(judge_requests=3)
+    assert ask.ledger.usage == Usage(judge_requests=3)
     assert ask.model == "fake"
 
 
@@ -115,7 +115,7 @@ def test_repair_ends(repairs: int) -> None:
     ask = Ask(judge, repairs=repairs)
     with pytest.raises(UnparsableReplyError):
         within_loop(lambda: ask(STATEMENTS))
-    assert ask.usage == Usage(judge_requests=1 + repairs)
+    assert ask.ledger.usage == Usage(judge_requests=1 + repairs)
 
 
 @pytest.mark.parametrize("failure", [JudgeRateLimitError("slow down"), RuntimeError("bug")])
@@ -130,7 +130,7 @@ def test_a_repair_that_fails_says_why(failure: Exception) -> None:
     ask = Ask(FakeJudge(answer))
     replies = within_loop(lambda: ask.each([CONTEXT_1, STATEMENTS]))
     assert replies == [failure, Statements.model_validate(GOOD["statements"])]
-    assert ask.usage == Usage(judge_requests=2)
+    assert ask.ledger.usage == Usage(judge_requests=2)
 
 
 def test_a_repair_keeps_nobody_else_waiting() -> None:
@@ -171,7 +171,7 @@ def test_a_failed_request_fails_each_of_its_tasks(error: Exception) -> None:
     """Every task gets the judge's own error, nobody waits for ever, and the attempt is counted."""
     ask = Ask(Failing(error))
     assert within_loop(lambda: ask.each([CONTEXT_1, STATEMENTS])) == [error, error]
-    assert ask.usage == Usage(judge_requests=1)
+    assert ask.ledger.usage == Usage(judge_requests=1)
     assert ask.model is None
 
 
@@ -245,7 +245,7 @@ def test_requests_under_way_can_be_given_up() -> None:
     ask, judge, outcomes = within_loop(use)
     assert [type(outcome) for outcome in outcomes] == [JudgeTimeoutError, JudgeTimeoutError]
     assert judge.given_up == 2
-    assert ask.usage == Usage(judge_requests=2)
+    assert ask.ledger.usage == Usage(judge_requests=2)
 
 
 def test_what_waits_is_not_sent_after_giving_up() -> None:
@@ -261,7 +261,7 @@ def test_what_waits_is_not_sent_after_giving_up() -> None:
 
     assert isinstance(in_virtual_time(use), JudgeTimeoutError)
     assert judge.requests == []
-    assert ask.usage == Usage()
+    assert ask.ledger.usage == Usage()
 
 
 # --- waiting for what is under way ----------------------------------------------------------------

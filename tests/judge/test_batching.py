@@ -194,7 +194,7 @@ def embedded(
             return fronts, await asyncio.gather(*calls, return_exceptions=True)
 
         fronts, found = asyncio.run(turns())
-        return [front.usage for front in fronts], found, len(server.requests)
+        return [front.ledger.usage for front in fronts], found, len(server.requests)
 
 
 def test_shared_requests_and_their_tokens_are_counted_once() -> None:
@@ -254,7 +254,7 @@ class Shared:
                 fronts[i].cancel()
             found = await asyncio.gather(*calls, return_exceptions=True)
             assert all(isinstance(found[i], JudgeTimeoutError) for i in late)
-            return [front.usage for front in fronts]
+            return [front.ledger.usage for front in fronts]
 
         return run_virtually(turns)
 

@@ -218,7 +218,7 @@ def test_models_of_one_name_are_told_apart(library: type[Encoder]) -> None:
         (("LABEL_0", "LABEL_1", "LABEL_2"), None, "name it: LocalJudge"),
         (("a", "b", "c", "d", "entailment"), None, "has 5 labels"),
         (("entailment", "supported"), None, "has 2 labels"),
-        (NLI, "yes", "has no label 'yes'; its labels are contradiction"),
+        (NLI, "yes", "has no label 'yes'; its labels: contradiction"),
     ],
 )
 def test_labels_that_tell_nothing(

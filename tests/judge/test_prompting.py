@@ -71,7 +71,7 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
         (PROMPT, " \n\t", rf"{PROMPT} is empty"),
         (PROMPT, b"\xff\xfe\xff", "cannot be read"),
         ("context_relevence_1.md", "x", r"did you mean context_relevance_1\.md\?"),
-        ("zzzzzz.md", "x", "there is no prompt of that name$"),
+        ("zzzzzz.md", "x", "no prompt has that name$"),
     ],
 )
 def test_a_folder_that_is_not_whole(
@@ -96,5 +96,5 @@ def test_what_else_a_folder_may_hold(folder: Path) -> None:
     (folder / "README.md").write_text("Ours.")
     (folder / "notes.txt").write_text("")
     prompts = load_prompts(folder)
-    assert set(prompts.texts) == {path.stem for path in folder.glob("*.md")} - {"README"}
-    assert prompts.texts["context_relevance_1"] == MINE
+    assert set(prompts) == {path.stem for path in folder.glob("*.md")} - {"README"}
+    assert prompts["context_relevance_1"] == MINE

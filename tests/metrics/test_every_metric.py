@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from properties import examples
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
-from rag_eval_otel.evaluation import version_of
+from rag_eval_otel.evaluation import definition_of
 from rag_eval_otel.judge.tasks import Kind, Task
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import (
@@ -297,7 +297,7 @@ def test_a_kind_has_its_own_examples() -> None:
 
 
 def version(metric: Metric, *, model: str = "m") -> str:
-    return version_of(metric, share_requests=True, model=model)
+    return f"{definition_of(metric, share_requests=True)}/{model}"
 
 
 @each
@@ -308,7 +308,7 @@ def test_a_version_is_that_of_the_definition(name: str) -> None:
     assert version(make(threshold=0.123)) == version(make())
     assert version(make(name="x")).partition("/")[2] == version(make()).partition("/")[2]
     assert version(make(), model="n") != version(make())
-    assert version_of(make(), share_requests=False, model="m") != version(make())
+    assert f"{definition_of(make(), share_requests=False)}/m" != version(make())
 
 
 @judged

@@ -66,13 +66,13 @@ def test_the_rubric_is_shown_in_ascending_order() -> None:
     ("levels", "told"),
     [
         ({}, "a rubric needs at least one level"),
-        ({1: "a", "1": "b"}, "each key of a rubric must name one number, and each its own"),
-        ({"good": "a", "bad": "b"}, "must name one number"),
-        ({"1 to 2": "a", "3": "b"}, "must name one number"),
-        ({True: "a", False: "b"}, "must name one number"),
-        ({float("nan"): "a", 1: "b"}, "must name one number"),
-        ({float("inf"): "a", 1: "b"}, "must name one number"),
-        ({0: "", 1: "b"}, "level 0 of the rubric must say what it means, not ''"),
+        ({1: "a", "1": "b"}, "each key of a rubric must name a number of its own"),
+        ({"good": "a", "bad": "b"}, "must name a number"),
+        ({"1 to 2": "a", "3": "b"}, "must name a number"),
+        ({True: "a", False: "b"}, "must name a number"),
+        ({float("nan"): "a", 1: "b"}, "must name a number"),
+        ({float("inf"): "a", 1: "b"}, "must name a number"),
+        ({0: "", 1: "b"}, "level 0 of a rubric must say what it means, not ''"),
         ({0: None, 1: "b"}, "must say what it means, not None"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_rubric_of_a_sample_that_cannot_be_used() -> None:
     """One sample's odd rubric is as good as none; what is wrong with it is in the detail."""
     scores = evaluated([InstanceRubric(), Rubric()], rubric={"good": "a"}).scores
     assert [(s.value, s.reason) for s in scores] == [(None, "missing_rubric"), (5, None)]
-    assert "must name one number" in scores[0].detail["error"]
+    assert "must name a number" in scores[0].detail["error"]
 
 
 @pytest.mark.parametrize("make", [Rubric, InstanceRubric])

@@ -778,11 +778,11 @@ def test_the_bands_of_the_explanation(value: float, band: str) -> None:
     ("make", "options", "message"),
     [
         *(
-            (AnswerCorrectness, {"beta": beta}, "beta must be a number above 0, at most 1e")
+            (AnswerCorrectness, {"beta": beta}, "beta must be above 0, at most 1e")
             for beta in (0, -1, math.nan, math.inf, 1e200)
         ),
         *(
-            (AnswerCorrectness, {"weights": weights}, "weights must be two numbers from 0, not bot")
+            (AnswerCorrectness, {"weights": weights}, "weights must be two numbers from 0, one ab")
             for weights in (
                 (0, 0),
                 (-1, 2),
