@@ -1,15 +1,4 @@
-"""Record LangChain runs by a callback handler, on the application's thread.
-
-A run is one call of a chain, model, retriever or tool. At the start and the end of a run, the
-handler stores the time and the content. Containers are copied, because applications change them
-later. Nothing is parsed here, and no span is made. The handler never attaches an OpenTelemetry
-context, because the context would leak into the application.
-
-Asynchronous LangChain calls a plain handler in another thread. If any handler has set
-``run_inline``, LangChain does not report the start of a model call to the other handlers. So the
-methods of our handler look like coroutine functions (`_Event`). They do their work when they are
-called, and return an awaitable that is done.
-"""
+"""Record LangChain runs by a callback handler, on the application's thread."""
 
 from __future__ import annotations
 
@@ -64,10 +53,7 @@ async def _pattern(*_: Any, **__: Any) -> None:
 
 
 class _Event:
-    """A method of a callback handler that `inspect` takes for a coroutine function.
-
-    Synchronous LangChain ignores what it returns, asynchronous LangChain awaits it in its own loop.
-    """
+    """A method of a callback handler that `inspect` takes for a coroutine function."""
 
     __code__: CodeType = _pattern.__code__
     __defaults__ = None
@@ -90,10 +76,7 @@ def _event(function: F) -> F:
 
 
 class LangChainCapture(BaseCallbackHandler):
-    """A LangChain callback handler that records every run of a chain, model, retriever or tool.
-
-    ``recorder()`` stores the runs. ``edge`` keeps our exceptions from the application.
-    """
+    """A LangChain callback handler that records every run of a chain, model, retriever or tool."""
 
     raise_error = False
     run_inline = False
@@ -157,10 +140,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_llm_end(self, response: Any, **event: Any) -> _Done:
-        """Record the end of a model call and the reply of the model.
-
-        If another handler has set ``run_inline``, LangChain did not report the start of the call.
-        """
+        """Record the end of a model call and the reply of the model."""
         with self.edge:
             run = self.find(event["run_id"])
             if run is None and self.find(event.get("parent_run_id")) is not None:
@@ -255,10 +235,7 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
 
 
 class LangChainHook:
-    """Makes LangChain report all runs to our handler, in every thread, without passing callbacks.
-
-    LangChain cannot remove a hook. It goes on to call `get`, which returns None after `remove`.
-    """
+    """Makes LangChain report all runs to our handler, in every thread, without passing callbacks."""
 
     def __init__(self) -> None:
         self._handler: LangChainCapture | None = None
@@ -305,10 +282,7 @@ def _note_reply(run: Run, response: Any) -> Any:
 
 
 def note(value: Any, depth: int = 0) -> Any:
-    """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect.
-
-    Messages, documents, dataclass instances and the like become dicts, other objects None.
-    """
+    """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect."""
     kind = type(value)
     if kind is str or kind in _SCALARS:
         return value

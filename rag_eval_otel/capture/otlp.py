@@ -42,8 +42,7 @@ def parts_of(message: Message) -> Iterator[TracePart]:
         for request in _requests(message) if isinstance(message, Mapping) else [message]:
             yield from _parts_of(request)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = f"is not valid OTLP: {error!r}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"is not valid OTLP: {error!r}") from error
 
 
 def _requests(message: Mapping[str, Any]) -> Iterator[Request]:
@@ -117,8 +116,9 @@ def _parts_of(request: Any) -> Iterator[TracePart]:
             for item in scope.spans if is_of_spans else scope.log_records:
                 has_ids = (len(item.trace_id), len(item.span_id)) == (_TRACE_ID, _SPAN_ID)
                 if is_of_spans and not (has_ids and len(item.parent_span_id) in {0, _SPAN_ID}):
-                    msg = f"the ids of the span {item.name!r} do not have 16 and 8 bytes"
-                    raise ValueError(msg)
+                    raise ValueError(
+                        f"the ids of the span {item.name!r} do not have 16 and 8 bytes"
+                    )
                 if is_of_spans or (has_ids and may_be_read(LogView.from_otlp(item).event)):
                     yield TracePart(
                         signal="span" if is_of_spans else "log",
@@ -130,10 +130,7 @@ def _parts_of(request: Any) -> Iterator[TracePart]:
 
 
 def spans_of(parts: Iterable[TracePart], *, value_limit: int | None = None) -> list[Span]:
-    """Return the spans in ``parts``, which are of one trace, each with its log records.
-
-    Repeated parts count once. ``value_limit`` is that of the SDK that wrote the spans.
-    """
+    """Return the spans in ``parts``, which are of one trace, each with its log records."""
     from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord  # noqa: PLC0415
     from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage  # noqa: PLC0415
 

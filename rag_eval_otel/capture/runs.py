@@ -1,9 +1,4 @@
-"""Record LangChain runs, and convert them into steps once the root run has ended.
-
-A run is one call of a chain, model, retriever or tool. The application's thread only stores times
-and copied values (`RunRecorder`). A background thread later reads questions, answers and documents
-from these values (`RunTree.steps`).
-"""
+"""Record LangChain runs, and convert them into steps once the root run has ended."""
 
 from __future__ import annotations
 
@@ -33,12 +28,7 @@ _RETRIEVALS = frozenset({"retriever", "tool"})
 
 
 class Run:
-    """One recorded LangChain run. Times are nanoseconds since the epoch.
-
-    ``asked`` and ``told`` are its input and output, plain data that nobody changes any more.
-    ``said`` are texts and documents that the application itself recorded within the run, and
-    ``query`` is the query of such a retrieval. ``tokens`` are those of input and output.
-    """
+    """One recorded LangChain run. Times are nanoseconds since the epoch."""
 
     # Defaults of the class. A run sets only attributes that differ, which is faster than slots.
     end: int | None = None
@@ -74,13 +64,7 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class RunTree:
-    """A LangChain root run and all runs below it, in the order in which they started.
-
-    ``context`` is the one in which the root run started. ``open`` is the number of runs that have
-    not ended, and ``lost`` that of runs over `MAX_RUNS`. Until it is passed on, it ``is_kept``.
-    ``searched`` is the start of the first retrieval or tool call, ``called`` of the last model
-    call.
-    """
+    """A LangChain root run and all runs below it, in the order in which they started."""
 
     context: Context
     started_at: float
@@ -105,11 +89,7 @@ class RunTree:
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
     def steps(self, *, parent: int | None = None, most: int = MAX_TEXT_CHARS) -> list[Step]:
-        """Convert all runs of this tree into steps. The root's step becomes a child of ``parent``.
-
-        Without the call of a model (LangChain's cache had the reply, or the model is not one of
-        LangChain's), a run that filled a prompt template becomes the step of a model.
-        """
+        """Convert all runs of this tree into steps. The root's step becomes a child of ``parent``."""
         has_model = any(run.kind == "llm" for run in self.runs)
         _nest_searches(self.runs)
         said = _said(self.runs)
@@ -125,10 +105,7 @@ class RunTree:
 
 
 def _nest_searches(runs: Sequence[Run]) -> None:
-    """Set the parent of each vector store search to the retriever that made the search.
-
-    A retriever does not become LangChain's active run, so both have the same parent.
-    """
+    """Set the parent of each vector store search to the retriever that made the search."""
     retrievers = [run for run in runs if run.kind == "retriever" and not run.is_search]
     for search in runs if retrievers else ():
         if search.is_search:
@@ -205,11 +182,7 @@ def size_of(value: object) -> int:
 
 
 class TreeIntake(Protocol):
-    """Takes complete trees, and trees that were removed to limit memory.
-
-    After ``waiting()``, a root run has ended before runs below it: `RunRecorder.sweep` must be
-    called.
-    """
+    """Takes complete trees, and trees that were removed to limit memory."""
 
     def finished(self, tree: RunTree) -> None: ...
 
@@ -219,13 +192,7 @@ class TreeIntake(Protocol):
 
 
 class RunRecorder:
-    """Stores the runs of every LangChain root run until its tree is complete, then passes it on.
-
-    The tree is complete when all of its runs have ended, or ``grace`` seconds after the end of its
-    root run: if a stream is abandoned, the root run ends before its model call, and a cancelled
-    model call never ends. The oldest tree is removed if it is older than ``max_age`` seconds, if
-    there are more than ``max_trees``, or if all runs contain more than ``max_size`` characters.
-    """
+    """Stores the runs of every LangChain root run until its tree is complete, then passes it on."""
 
     def __init__(
         self,
@@ -260,10 +227,7 @@ class RunRecorder:
     def start(
         self, kind: Kind, run_id: int, parent: int | None, name: str, metadata: Mapping[str, Any]
     ) -> Run | None:  # positional: see `Run`
-        """Record the start of a run; return None if it is already known, or if its tree is full.
-
-        If its parent is not known, as the handler was added late, the run becomes a root run.
-        """
+        """Record the start of a run; return None if it is already known, or if its tree is full."""
         stale: list[RunTree] = []
         with self._lock:
             if run_id in self.runs:

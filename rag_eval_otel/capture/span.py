@@ -46,13 +46,7 @@ class LogView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span or a LangChain run. Times are nanoseconds since the epoch.
-
-    ``events`` are pairs of a name and attributes. ``error`` is the type or message of the error
-    with which the span failed. The SDK dropped ``dropped`` attributes, and cut values at
-    ``value_limit`` characters. ``end`` is None while the span is open. ``is_cut``: whether `plain`
-    cut a text.
-    """
+    """A span or a LangChain run. Times are nanoseconds since the epoch."""
 
     name: str
     span_id: int
@@ -184,11 +178,7 @@ def _value_of_otlp(value: Any) -> Any:
 
 
 class Copier:
-    """Copies values into plain data: strings, numbers, lists and dicts of exactly these types.
-
-    Texts are cut after ``most`` + 1 characters, so that their length shows it; of JSON of up to
-    four times that length, each text. Bytes become text, objects of other types None.
-    """
+    """Copies values into plain data: strings, numbers, lists and dicts of exactly these types."""
 
     __slots__ = ("is_cut", "most")
 
@@ -270,11 +260,7 @@ _KNOWN: Final = frozenset(name for names in _NAMES.values() for name in names)
 
 
 def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> Mapping[str, Any]:
-    """Return the metadata that the application wrote into ``attributes``, by name.
-
-    They are in the JSON object ``metadata``, under ``prefixes``, and under names such as
-    ``user_id``.
-    """
+    """Return the metadata that the application wrote into ``attributes``, by name."""
     prefixes = (*prefixes, "metadata.")
     data = json_in(attributes.get("metadata"))
     metadata: dict[str, Any] = data if isinstance(data, dict) else {}
@@ -289,10 +275,7 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
-    """Return session, user and conversation of a trace, and the metadata ``keys``, for a span.
-
-    ``metadata`` are those of each step. Without a conversation id, the session id counts as one.
-    """
+    """Return session, user and conversation of a trace, and the metadata ``keys``, for a span."""
     merged: dict[str, Any] = {}
     for values in metadata:
         for name, value in values.items():

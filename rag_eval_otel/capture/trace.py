@@ -1,7 +1,4 @@
-"""Keep the ended spans of one trace (`Trace`), and say which of them may get scores.
-
-A *turn* is one question of a user and its answer. Its *anchor* is the span that gets the scores.
-"""
+"""Keep the ended spans of one trace (`Trace`), and say which of them may get scores."""
 
 from __future__ import annotations
 
@@ -56,13 +53,7 @@ _DEPTH = 100  # the most ancestors that are searched
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceLimits:
-    """The waiting times, in seconds, before a trace is read, and the limits of stored traces.
-
-    A trace is read ``root_quiet`` after its last span; ``slow_quiet`` if its root has not ended or
-    its spans are exported late; a turn below an open span ``quiet`` after its last span. Removed
-    are the oldest traces, and each trace with more than ``max_spans`` spans or a quarter of
-    ``max_bytes``.
-    """
+    """The waiting times, in seconds, before a trace is read, and the limits of stored traces."""
 
     quiet: float = 0.5
     root_quiet: float = 0.05
@@ -75,10 +66,7 @@ class TraceLimits:
 
 @dataclass(slots=True, eq=False)
 class Subtree:
-    """When the first retrieval (``searched``) and the last LLM call (``called``) below a span were.
-
-    ``shown``: whether a chain took or returned documents, which may be of an unknown retrieval.
-    """
+    """When the first retrieval (``searched``) and the last LLM call (``called``) below a span were."""
 
     searched: int | None = None
     called: int | None = None
@@ -112,17 +100,7 @@ class Subtree:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class Held:
-    """A span or a LangChain run tree that is kept back from the exporter, because of its scores.
-
-    ::
-
-        collecting ──► scoring ──► leaving ──► left
-            └─────────────────────────►┘
-
-    It is scoring when a turn was found for it, and leaving when its ``ending`` was decided; the
-    first decision counts. It leaves in ``context``, the one in which the span ended. If it is not
-    likely, another span will probably get the scores, and this one leaves as it is.
-    """
+    """A span or a LangChain run tree that is kept back from the exporter, because of its scores."""
 
     key: Key
     item: Any
@@ -131,8 +109,7 @@ class Held:
     is_likely: bool
     deadline: float = 0.0
     number: int = -1
-    takes_place: bool = False
-    """Whether it counts for the most spans that may wait for scores."""
+    takes_place: bool = False  # whether it counts for the most spans that may wait for scores
     is_claimed: bool = False
     """Whether a thread writes the spans of this run tree, or has written them."""
     is_late: bool = False
@@ -160,14 +137,12 @@ class Trace:
     turns: set[int] = field(default_factory=set)
     """The ids of the spans below which an LLM call follows a retrieval."""
     size: int = 0
-    unheld: int = 0
-    """The number of bytes added since a span was last kept back from the exporter."""
+    unheld: int = 0  # number of bytes added since a span was last kept back from the exporter
     is_slow: bool = False
     root_ended: bool = False
     is_lost: bool = False
     """Whether the trace was removed to limit memory. Its later spans are ignored."""
-    is_doubled: bool = False
-    """Whether two different spans have the same span id."""
+    is_doubled: bool = False  # whether two different spans have the same span id
     is_claimed: bool = False
     """Whether its turns were counted: by the thread that has found them, or that gave it up."""
 
@@ -268,18 +243,9 @@ Anchoring: TypeAlias = Literal["no", "possibly", "likely"]
 
 
 def may_be_anchor(
-    trace: Trace,
-    view: Span,
-    kind: Kind,
-    *,
-    spans: OpenSpans,
-    contexts_from_prompt: bool = False,
+    trace: Trace, view: Span, kind: Kind, *, spans: OpenSpans, contexts_from_prompt: bool = False
 ) -> Anchoring:
-    """Return whether the span ``view`` may get scores.
-
-    It may if a retrieval is below it. It is likely if a later LLM call is below it, too, and below
-    none of its children, or if a streamed answer may still be written below it.
-    """
+    """Return whether the span ``view`` may get scores."""
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
     if "documents" in said or holds_documents(view):
@@ -371,11 +337,7 @@ def _is_open_below(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) 
 def completed_parts(
     trace: Trace, opened: Iterable[ReadableSpan], *, until: float
 ) -> Iterator[list[int]]:
-    """Yield the span ids of each part of ``trace`` that is complete and can be scored.
-
-    A part is an ended span without a parent, or below an ``opened`` span that is no part of RAG,
-    and all spans below it. None of them is open, and none has ended after ``until``.
-    """
+    """Yield the span ids of each part of ``trace`` that is complete and can be scored."""
     if trace.is_slow or trace.turns.isdisjoint(trace.spans):
         return
     views = list(map(Span.from_sdk, opened))
@@ -421,11 +383,7 @@ class OpenSpans:
         self._refreshing = threading.Lock()
 
     def refresh(self) -> None:
-        """Add the spans that have started since the last refresh, and drop ended spans.
-
-        A span that has just ended is kept until the next refresh: the SDK sets its end time before
-        it calls the span processor.
-        """
+        """Add the spans that have started since the last refresh, and drop ended spans."""
         with self._refreshing:  # not the store's lock, for which the application's threads wait
             seen = self.starts.copy()
             alive = (span for start in seen if (span := start()) is not None and not is_own(span))

@@ -1,8 +1,4 @@
-"""Record the searches that applications make in LangChain vector stores without a retriever.
-
-LangChain has no callback event for these searches. So the search methods of all vector store
-classes are wrapped. A search within a recorded LangChain run is recorded as a retrieval below it.
-"""
+"""Record the searches that applications make in LangChain vector stores without a retriever."""
 
 from __future__ import annotations
 
@@ -36,10 +32,7 @@ _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", defa
 
 @cache
 def record_searches() -> None:
-    """Wrap the search methods of all vector store classes, also of classes defined later.
-
-    Outside of a recorded run the methods do what they did before, so they are never unwrapped.
-    """
+    """Wrap the search methods of all vector store classes, also of classes defined later."""
     hook: Any = classmethod(_wrap_subclass)
     setattr(VectorStore, "__init_subclass__", hook)  # noqa: B010  # mypy forbids assigning it
     stores: list[type] = [VectorStore]

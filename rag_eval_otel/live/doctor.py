@@ -1,8 +1,4 @@
-"""The causes of missing scores, and a report when a process ends, if ``RAG_EVAL_DOCTOR=1`` is set.
-
-``causes.md`` describes the causes, and what to do. ``rag-eval-otel doctor`` shares them. The report
-has counts, names and causes; it never has texts of the application, arguments or keys.
-"""
+"""The causes of missing scores, and a report when a process ends, if ``RAG_EVAL_DOCTOR=1`` is set."""
 
 from __future__ import annotations
 

@@ -83,8 +83,7 @@ class RagEvalCallbackHandler(LangChainCapture):
         """Return the recorder of LangChain runs; the first call attaches to the tracer provider."""
         if self._recorder_of_handle is None:
             if self._has_failed:
-                msg = "not attached: the first attempt has failed"  # so would each further one
-                raise ConfigError(msg)
+                raise ConfigError("not attached: the first attempt has failed")
             self._has_failed = True
             self._recorder_of_handle = recorder_of(self._handle())
             self._has_failed = False

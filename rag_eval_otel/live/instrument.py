@@ -142,8 +142,9 @@ class Handle:
         pipeline = self._pipeline
         monitor = next((s.monitor for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
         if monitor is None:
-            msg = "a canary set needs drift='on': its alarms are reported with those of live scores"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "a canary set needs drift='on': its alarms are reported with those of live scores"
+            )
         measurement = build_measurement(self.config)
         comparison = CanaryMonitor(monitor.report, rows=len(samples), service=monitor.service)
         canary = Canary(
@@ -248,8 +249,9 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     def _connect(self, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
         if isinstance(next_processor, RagEvalSpanProcessor):
-            msg = "the next processor is a RagEvalSpanProcessor: wrap the one that exports, once"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "the next processor is a RagEvalSpanProcessor: wrap the one that exports, once"
+            )
         self._next = next_processor
         self._pipeline = pipeline
         pipeline.attach(next_processor)
@@ -366,14 +368,14 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
     config = config or Config.from_env(**options)
     value: object = config
     if not isinstance(value, Config):
-        msg = f"config must be a Config, not {value!r}; pass options by name"
-        raise ConfigError(msg)
+        raise ConfigError(f"config must be a Config, not {value!r}; pass options by name")
     metrics = {metric.name for metric in resolve_metrics(config.metrics)}
     compared = {f"{name}.agreement" for name in (*metrics, OVERALL)}
     unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - metrics - compared))
     if unknown:
-        msg = f"drift has targets for {unknown}, but metrics has {', '.join(sorted(metrics))}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"drift has targets for {unknown}, but metrics has {', '.join(sorted(metrics))}"
+        )
     if not sdk_disabled():
         return config
     return replace(config, sample_rate=0.0, cascade=None, spans="none")
@@ -457,8 +459,7 @@ def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
     """Return ``sinks``, in which each name is replaced by the sink of this name."""
     value: object = sinks
     if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"sinks must be a sequence of sinks and names, not {value!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"sinks must be a sequence of sinks and names, not {value!r}")
     return tuple(map(_sink, sinks))
 
 
@@ -467,8 +468,9 @@ def _sink(sink: Any) -> Sink:
         name, sink = sink, SINKS.find(sink)
         sink = SINKS.make(name) if isinstance(sink, type) else sink
     if not callable(sink):
-        msg = f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
+        )
     checked: Sink = sink
     return checked
 

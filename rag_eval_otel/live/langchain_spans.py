@@ -1,9 +1,4 @@
-"""`SpanWriter`: write the spans of LangChain run trees that have ended.
-
-A run tree is a root run of LangChain and all runs below it. The spans start with the recorded
-times, because the id of a turn's span must be known before the judge is paid. The clock ends them:
-those that are no turn at once, the others with their scores.
-"""
+"""`SpanWriter`: write the spans of LangChain run trees that have ended."""
 
 from __future__ import annotations
 
@@ -13,14 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import (
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-    set_span_in_context,
-)
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import openinference
@@ -42,10 +30,7 @@ if TYPE_CHECKING:
 _ESSENTIAL = frozenset({"llm", "retriever", "tool"})
 _CLIENT = frozenset({"llm", "retriever"})
 _OVERHEAD = 4096  # bytes of a held tree without its texts
-_OPERATIONS = {
-    "retriever": semconv.OPERATION_RETRIEVAL,
-    "tool": semconv.OPERATION_EXECUTE_TOOL,
-}
+_OPERATIONS = {"retriever": semconv.OPERATION_RETRIEVAL, "tool": semconv.OPERATION_EXECUTE_TOOL}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,19 +57,9 @@ class SpanWriter:
     metadata_keys: Sequence[str] = ()
 
     def start(
-        self,
-        tree: RunTree,
-        steps: Mapping[Hashable, Step],
-        *,
-        also: Iterable[Hashable],
-        edge: Edge,
+        self, tree: RunTree, steps: Mapping[Hashable, Step], *, also: Iterable[Hashable], edge: Edge
     ) -> dict[int, Span]:
-        """Start the spans of ``tree``, those of parents first, and return the spans by run id.
-
-        The root run, the runs with ids in ``also``, and the runs that the option ``spans`` selects
-        get a span. ``steps`` maps a run id to the texts that were read from the run. If a span
-        cannot be started, it is missing from the result, and ``edge`` handles the error.
-        """
+        """Start the spans of ``tree``, those of parents first, and return the spans by run id."""
         if self.spans == "none":
             return {}
         by_id = {run.id: run for run in tree.runs}

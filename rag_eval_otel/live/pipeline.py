@@ -1,17 +1,4 @@
-"""`Pipeline`: take ended spans and LangChain runs, find and score RAG turns, and export the spans.
-
-A *turn* is one question of a user and its answer. Each tracer provider has one pipeline. Spans come
-from `RagEvalSpanProcessor`, run trees of LangChain from the callback handler. What each thread
-does::
-
-    application   take(span)        add the span to its trace; hold it if it may stand for a turn
-                  finished(tree)    hold a LangChain run tree whose root has ended
-    clock         sweep()           submit the traces that are complete
-                  leave(held)       export a held span, or end the spans of a run tree
-    evaluator     read(trace)       find the turns of a trace; submit each, release the other spans
-                  read_tree(held)   start the spans of a run tree, find its turns
-                  TurnJob           score a turn, then release its span with the scores
-"""
+"""`Pipeline`: take ended spans and LangChain runs, find and score RAG turns, and export the spans."""
 
 from __future__ import annotations
 
@@ -115,10 +102,7 @@ class Pipeline:
         self.store = Store(config, clock=now)
         self.recorder = RunRecorder(self, clock=now)
         self.clock = Clock(
-            self.store,
-            sweep=self.sweep,
-            leave=self.leave,
-            is_idle=lambda: not self.recorder.runs,
+            self.store, sweep=self.sweep, leave=self.leave, is_idle=lambda: not self.recorder.runs
         )
         self.flushes = Workers(_MAX_HUNG)
         self.scorer.feedback.is_under_way = lambda number: (
@@ -179,11 +163,7 @@ class Pipeline:
         self.start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
-
-        For a judge, spans that this library writes for LangChain runs are passed on. Any other
-        span is dropped: it comes from an instrumented client of the judge.
-        """
+        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once."""
         if JUDGING.get() is not None:
             if is_own(span):
                 self._pass_on(span)
@@ -250,10 +230,7 @@ class Pipeline:
     # --- what was held leaves, on the clock's thread ----------------------------------------------
 
     def leave(self, held: Held) -> bool:
-        """Export a held span, or end held spans of a run tree, in the context in which it ended.
-
-        A run tree that is not read yet is read now; return False, as its spans leave by themselves.
-        """
+        """Export a held span, or end held spans of a run tree, in the context in which it ended."""
         item, ending = held.item, held.ending or UNTOUCHED
         if isinstance(item, EndedTree):
             self.read_tree(held)
@@ -387,10 +364,7 @@ class Pipeline:
             self.scorer.submit(job)
 
     def _start_tree(self, item: EndedTree) -> tuple[Mapping[Hashable, Turn], Mapping[Run, Span]]:
-        """Read a run tree, count its turns, and start its spans.
-
-        Return the turns by run id, and the spans in the order in which their runs ended.
-        """
+        """Read a run tree, count its turns, and start its spans."""
         tree = item.tree
         steps: Mapping[Hashable, Step] = {}
         turns: Mapping[Hashable, Turn] = {}
@@ -497,12 +471,7 @@ class Pipeline:
         return steps
 
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
-        """Return a job that scores ``turn`` for the first held span that can take scores.
-
-        That is its anchor or a span around it, or below it the last LLM call or a span around that.
-        If it has left at its deadline, or found no room, the turn is late. If there is none, the
-        turn has missed its span.
-        """
+        """Return a job that scores ``turn`` for the first held span that can take scores."""
         ids = [cast("int", step.id) for step in turn.path]
         last = trace.spans.get(cast("int", turn.calls[-1].id)) if turn.calls else None
         below = [] if last is None else [*ids_above(last.span_id, trace.spans, {})]
@@ -530,10 +499,7 @@ class Pipeline:
         )
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
-        """Count the turns of ``trace``, unless it was read, and release its held spans.
-
-        ``why`` is None if the spans of the trace are ambiguous.
-        """
+        """Count the turns of ``trace``, unless it was read, and release its held spans."""
         with self._read_edge:
             if self.store.claim(trace):
                 turns = trace.count_turns()
@@ -632,11 +598,7 @@ def _ending(why: GivenUp) -> Ending:
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """Flushes ``pipeline``, and drains it: ends it after its spans were scored and exported.
-
-    Exporters and sinks are called on threads of their own, so that one that hangs delays nobody for
-    longer than the time that a caller gives.
-    """
+    """Flushes ``pipeline``, and drains it: ends it after its spans were scored and exported."""
 
     pipeline: Pipeline
 

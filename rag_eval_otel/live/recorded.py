@@ -1,9 +1,4 @@
-"""What an application records: `record_question`, `record_retrieval`, `record_answer`, feedback.
-
-A call belongs to the LangChain run in which it is made, if the callback handler records that run.
-Otherwise the call belongs to the current span. Recorded texts take precedence over observed texts.
-`FeedbackIntake` joins feedback with the turns of a pipeline.
-"""
+"""What an application records: `record_question`, `record_retrieval`, `record_answer`, feedback."""
 
 from __future__ import annotations
 
@@ -209,8 +204,7 @@ def _edge(*, raise_errors: bool) -> Edge:
 def _text(caller: str, text: object) -> str:
     if isinstance(text, str):
         return exportable(text)
-    msg = f"{caller}() takes the text as a str, not {type(text).__name__}"
-    raise TypeError(msg)
+    raise TypeError(f"{caller}() takes the text as a str, not {type(text).__name__}")
 
 
 # --- documents ------------------------------------------------------------------------------------
@@ -219,11 +213,10 @@ def _text(caller: str, text: object) -> str:
 def passages_of(documents: object, *, caller: str = "record_retrieval()") -> list[Passage]:
     """Return ``documents``, which may have the types that `record_retrieval` takes, as passages."""
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Collection):
-        msg = (
+        raise TypeError(
             f"{caller} takes a list of documents, not {type(documents).__name__};"
             " pass [document] for one and [] for none"
         )
-        raise TypeError(msg)
     return [_passage(document) for document in documents]
 
 
@@ -260,8 +253,7 @@ def _passage(document: Any) -> Passage:
             )
         )
     if passage is None:
-        msg = f"a document is {_ACCEPTED}, not {type(document).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
     return passage
 
 
@@ -284,21 +276,21 @@ def _is_number(value: object) -> bool:
 def _checked(score: object, name: object, *, comment: object) -> float:
     """Return ``score`` as a float; raise `TypeError` or `ValueError` for a wrong argument."""
     if isinstance(score, str) or not hasattr(score, "__float__"):
-        msg = f"record_feedback() takes a score from 0 to 1 or a bool, not {type(score).__name__}"
-        raise TypeError(msg)
+        raise TypeError(
+            f"record_feedback() takes a score from 0 to 1 or a bool, not {type(score).__name__}"
+        )
     number = float(score)
     if not 0 <= number <= 1:
-        msg = (
+        raise ValueError(
             f"record_feedback() takes a score from 0 (bad) to 1 (good), not {number:g}; bring stars"
             " to this scale with (stars - 1) / 4, and thumbs of -1 and 1 with (thumb + 1) / 2"
         )
-        raise ValueError(msg)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        msg = "the name of feedback has 1 to 64 ASCII letters, digits, _ and -, and no others"
-        raise ValueError(msg)
+        raise ValueError(
+            "the name of feedback has 1 to 64 ASCII letters, digits, _ and -, and no others"
+        )
     if not isinstance(comment, str | None):
-        msg = f"the comment of feedback is a str, not {type(comment).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"the comment of feedback is a str, not {type(comment).__name__}")
     return number
 
 
@@ -308,8 +300,7 @@ def _ids(
     """Return trace id, span id and their origin. The trace id is 0 if there is no current span."""
     if trace_id is None:
         if span_id is not None:
-            msg = "record_feedback(span_id=...) needs trace_id=..., too"
-            raise ValueError(msg)
+            raise ValueError("record_feedback(span_id=...) needs trace_id=..., too")
         context, run = get_current_span().get_span_context(), _active_run()
         if context.is_valid or run is None:
             return context.trace_id, context.span_id or None, "current"
@@ -330,18 +321,16 @@ def _number(value: object, *, name: str, digits: int) -> int:
         is_hex = re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", text) is not None
         number = int(text, 16) if is_hex else None
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 16**digits:
-        msg = (
+        raise ValueError(
             f"{name} must be {digits} hexadecimal digits, or an int, not {value!r}; take it from"
             " OpenTelemetry's span context, not from a backend"
         )
-        raise ValueError(msg)
     return number
 
 
 # --- feedback joined with turns -------------------------------------------------------------------
 
-_Labels: TypeAlias = "dict[str, tuple[Label, str]]"
-"""The label and the version of each metric."""
+_Labels: TypeAlias = "dict[str, tuple[Label, str]]"  # label and the version of each metric
 
 _MAX_TURNS: Final = 4096  # turns whose labels are remembered
 _MAX_EARLY: Final = 1024  # traces whose feedback waits for a turn
@@ -363,12 +352,7 @@ class _Known:
 
 
 class FeedbackIntake:
-    """Join feedback with the recent turns of one pipeline; a sink of evaluations.
-
-    Feedback often comes minutes after the answer, and names the turn by the id of its trace.
-    ``pass_on`` gives feedback, or its agreement with the judge, to the sinks. All but `submit`,
-    `drop` and `knows` runs on the evaluator's thread.
-    """
+    """Join feedback with the recent turns of one pipeline; a sink of evaluations."""
 
     def __init__(
         self,

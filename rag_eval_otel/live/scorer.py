@@ -1,9 +1,4 @@
-"""`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks.
-
-A *turn* is one question of a user and its answer. A *sink* is called with each evaluation, for
-example to write an event or a metric. In a *cascade*, the offline judge evaluates all turns, and
-the judge a sample, with more of the turns whose offline scores are bad.
-"""
+"""`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks."""
 
 from __future__ import annotations
 
@@ -198,13 +193,7 @@ def _is_bad(feedback: object) -> bool:
 
 
 class Evaluations:
-    """Evaluates turns by ``measurement`` within ``budget``, and equal ones once.
-
-    Of samples that come at the same time, the first is evaluated, and the others get its scores.
-    The scores of the last ``max_kept`` samples are kept, if all of them are final. They cost
-    nothing, so they are used also when the budget is spent. ``count`` is called with ``hit`` or
-    ``miss``.
-    """
+    """Evaluates turns by ``measurement`` within ``budget``, and equal ones once."""
 
     def __init__(
         self,
@@ -238,10 +227,7 @@ class Evaluations:
         *,
         otherwise: Evaluation | None = None,
     ) -> Evaluation | SkipReason:
-        """Return the scores of ``sample``; if the budget leaves none, ``otherwise`` or ``budget``.
-
-        Raises `RedactionError` if ``redact`` fails.
-        """
+        """Return scores of ``sample``; without a budget for them, ``otherwise`` or ``budget``."""
         evaluation = await self._evaluation(sample)
         if evaluation is None or (evaluation.status, evaluation.reason) == ("error", "budget"):
             return otherwise or "budget"
@@ -317,10 +303,7 @@ def _without_texts(score: Score) -> Score:
 
 
 class TurnScorer:
-    """Evaluate RAG turns in the background, count each with its outcome, and call ``sinks``.
-
-    In a cascade, ``offline`` measures all turns, and ``measurement`` a sample of them.
-    """
+    """Evaluate RAG turns in the background, count each with its outcome, and call ``sinks``."""
 
     def __init__(
         self,
@@ -343,10 +326,7 @@ class TurnScorer:
         self.evaluator = evaluator
         self.instruments = instruments
         self.feedback = FeedbackIntake(
-            instruments=instruments,
-            evaluator=evaluator,
-            pass_on=self._pass_on,
-            redactor=redactor,
+            instruments=instruments, evaluator=evaluator, pass_on=self._pass_on, redactor=redactor
         )
         # Counted first: another sink may block.
         self.sinks: tuple[Sink, ...] = (instruments, self.feedback, *sinks)
@@ -371,11 +351,7 @@ class TurnScorer:
             )
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Count a trace with these steps and no turn as skipped, and return the reason.
-
-        The reason goes on its held spans. Return None for a trace without RAG, and for a chat
-        without retrieval in which the application has recorded no text.
-        """
+        """Count a trace with these steps and no turn as skipped, and return the reason."""
         reason = why_none(steps)
         if reason is None:
             return None
@@ -521,11 +497,7 @@ class TurnScorer:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TurnJob:
-    """A job of `BackgroundEvaluator` that scores one RAG turn and then lets its span leave.
-
-    The scores belong to ``span``. ``held`` is that span while it waits; ``is_missed`` says that it
-    has left without the turn. ``attributes()`` are those of the spans of the turn and around it.
-    """
+    """A job of `BackgroundEvaluator` that scores one RAG turn and then lets its span leave."""
 
     scorer: TurnScorer
     turn: Turn

@@ -1,18 +1,4 @@
-"""Finish last work, such as draining a pipeline, before the process ends, however it ends.
-
-Python calls the functions of `atexit` only if the interpreter ends by itself. `call_at_end` also
-covers these endings::
-
-    end of the program, sys.exit       atexit
-    SIGTERM                            a signal handler, only where the default handler stands
-    uvicorn, also under gunicorn       `Server.shutdown` is wrapped, because the server then kills
-                                       its process by the default handler
-    a forked child of multiprocessing  a Finalize, because such a child ends by os._exit
-    a child of Celery's prefork pool   the signal worker_process_shutdown, for the same reason
-
-Nothing can be done before SIGKILL and os._exit, and before a handler of the application that ends
-the process by the default handler: call `Handle.shutdown()` there.
-"""
+"""Finish last work, such as draining a pipeline, before the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -115,13 +101,7 @@ class _Process:
         return tuple(each for each in self._registered if each.at_sigterm)
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Start the last work and return, because the main thread may hold a lock that it needs.
-
-        When the work is done, the signal is sent again, and then it ends the process. An
-        application may have set its handler later and call ours from it. Then the application ends
-        the process, and so does process 1 of a container, which the kernel spares: the pipelines
-        are only flushed.
-        """
+        """Start the last work and return, because the main thread may hold a lock that it needs."""
         now, since = time.monotonic(), self._ending_since
         is_impatient = since is not None and now - since > _REPEATED
         if _handler() != self._on_sigterm or os.getpid() == 1:

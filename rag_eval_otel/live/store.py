@@ -1,10 +1,4 @@
-"""`Store` has the traces and the held spans of one pipeline; `Clock` completes and exports them.
-
-A *turn* is one question of a user and its answer. The scores go on the span of the turn, so this
-span is held: kept back from the exporter until the turn is scored. Any thread may decide how a held
-span leaves (`Store.decide`); the first decision counts. `Clock` alone exports it, so an exporter
-that blocks delays its own pipeline only, and a judge that blocks delays no span.
-"""
+"""`Store` has the traces and the held spans of one pipeline; `Clock` completes and exports them."""
 
 from __future__ import annotations
 
@@ -63,11 +57,7 @@ _STOPPED: Final = 2.0  # seconds by which a wait is late only if the process was
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What happened when a span or a tree of LangChain runs was added to a trace.
-
-    If ``is_new`` is true, the clock must run from now on. ``evicted`` are the numbers of turns of
-    the traces that were removed to limit memory; the caller counts them.
-    """
+    """What happened when a span or a tree of LangChain runs was added to a trace."""
 
     fate: Fate = "passes"
     is_added: bool = False
@@ -79,12 +69,7 @@ _NOT_TAKEN = Taken()
 
 
 class Store:
-    """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
-
-    A trace is complete when none of its spans is open and none has ended for a while: the spans of
-    a stream end after the root span. A span that ends later starts a new trace. For a span that has
-    nothing to do with RAG, no lock is taken. Nothing of others is called within the lock.
-    """
+    """Collects the spans of traces that contain RAG, and holds the spans that may get scores."""
 
     def __init__(
         self,
@@ -93,8 +78,7 @@ class Store:
         limits: TraceLimits = TraceLimits(),  # noqa: B008  # frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.capacity = config.max_held
-        """The most spans and run trees that may wait for scores."""
+        self.capacity = config.max_held  # most spans and run trees that may wait for scores
         self._max_bytes = config.max_held_bytes
         self._config = config
         self._limits = limits
@@ -114,14 +98,10 @@ class Store:
         self._lost: OrderedDict[int, Trace] = OrderedDict()
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
         self._bytes = 0
-        self.held: dict[Key, Held] = {}
-        """What is kept back and has not left yet."""
-        self.exit: deque[Held] = deque()
-        """What was decided to leave, oldest first."""
-        self.size = 0
-        """About how many bytes the held spans and run trees take in memory."""
-        self.waiting = 0
-        """The number of held spans and run trees that will probably get scores."""
+        self.held: dict[Key, Held] = {}  # what is kept back and has not left yet
+        self.exit: deque[Held] = deque()  # what was decided to leave, oldest first
+        self.size = 0  # about how many bytes the held spans and run trees take in memory
+        self.waiting = 0  # number of held spans and run trees that will probably get scores
         self._leaving = 0
         self._next = 0
         self._due = _NEVER  # no deadline is earlier
@@ -381,10 +361,7 @@ class Store:
         return ready
 
     def flush(self) -> list[Trace]:
-        """Remove and return all traces without an open span, and complete parts of the others.
-
-        A trace in which a span ends during this call is left, as its open spans may not be known.
-        """
+        """Remove and return all traces without an open span, and complete parts of the others."""
         until = self._clock()
         self.open_spans.refresh()
         with self.lock:
@@ -471,11 +448,7 @@ class Store:
 
 
 class Clock:
-    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for what leaves ``store``.
-
-    ``leave`` returns False if another thread goes on with the item. ``is_idle()`` returns True if
-    nothing needs to be swept. The thread ends after `stop` when the store is empty.
-    """
+    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for each item that leaves."""
 
     def __init__(
         self,

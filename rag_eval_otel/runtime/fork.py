@@ -1,8 +1,4 @@
-"""Renew objects in a forked child.
-
-gunicorn's workers for gevent replace the threads of the standard library in the child, after the
-fork, so the methods are then called once more: locks must belong to the threads that are used.
-"""
+"""Renew objects in a forked child."""
 
 from __future__ import annotations
 
@@ -35,11 +31,7 @@ def call_in_child(method: Callable[[], None]) -> None:
 
 
 def leave_to_parent(item: object) -> None:
-    """Keep ``item``, which belongs to an event loop of the parent, until this child ends.
-
-    Parent and child share the selector of that loop. If a connection of the loop were deleted in
-    the child, the parent would wait for its replies in vain.
-    """
+    """Keep ``item``, which belongs to an event loop of the parent, until this child ends."""
     _of_parent.append(item)
 
 

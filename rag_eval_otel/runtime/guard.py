@@ -58,11 +58,7 @@ def require(module: str, extra: str = EXTRA) -> Any:
 
 
 class LimitedLog:
-    """Writes at most one warning of each kind within ``seconds``, and counts those left out.
-
-    The next warning of the same kind says how many were left out. With ``raise_errors``, for
-    tests, errors are logged with their messages.
-    """
+    """Writes at most one warning of each kind within ``seconds``, and counts those left out."""
 
     def __init__(
         self,
@@ -104,12 +100,7 @@ class LimitedLog:
 
 
 class Edge:
-    """A context manager that keeps exceptions of this library from the application.
-
-    For each `Exception`, ``on_error(place)`` is called, and a warning is logged once a minute.
-    ``place`` names a part of this library, ``part`` is its name in the log. With ``raise_errors``,
-    for tests, the exception is raised, too. Threads may share an instance.
-    """
+    """A context manager that keeps exceptions of this library from the application."""
 
     __slots__ = ("_log", "_on_error", "_part", "_place", "_raises")
 

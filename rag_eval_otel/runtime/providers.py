@@ -1,7 +1,4 @@
-"""Find and create the providers of the OpenTelemetry SDK, and attach to a tracer provider.
-
-This is the only module that uses private names of the SDK.
-"""
+"""Find and create the providers of the OpenTelemetry SDK, and attach to a tracer provider."""
 
 from __future__ import annotations
 
@@ -42,8 +39,9 @@ _METHODS = ("shutdown", "force_flush", "on_start", "on_end")
 def check_processor(processor: object) -> None:
     """Raise `ConfigError` unless ``processor`` has the methods of a span processor."""
     if not all(callable(getattr(processor, name, None)) for name in _METHODS):
-        msg = f"{processor!r} is no span processor; wrap an exporter: BatchSpanProcessor(exporter)"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{processor!r} is no span processor; wrap an exporter: BatchSpanProcessor(exporter)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +126,10 @@ def exporters(signal: Signal) -> Iterator[Any]:
     for name in exporter_names(signal):
         entries = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
         if not entries:
-            msg = (
+            raise ConfigError(
                 f"OTEL_{signal.upper()}_EXPORTER names {name!r}: no such exporter is installed;"
                 " use otlp, console or none, or install the one that is meant"
             )
-            raise ConfigError(msg)
         if name == "otlp_proto_grpc" and (url := guessed_grpc_endpoint(signal)):
             start_thread(partial(_warn_if_http, url), "-probe")
         yield next(iter(entries)).load()()
@@ -174,12 +171,7 @@ class OriginalProcessor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """Put a span processor in front of all span processors of one tracer provider.
-
-    ``target`` is the SDK's multi-processor, to which all tracers and spans of a provider refer.
-    `attach` replaces its methods, also for spans that have started before. A provider that is not
-    the SDK's has none: ``target`` is then the provider, and only `mark` and `owner` can be used.
-    """
+    """Put a span processor in front of all span processors of one tracer provider."""
 
     target: Any
 

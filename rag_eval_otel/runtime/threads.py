@@ -41,11 +41,7 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread | 
 
 
 class Workers(ThreadPoolExecutor):
-    """An executor with at most ``max_workers`` daemon threads, for calls that block or may hang.
-
-    Ordinary executors reject calls while Python exits, when the last answers are scored. A call
-    runs in the context of its caller. The threads end with this object.
-    """
+    """An executor with at most ``max_workers`` daemon threads, for calls that block or may hang."""
 
     def __init__(self, max_workers: int = 16) -> None:
         super().__init__(max_workers)
@@ -139,10 +135,7 @@ def _fulfil(future: Future[Any], call: list[Callable[[], Any]]) -> None:
 
 
 class SyncFirst:
-    """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented.
-
-    The asynchronous function of another library's client may be bound to another event loop.
-    """
+    """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented."""
 
     def __init__(
         self, call: Callable[..., T], acall: Callable[..., Awaitable[T]], *, max_threads: int = 16
@@ -211,15 +204,7 @@ _Slot: TypeAlias = "asyncio.Future[bool]"
 
 
 class BackgroundEvaluator:
-    """Run jobs in an event loop on a thread of its own, at most ``concurrency`` at the same time.
-
-    It takes at most ``capacity`` jobs, which keep at most ``max_bytes`` in memory. Of the jobs that
-    wait, the newest runs first. If more than four times ``concurrency`` jobs wait, those whose
-    results would be too late are given up until no job waits.
-
-    `submit` makes no system call that releases the interpreter's lock, or else the judge's thread
-    could run in place of the application's. So the thread polls its queue while jobs run.
-    """
+    """Run jobs in an event loop on a thread of its own, at most ``concurrency`` at the same time."""
 
     def __init__(
         self, *, concurrency: int = 16, capacity: int = 1024, max_bytes: float = float("inf")
@@ -250,11 +235,7 @@ class BackgroundEvaluator:
         self._log = LimitedLog()
 
     def submit(self, job: Job) -> bool:
-        """Have ``job`` run on the evaluator's thread; return False if there is no room or thread.
-
-        A job that another job submits is always accepted, because both share the same texts in
-        memory, and a flush that waits for the first also waits for the second.
-        """
+        """Have ``job`` run on the evaluator's thread; return False if there is no room or thread."""
         with self._lock:
             follows = self._thread is not None and self.is_current()
             count = len(self._pending) - self._is_beginning  # what a job submits takes its place
@@ -432,11 +413,7 @@ class BackgroundEvaluator:
 
 
 def _know_processor() -> None:
-    """Under gevent, keep `platform.platform` from starting a child process.
-
-    The ``openai`` client calls it, and it runs ``uname -p``. The `subprocess` of gevent forks, and
-    then fork handlers of other libraries may run this process's greenlets in the child, too.
-    """
+    """Under gevent, keep `platform.platform` from starting a child process."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("subprocess"):
         vars(platform.uname()).setdefault("processor", "")

@@ -1,9 +1,4 @@
-"""Read the spans of all instrumentations into steps.
-
-A *step* is one call in a trace: a retrieval, a chat model, a tool or a chain. A `Convention` reads
-the attribute names of one instrumentation. Another package registers one by an entry point in the
-group ``rag_eval_otel.conventions``.
-"""
+"""Read the spans of all instrumentations into steps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Read the spans of agent frameworks into steps (calls in a trace).
-
-The spans are those of OpenInference, and of Strands Agents itself, which follows the GenAI
-conventions. Each framework keeps the question or the answer in another place.
-"""
+"""Read the spans of agent frameworks into steps (calls in a trace)."""
 
 from __future__ import annotations
 

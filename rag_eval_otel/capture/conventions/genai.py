@@ -1,7 +1,4 @@
-"""Read spans of OpenTelemetry's GenAI semantic conventions into steps (calls in a trace).
-
-The texts may be in span attributes, in span events or in log records.
-"""
+"""Read spans of OpenTelemetry's GenAI semantic conventions into steps (calls in a trace)."""
 
 from __future__ import annotations
 

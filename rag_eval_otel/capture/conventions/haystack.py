@@ -1,7 +1,4 @@
-"""Read spans of Haystack into steps (calls in a trace), its own and those of OpenInference.
-
-Haystack writes a span for each component, each pipeline and each step of an agent.
-"""
+"""Read spans of Haystack into steps (calls in a trace), its own and those of OpenInference."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read spans of LlamaIndex into steps (calls in a trace), its own and those of OpenInference.
-
-All texts of its own spans are in span events. The spans themselves have only names.
-"""
+"""Read spans of LlamaIndex into steps (calls in a trace), its own and those of OpenInference."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Read the question, contexts and answer that the application itself recorded on a span.
-
-Question and answer are in the attributes ``rag.question`` and ``rag.answer``, the contexts in
-``rag.contexts`` or in one event ``rag.retrieval`` for each call of `record_retrieval`. They take
-precedence over the texts that an instrumentation captured.
-"""
+"""Read the question, contexts and answer that the application itself recorded on a span."""
 
 from __future__ import annotations
 
@@ -26,10 +21,7 @@ PARTS: Final[Mapping[str, Part]] = {
 }
 """Names of attributes that the application records, and the part of a turn that each one shows."""
 
-CONTENT: Final = (
-    r"rag\.(question|contexts|answer)",
-    r"rag\.retrieval\.(query|documents)",
-)
+CONTENT: Final = (r"rag\.(question|contexts|answer)", r"rag\.retrieval\.(query|documents)")
 """Regular expressions for the attributes of spans and span events that contain texts."""
 
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})

@@ -1,7 +1,4 @@
-"""Read spans of OpenInference (Arize) into steps (calls in a trace), and describe our own spans.
-
-OpenInference writes each item of a list as an attribute with a number in its name.
-"""
+"""Read spans of OpenInference (Arize) into steps (calls in a trace), and describe our own spans."""
 
 from __future__ import annotations
 
@@ -160,10 +157,7 @@ _CALLS_TOOLS = "next_tool_name"
 
 
 def _named_fields(call: Step) -> Step:
-    """Return the model call with the answer in a reply of DSPy, which has several named fields.
-
-    The answer has a usual name of an answer, or is the last. A field may name a tool to be called.
-    """
+    """Return the model call with the answer in a reply of DSPy, which has several named fields."""
     reply = call.output or ""
     fields = {name: text.strip() for name, text in _FIELDS.findall(reply) if name != "completed"}
     data = {} if fields else plain(json_in(reply, opening="{") or {})

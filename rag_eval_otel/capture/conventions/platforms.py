@@ -1,7 +1,4 @@
-"""Read spans of Langfuse, LangSmith and MLflow into steps (calls in a trace).
-
-Each platform writes kind, inputs and outputs of a call in attributes of its own, as JSON.
-"""
+"""Read spans of Langfuse, LangSmith and MLflow into steps (calls in a trace)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read spans of Traceloop (OpenLLMetry) into steps (calls in a trace).
-
-The versions from 0.47 to 0.6x are read, over LangChain, LlamaIndex and Haystack.
-"""
+"""Read spans of Traceloop (OpenLLMetry) into steps (calls in a trace)."""
 
 from __future__ import annotations
 
