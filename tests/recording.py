@@ -149,10 +149,6 @@ class NotingIntake:
         self.on_call("finished")
         self.inner.finished(tree)
 
-    def evicted(self, tree: RunTree) -> None:
-        self.on_call("evicted")
-        self.inner.evicted(tree)
-
     def waiting(self) -> None:
         self.on_call("waiting")
 

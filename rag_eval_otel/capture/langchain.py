@@ -1,4 +1,7 @@
-"""Record LangChain runs by a callback handler, on the application's thread."""
+"""Record LangChain runs by a callback handler, on the application's thread.
+
+Nothing is parsed here, and no OpenTelemetry context is attached: it would leak to the application.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,14 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SCALARS: Final = frozenset({bool, int, float, type(None)})
-_LEVELS: Final = 5  # levels of containers within containers that are copied
+_SCALARS: Final = frozenset({str, bool, int, float, type(None)})
+_LEVELS: Final = 6  # levels of containers within containers that are copied
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
 _PAIR: Final = 2
-_RECORD_MARKS: Final = ("model_fields", "__attrs_attrs__")
 
 
 class _Done:
-    """An awaitable that is already done, which the event methods of the handler return."""
+    """An awaitable that is already done."""
 
     __slots__ = ()
 
@@ -49,11 +51,15 @@ _DONE: Final = _Done()
 
 
 async def _pattern(*_: Any, **__: Any) -> None:
-    """Provide the code object that makes `inspect` take an `_Event` for a coroutine function."""
+    """Have the code object that makes `inspect` take an `_Event` for a coroutine function."""
 
 
 class _Event:
-    """A method of a callback handler that `inspect` takes for a coroutine function."""
+    """A method that `inspect` takes for a coroutine function, and that works when it is called.
+
+    Asynchronous LangChain calls a plain handler in another thread, and not for a model's start if
+    another handler has set ``run_inline``.
+    """
 
     __code__: CodeType = _pattern.__code__
     __defaults__ = None
@@ -71,7 +77,12 @@ class _Event:
 
 
 def _event(function: F) -> F:
-    kind = type("_Event", (_Event,), {"__call__": staticmethod(function)})
+    def call(handler: LangChainCapture, *args: Any, **event: Any) -> _Done:
+        with handler.edge:
+            function(handler, *args, **event)
+        return _DONE
+
+    kind = type("_Event", (_Event,), {"__call__": staticmethod(call)})
     return cast("F", kind(function))
 
 
@@ -90,84 +101,64 @@ class LangChainCapture(BaseCallbackHandler):
                 setattr(self, name, MethodType(event, self))  # type: ignore[arg-type]
 
     @_event
-    def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> _Done:
-        with self.edge:
-            run = self._start("chain", serialized, event, note, inputs)
-            if run is not None:
-                run.is_prompt = event.get("run_type") == "prompt"
-        return _DONE
+    def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> None:
+        run = self._start("chain", serialized, event, note, inputs)
+        if run is not None:
+            run.is_prompt = event.get("run_type") == "prompt"
 
     @_event
-    def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> _Done:
-        with self.edge:
-            self._start("llm", serialized, event, _note_messages, messages)
-        return _DONE
+    def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> None:
+        self._start("llm", serialized, event, note, messages[0] if messages else None)
 
     @_event
-    def on_llm_start(self, serialized: Any, prompts: Any, **event: Any) -> _Done:
-        with self.edge:
-            self._start("llm", serialized, event, note, prompts[0] if prompts else None)
-        return _DONE
+    def on_llm_start(self, serialized: Any, prompts: Any, **event: Any) -> None:
+        self._start("llm", serialized, event, note, prompts[0] if prompts else None)
 
     @_event
-    def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> _Done:
-        with self.edge:
-            self._start("retriever", serialized, event, note, query)
-        return _DONE
+    def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> None:
+        self._start("retriever", serialized, event, note, query)
 
     @_event
-    def on_tool_start(self, serialized: Any, input_str: Any, **event: Any) -> _Done:
-        with self.edge:
-            arguments = event.get("inputs")
-            asked = input_str if arguments is None else arguments
-            run = self._start("tool", serialized, event, note, asked)
-            if run is not None:
-                run.description = (serialized or {}).get("description")
-        return _DONE
+    def on_tool_start(self, serialized: Any, input_str: Any, **event: Any) -> None:
+        arguments = event.get("inputs")
+        asked = input_str if arguments is None else arguments
+        run = self._start("tool", serialized, event, note, asked)
+        if run is not None:
+            run.description = (serialized or {}).get("description")
 
     @_event
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> _Done:
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
         """Record the end and the output of a chain, and its input if that came as a stream."""
-        with self.edge:
-            run = self.find(run_id)
-            if run is not None:
-                try:
-                    if inputs is not None:
-                        run.asked = note(inputs)
-                finally:
-                    self.end(run, note, outputs)
-        return _DONE
+        run = self.find(run_id)
+        if run is not None:
+            try:
+                if inputs is not None:
+                    run.asked = note(inputs)
+            finally:
+                self.end(run, note, outputs)
 
     @_event
-    def on_llm_end(self, response: Any, **event: Any) -> _Done:
+    def on_llm_end(self, response: Any, **event: Any) -> None:
         """Record the end of a model call and the reply of the model."""
-        with self.edge:
-            run = self.find(event["run_id"])
-            if run is None and self.find(event.get("parent_run_id")) is not None:
-                run = self._start("llm", None, event, note, None)
-            if run is not None:
-                self.end(run, partial(_note_reply, run), response)
-        return _DONE
+        run = self.find(event["run_id"])
+        if run is None and self.find(event.get("parent_run_id")) is not None:
+            run = self._start("llm", None, event, note, None)
+        if run is not None:
+            self.end(run, partial(_note_reply, run), response)
 
     @_event
-    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> _Done:
-        with self.edge:
-            self.end(self.find(run_id), _note_documents, documents)
-        return _DONE
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
+        self.end(self.find(run_id), note, documents)
 
     @_event
-    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> _Done:
-        with self.edge:
-            self.end(self.find(run_id), note, output)
-        return _DONE
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        self.end(self.find(run_id), note, output)
 
     @_event
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        with self.edge:
-            run = self.find(run_id)
-            if run is not None:
-                self.failed(run, error)
-        return _DONE
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        run = self.find(run_id)
+        if run is not None:
+            self.failed(run, error)
 
     on_llm_error = on_retriever_error = on_tool_error = on_chain_error
 
@@ -235,7 +226,7 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
 
 
 class LangChainHook:
-    """Makes LangChain report all runs to our handler, in every thread, without passing callbacks."""
+    """Makes LangChain report all runs to our handler, in every thread; it cannot be taken back."""
 
     def __init__(self) -> None:
         self._handler: LangChainCapture | None = None
@@ -284,7 +275,7 @@ def _note_reply(run: Run, response: Any) -> Any:
 def note(value: Any, depth: int = 0) -> Any:
     """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect."""
     kind = type(value)
-    if kind is str or kind in _SCALARS:
+    if kind in _SCALARS:
         return value
     if depth > _LEVELS:
         return None
@@ -314,7 +305,9 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     if names is not None:
         return {name: note(getattr(value, name, None), depth + 1) for name in names}
     members = getattr(value, "__dict__", None)
-    if members and any(hasattr(type(value), mark) for mark in _RECORD_MARKS):
+    if members and (
+        hasattr(type(value), "model_fields") or hasattr(type(value), "__attrs_attrs__")
+    ):
         return {name: note(part, depth + 1) for name, part in islice(members.items(), _ITEMS)}
     return None
 
@@ -330,14 +323,6 @@ def note_document(document: Any) -> Any:
         "id": fields.get("id"),
         "metadata": dict(metadata) if metadata else {},
     }
-
-
-def _note_messages(messages: Sequence[Sequence[Any]]) -> Any:
-    return list(map(note_message, messages[0])) if messages else None
-
-
-def _note_documents(documents: Any) -> Any:
-    return list(map(note_document, documents)) if isinstance(documents, list | tuple) else None
 
 
 def note_search(results: Sequence[Any]) -> list[Any]:

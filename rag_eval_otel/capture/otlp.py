@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 Request: TypeAlias = "ExportTraceServiceRequest | ExportLogsServiceRequest"
-Message: TypeAlias = "Mapping[str, Any] | Request"
-"""An export request, as the object of OTLP JSON or in protobuf."""
-
-_TRACE_ID, _SPAN_ID = 16, 8  # bytes
+Message: TypeAlias = "Mapping[str, Any] | Request"  # as OTLP JSON or in protobuf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +43,6 @@ def parts_of(message: Message) -> Iterator[TracePart]:
 
 
 def _requests(message: Mapping[str, Any]) -> Iterator[Request]:
-    """Yield ``message``, OTLP JSON, in protobuf."""
     from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
     from opentelemetry.proto.collector.trace.v1 import (  # noqa: PLC0415
         trace_service_pb2 as traces,
@@ -99,13 +95,8 @@ def _number(enum: Any, value: int | str) -> int:
     return enum.values_by_name[value].number if isinstance(value, str) else value
 
 
-_CONVERT: Final[Mapping[int, Callable[[Any], Any]]] = {
-    1: float,
-    8: bool,
-    9: str,
-    12: bytes.fromhex,  # ids
-}
-"""Conversions by the type of a field in its descriptor. Other fields are integers."""
+# Conversions by the type of a field in its descriptor: double, bool, string, and bytes for ids.
+_CONVERT: Final[Mapping[int, Any]] = {1: float, 8: bool, 9: str, 12: bytes.fromhex}
 
 
 def _parts_of(request: Any) -> Iterator[TracePart]:
@@ -114,8 +105,8 @@ def _parts_of(request: Any) -> Iterator[TracePart]:
         service = str(attributes_of_otlp(resource.resource).get("service.name") or "")
         for scope in resource.scope_spans if is_of_spans else resource.scope_logs:
             for item in scope.spans if is_of_spans else scope.log_records:
-                has_ids = (len(item.trace_id), len(item.span_id)) == (_TRACE_ID, _SPAN_ID)
-                if is_of_spans and not (has_ids and len(item.parent_span_id) in {0, _SPAN_ID}):
+                has_ids = (len(item.trace_id), len(item.span_id)) == (16, 8)
+                if is_of_spans and not (has_ids and len(item.parent_span_id) in {0, 8}):
                     raise ValueError(
                         f"the ids of the span {item.name!r} do not have 16 and 8 bytes"
                     )

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
 
-_RETRIEVALS = frozenset({"retriever", "tool"})
-
 
 class Run:
-    """One recorded LangChain run. Times are nanoseconds since the epoch."""
+    """A LangChain run with its input ``asked``, output ``told`` and recorded texts ``said``."""
 
     # Defaults of the class. A run sets only attributes that differ, which is faster than slots.
     end: int | None = None
@@ -79,7 +77,6 @@ class RunTree:
 
     @property
     def root(self) -> Run:
-        """The run that has no parent."""
         return self.runs[0]
 
     @property
@@ -89,8 +86,8 @@ class RunTree:
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
     def steps(self, *, parent: int | None = None, most: int = MAX_TEXT_CHARS) -> list[Step]:
-        """Convert all runs of this tree into steps. The root's step becomes a child of ``parent``."""
-        has_model = any(run.kind == "llm" for run in self.runs)
+        """Convert all runs into steps. The root's step becomes a child of ``parent``."""
+        has_model = any(run.kind == "llm" for run in self.runs)  # else LangChain's cache had it
         _nest_searches(self.runs)
         said = _said(self.runs)
         steps = []
@@ -106,18 +103,14 @@ class RunTree:
 
 def _nest_searches(runs: Sequence[Run]) -> None:
     """Set the parent of each vector store search to the retriever that made the search."""
+    # A retriever does not become LangChain's active run: both have the same parent.
     retrievers = [run for run in runs if run.kind == "retriever" and not run.is_search]
-    for search in runs if retrievers else ():
-        if search.is_search:
-            end = search.end or search.start
-            around = (
-                run.id
-                for run in reversed(retrievers)
-                if run.parent == search.parent
-                and run.start <= search.start
-                and (run.end is None or run.end >= end)
-            )
-            search.parent = next(around, search.parent)
+    for search in (run for run in runs if run.is_search):
+        end, parent = search.end or search.start, search.parent
+        for run in retrievers:  # the last counts
+            is_around = run.start <= search.start and (run.end is None or run.end >= end)
+            if is_around and run.parent == parent:
+                search.parent = run.id
 
 
 def _step_of(run: Run, most: int) -> Step:
@@ -167,8 +160,8 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
             parts[part] = None
     if parts.get("documents") is not None:
         parts["documents"] = tuple(distinct_passages(parts["documents"]))
-    recorded = frozenset(said)
-    query, all_cut = (run.query or "")[:most] or None, (step.cut - recorded) | cut
+    recorded, query = frozenset(said), (run.query or "")[:most] or None
+    all_cut = (step.cut - recorded) | cut
     return replace(step, **parts, query=query, recorded=recorded, cut=all_cut, flat=False)
 
 
@@ -182,11 +175,9 @@ def size_of(value: object) -> int:
 
 
 class TreeIntake(Protocol):
-    """Takes complete trees, and trees that were removed to limit memory."""
+    """Takes complete trees; after ``waiting()``, `RunRecorder.sweep` must be called."""
 
     def finished(self, tree: RunTree) -> None: ...
-
-    def evicted(self, tree: RunTree) -> None: ...
 
     def waiting(self) -> None: ...
 
@@ -214,7 +205,6 @@ class RunRecorder:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Delete all trees. In a forked child process they belong to the parent process."""
         # Reentrant, because garbage collection under the lock may close a stream and end its runs.
         self._lock = threading.RLock()
         self.runs: dict[int, Run] = {}
@@ -247,10 +237,11 @@ class RunRecorder:
             self.runs[run_id] = run
             if kind == "llm":
                 tree.called = run.start
-            elif kind in _RETRIEVALS and tree.searched is None:
+            elif kind in {"retriever", "tool"} and tree.searched is None:
                 tree.searched = run.start
         for old in stale:
-            self._intake.evicted(old)
+            old.lost = max(1, old.lost)
+            self._intake.finished(old)
         return run
 
     def _stale(self) -> list[RunTree]:
@@ -293,13 +284,11 @@ class RunRecorder:
 
     def sweep(self) -> None:
         """Pass on the trees whose root ended at least ``grace`` seconds ago."""
-        self._pass_ended(self._clock() - self._grace)
+        self.flush(self._grace)
 
-    def flush(self) -> None:
-        """Pass on the trees whose root has ended, without waiting for the runs below it."""
-        self._pass_ended(self._clock())
-
-    def _pass_ended(self, until: float) -> None:
+    def flush(self, grace: float = 0.0) -> None:
+        """Pass on the trees whose root ended ``grace`` seconds ago, with or without runs below."""
+        until = self._clock() - grace
         with self._lock:
             ended = [t for t in self._trees.values() if t.ended_at is not None]
             ready = [t for t in ended if (t.ended_at or 0.0) <= until and self._forget(t)]

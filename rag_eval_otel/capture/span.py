@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
@@ -19,14 +20,10 @@ if TYPE_CHECKING:
     from rag_eval_otel.capture.runs import Run
 
 _NOTHING: Mapping[str, Any] = {}
-_AS_IT_IS: Final = frozenset({bool, int, float, type(None)})
 _DEPTH: Final = 50  # levels of containers within containers that are copied
 _SEVERAL: Final = 4  # JSON has several texts: it may be so many times as long as one text
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
-_REMOTE_KINDS: Final = frozenset({2, 5})  # server and consumer, from an SDK without these flags
-_ERROR: Final = 2  # a status code of OTLP
-ROUTES: Final = ("http.route", "url.path", "http.target")
-"""The attributes with the route of a web request, the most general first."""
+ROUTES: Final = ("http.route", "url.path", "http.target")  # the most general first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +43,10 @@ class LogView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span or a LangChain run. Times are nanoseconds since the epoch."""
+    """A span or a LangChain run. Times are nanoseconds since the epoch.
+
+    ``value_limit`` is the length at which the SDK cut texts; ``is_cut``: `plain` cut one.
+    """
 
     name: str
     span_id: int
@@ -115,9 +115,10 @@ class Span:
         attributes = attributes_of_otlp(span)
         parent_id = int.from_bytes(span.parent_span_id, "big") or None
         says_remote = bool(span.flags & _HAS_REMOTE)
-        is_remote = bool(span.flags & _IS_REMOTE) if says_remote else span.kind in _REMOTE_KINDS
+        is_entry = span.kind in {span.SPAN_KIND_SERVER, span.SPAN_KIND_CONSUMER}
+        is_remote = bool(span.flags & _IS_REMOTE) if says_remote else is_entry
         error = None
-        if span.status.code == _ERROR:
+        if span.status.code == span.status.STATUS_CODE_ERROR:
             error = str(attributes.get("error.type") or span.status.message or "error")
         return cls(
             name=span.name,
@@ -192,8 +193,7 @@ class Copier:
     def value(  # noqa: PLR0911  # one for each kind of value
         self, value: Any, within: tuple[int, ...] = ()
     ) -> Any:
-        """Copy ``value``; ``within`` are the ids of the containers around it."""
-        if type(value) in _AS_IT_IS:
+        if value is None or type(value) in {bool, int, float}:
             return value
         if isinstance(value, bytes | bytearray | memoryview):
             value = bytes(value).decode(errors="replace")
@@ -249,14 +249,12 @@ def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
 
 Scalar: TypeAlias = "str | bool | int | float"
 
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {  # under which applications write these values
     semconv.SESSION_ID: ("session.id", "session_id", "langfuse_session_id", "mlflow.trace.session"),
     semconv.USER_ID: ("user.id", "user_id", "langfuse_user_id", "mlflow.trace.user", "enduser.id"),
     semconv.GEN_AI_CONVERSATION_ID: ("gen_ai.conversation.id", "conversation_id", "thread_id"),
 }
-"""Standard names of attributes, and the names under which applications may write their values."""
-
-_KNOWN: Final = frozenset(name for names in _NAMES.values() for name in names)
+_KNOWN: Final = frozenset(chain.from_iterable(_NAMES.values()))
 
 
 def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> Mapping[str, Any]:

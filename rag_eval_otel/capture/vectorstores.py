@@ -26,8 +26,8 @@ _KINDS: Final = (
 _METHODS: Final = (*_KINDS, *(f"a{name}" for name in _KINDS))
 _IS_WRAPPED: Final = "_rag_eval_otel_wrapped"
 
+# Whether a search is running. If its method calls another search method, that is not recorded.
 _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", default=False)
-"""Whether a search is running. If its method calls another search method, that is not recorded."""
 
 
 @cache

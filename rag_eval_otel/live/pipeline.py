@@ -270,11 +270,6 @@ class Pipeline:
                 lambda why: self.clock.release(held, Ending(why)),
             )
 
-    def evicted(self, tree: RunTree) -> None:
-        """Write the spans of a LangChain run tree that was given up before its root had ended."""
-        tree.lost = max(1, tree.lost)
-        self.finished(tree)
-
     def waiting(self) -> None:
         """Wake the clock: a LangChain root run has ended before runs below it."""
         self.clock.wake()

@@ -60,26 +60,15 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
     *_BUILT_IN,
     *load(Registry(kind="convention", built_in={})),
 )
-"""The conventions in the order in which they are tried. Each reads the spans of one convention."""
-
 MARKS: Final = frozenset(native.PARTS).union(*(convention.marks for convention in CONVENTIONS))
-"""Attribute names by which this library recognises the spans that it reads.
-
-Other spans are read if their scope is in `UNMARKED_SCOPES`, or by a ``name_prefix``.
-"""
 UNMARKED_SCOPES: Final = frozenset[str]().union(
     *(convention.scopes for convention in CONVENTIONS if not convention.marks)
 )
-"""Names of instrumentation scopes whose spans are all read, whatever their attributes are."""
 LOG_EVENTS: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.log_events)
-"""The beginnings of the event names of log records that are read together with their span."""
-
 _NAME_PREFIXES: Final = tuple(c.name_prefix for c in CONVENTIONS if c.name_prefix)
 _METADATA_PREFIXES: Final = tuple(prefix for c in CONVENTIONS for prefix in c.metadata_prefixes)
 _LATE_MARKS: Final = frozenset[str]().union(*(c.marks for c in CONVENTIONS if c.exports_late))
 _OUTPUTS: Final = tuple(dict.fromkeys(c.output for c in CONVENTIONS if c.output))
-_DOCUMENT: Final = '"page_content"'  # a key in the JSON of LangChain documents
-_RECORDED: Final = frozenset(native.PARTS)
 _IS_INSTRUMENTATION: Final = re.compile(
     "|".join(f"(?:{c.instrumentations})" for c in CONVENTIONS if c.instrumentations)
 ).match
@@ -119,7 +108,7 @@ def kind_of(view: Span) -> Kind:
 
 def recorded_on(view: Span) -> frozenset[Part]:
     """Return which parts of a turn the application itself recorded on the span ``view``."""
-    return frozenset(native.PARTS[name] for name in _RECORDED.intersection(view.attributes))
+    return frozenset(native.PARTS[name] for name in native.PARTS.keys() & view.attributes)
 
 
 def is_instrumentation(scope: str) -> bool:
@@ -148,7 +137,7 @@ def output_on(view: Span) -> str:
 def shows_documents(view: Span) -> bool:
     """Return True if a text on the span ``view`` has LangChain documents as JSON."""
     texts = (value for value in view.attributes.values() if isinstance(value, str))
-    return any(_DOCUMENT in text for text in texts)
+    return any('"page_content"' in text for text in texts)
 
 
 def is_flat(view: Span) -> bool:
@@ -189,7 +178,6 @@ def read(view: Span, *, most: int = MAX_TEXT_CHARS) -> Step:
 
 Owner: TypeAlias = Literal["own", "foreign"]
 
-_CACHED_NAMES: Final = 4096  # attribute names; more than most applications have, if not numbered
 _FOREIGN: Final = dict.fromkeys(pattern for c in CONVENTIONS for pattern in c.content)
 _IS_FOREIGN: Final = re.compile("|".join(f"(?:{pattern})" for pattern in _FOREIGN)).fullmatch
 _IS_OWN: Final = re.compile("|".join(native.CONTENT)).fullmatch
@@ -200,7 +188,7 @@ _EVENTS: Final = tuple(
 )
 
 
-@lru_cache(_CACHED_NAMES)
+@lru_cache(4096)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
     """Return who wrote the text in ``attribute``: we, an instrumentation, or nobody."""
     if _IS_OWN(attribute):

@@ -25,15 +25,6 @@ from rag_eval_otel.capture.values import (
 from rag_eval_otel.types import Passage
 
 _PREFIX: Final = "haystack."
-_MARKS: Final = frozenset(
-    {
-        "haystack.agent.max_steps",
-        "haystack.agent.step.llm.input",
-        "haystack.component.type",
-        "haystack.pipeline.input_data",
-        "haystack.tool.name",
-    }
-)
 _STEPS: Mapping[str, Kind] = {
     "haystack.agent.run": "agent",
     "haystack.agent.step": "chain",
@@ -51,7 +42,7 @@ _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"^ToolInvoker$"), "tool"),
     (re.compile(r"^Agent$"), "agent"),
 )
-_QUERY_KEYS = ("question", "query", "text")
+_QUERIES = ("question", "query", "text")
 _PLACES = ("component", "agent", "agent.step.llm", "agent.step.tool")
 
 
@@ -122,7 +113,7 @@ def query_of(inputs: Any) -> Any:
         questions = set[str]()
         for part in parts:
             if isinstance(part, Mapping):
-                texts = [part[key] for key in _QUERY_KEYS if isinstance(part.get(key), str)]
+                texts = [part[key] for key in _QUERIES if isinstance(part.get(key), str)]
                 if isinstance(part.get("messages"), list):
                     texts.append(question_in(part))
                 questions.update(filter(None, texts))
@@ -161,7 +152,12 @@ CONVENTION: Final = Convention(
     name="haystack",
     kind=_kind,
     to_step=_to_step,
-    marks=_MARKS,
+    marks=frozenset(
+        {
+            *("haystack.agent.max_steps", "haystack.agent.step.llm.input", "haystack.tool.name"),
+            *("haystack.component.type", "haystack.pipeline.input_data"),
+        }
+    ),
     name_prefix=_PREFIX,
     content=(
         r"haystack\.(component|agent|tool)\.(input|output)",
@@ -173,14 +169,11 @@ CONVENTION: Final = Convention(
 )
 
 
-_READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
-_BUILDER = re.compile(r"PromptBuilder$")  # OpenInference calls it an LLM
 _DOCUMENT = re.compile(  # the repr of a document does not escape quotes
     r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )",
     re.DOTALL,
 )
 _CUT_AT = 100
-_SAID = re.compile(r"(ChatMessage|StreamingChunk)\(")
 _ANSWER = re.compile(rf"(?:Generated|Extracted)Answer\(.*?\b(?:data|answer)=({STRING})", re.DOTALL)
 
 
@@ -188,7 +181,7 @@ def _openinference_kind(view: Span) -> Kind | None:
     kind, name = openinference.kind(view), view.name.rpartition(".")[0]
     if kind is None or kind == "embedding":
         return kind
-    if _BUILDER.search(name):
+    if name.endswith("PromptBuilder"):  # OpenInference calls it an LLM
         return "chain"
     if kind != "chain":
         return kind
@@ -202,7 +195,8 @@ def _openinference_step(view: Span, of: Kind) -> Step:
     inputs, outputs = _parsed(value(view, "input.value")), _parsed(raw)
     if of == "llm":
         return _llm(view, inputs)
-    if word(view, "openinference.span.kind") in _READ_BY_KIND and of != "chain":
+    named = word(view, openinference.SPAN_KIND)
+    if named in {"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"} and of != "chain":
         return openinference.to_step(view, of)
     if of in RETRIEVALS:
         return build.retrieval(view, inputs=inputs, documents=_documents(outputs), kind=of)
@@ -256,7 +250,7 @@ def _parsed(data: Any) -> Any:
         return {key: _parsed(item) for key, item in data.items()}
     if not isinstance(data, str):
         return data
-    if _SAID.match(data):
+    if data.startswith(("ChatMessage(", "StreamingChunk(")):
         return plain(data_in(data))
     answer = _ANSWER.match(data)
     return {"data": data_in(answer[1])} if answer is not None else data

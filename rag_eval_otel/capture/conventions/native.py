@@ -13,19 +13,15 @@ from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, normalised, read
 from rag_eval_otel.types import Passage
 
-PARTS: Final[Mapping[str, Part]] = {
+PARTS: Final[Mapping[str, Part]] = {  # what the application records in each attribute
     semconv.QUESTION: "input",
     semconv.ANSWER: "output",
     semconv.CONTEXTS: "documents",
     semconv.RETRIEVAL_RECORDED: "documents",
 }
-"""Names of attributes that the application records, and the part of a turn that each one shows."""
 
 CONTENT: Final = (r"rag\.(question|contexts|answer)", r"rag\.retrieval\.(query|documents)")
-"""Regular expressions for the attributes of spans and span events that contain texts."""
-
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
-"""The attributes that contain a list, often as JSON. The other attributes contain one text."""
 
 
 def with_recorded(view: Span, step: Step) -> Step:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
@@ -34,17 +35,7 @@ if TYPE_CHECKING:
 
     Attributes = dict[str, AttributeValue | None]
 
-_KINDS: Mapping[str, Kind] = {
-    "AGENT": "agent",
-    "CHAIN": "chain",
-    "EMBEDDING": "embedding",
-    "LLM": "llm",
-    "PROMPT": "chain",
-    "RERANKER": "reranker",
-    "RETRIEVER": "retriever",
-    "TOOL": "tool",
-}
-
+KINDS: Mapping[str, Kind] = {kind.upper(): kind for kind in get_args(Kind) if kind != "other"}
 SPAN_KIND: Final = "openinference.span.kind"
 DSPY: Final = "openinference.instrumentation.dspy"
 _ROLE, _TOOLS = ".message.role", ("tool", "function")
@@ -55,7 +46,7 @@ def kind(view: Span) -> Kind | None:
     name = word(view, SPAN_KIND)
     if name is None or view.scope == semconv.SCOPE:
         return None
-    return _KINDS.get(name.upper(), "chain")
+    return KINDS.get(name.upper(), "chain")
 
 
 def holds_documents(view: Span) -> bool:
@@ -127,8 +118,9 @@ def _llm(view: Span, outputs: Any) -> Step:
     if messages is None:
         messages = list(prompts) if prompts else None
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
-    documents = _hosted(reply) if isinstance(reply, list) else ()
+    documents: tuple[Passage, ...] = ()
     if isinstance(reply, list):
+        documents = _hosted(reply)
         if isinstance(outputs, Mapping) and outputs.get("object") == "response":
             reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
     elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
@@ -142,18 +134,16 @@ def _llm(view: Span, outputs: Any) -> Step:
         response_id=outputs.get("id") if isinstance(outputs, Mapping) else None,
         finish=view.attributes.get("llm.finish_reason"),
     )
-    if view.scope == DSPY or (call.output or "").startswith(_FIELD):
+    if view.scope == DSPY or (call.output or "").startswith("[[ ## "):
         call = _named_fields(call)
     if documents:
         call = replace(call, documents=documents, recorded=frozenset({"documents"}))
     return call
 
 
-_FIELD = "[[ ## "
 _FIELDS = re.compile(
     r"^\[\[ ## (\w+) ## \]\][ \t]*\n?(.*?)(?=^\[\[ ## \w+ ## \]\]|\Z)", re.MULTILINE | re.DOTALL
 )
-_CALLS_TOOLS = "next_tool_name"
 
 
 def _named_fields(call: Step) -> Step:
@@ -164,7 +154,7 @@ def _named_fields(call: Step) -> Step:
     fields |= {name: text for name, text in data.items() if isinstance(text, str)}
     if not fields:
         return call
-    if _CALLS_TOOLS in fields:
+    if "next_tool_name" in fields:
         return replace(call, output=None, calls_tools=True)
     return replace(call, output=answer_in(fields) or [*fields.values()][-1])
 
@@ -183,9 +173,7 @@ def _streamed(outputs: Any) -> Any:
 def _hosted(reply: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...]:
     """Return the documents of a search that the model's provider ran in the call."""
     outputs = [message["content"] for message in reply if message["role"] == "tool"]
-    return tuple(
-        passage for content in outputs if content for passage in documents_in(content) or ()
-    )
+    return tuple(chain.from_iterable(documents_in(text) or () for text in outputs if text))
 
 
 def _messages(view: Span, prefix: str) -> Any:
@@ -265,22 +253,18 @@ def described(
     name: str = "",
     model: str | None = None,
     provider: object = None,
-    tokens: tuple[int | None, int | None] | None = None,
+    tokens: tuple[int, int] | None = None,
 ) -> Attributes:
     """Return the OpenInference attributes of a call, without texts; ``name`` is that of a tool."""
     attributes: Attributes = {SPAN_KIND: "CHAIN" if of == "other" else of.upper()}
     if of == "tool":
         attributes["tool.name"] = name
     if of == "llm":
-        prompt, completion = tokens or (None, None)
-        is_counted = prompt is not None and completion is not None
-        attributes |= {
-            "llm.model_name": model,
-            "llm.provider": None if provider is None else str(provider),
-            "llm.token_count.prompt": prompt,
-            "llm.token_count.completion": completion,
-            "llm.token_count.total": (prompt or 0) + (completion or 0) if is_counted else None,
-        }
+        attributes["llm.model_name"] = model
+        attributes["llm.provider"] = None if provider is None else str(provider)
+    if of == "llm" and tokens is not None:
+        attributes["llm.token_count.prompt"], attributes["llm.token_count.completion"] = tokens
+        attributes["llm.token_count.total"] = sum(tokens)
     return attributes
 
 

@@ -28,7 +28,6 @@ _ENTITIES: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"Embedding\.task$"), "embedding"),
     (re.compile(r"Tool\.task$"), "tool"),
 )
-_IN_FULL = "gen_ai.tool.call.result"
 _HAYSTACK = "opentelemetry.instrumentation.haystack"
 
 
@@ -60,7 +59,7 @@ def _to_step(view: Span, of: Kind) -> Step:
     outputs = _inner(outputs, "outputs", "output")
     if of == "llm":
         return _llm(view)
-    if of == "tool" and outputs is None and _IN_FULL in view.attributes:
+    if of == "tool" and outputs is None and "gen_ai.tool.call.result" in view.attributes:
         return genai.to_step(view, of)
     if of in RETRIEVALS:
         return build.retrieval(view, inputs=inputs, documents=outputs, kind=of)
