@@ -1,4 +1,7 @@
-"""The causes of missing scores, and a report when a process ends, if ``RAG_EVAL_DOCTOR=1`` is set."""
+"""The causes of missing scores (``causes.md``), and a report on them when a process ends.
+
+The report never has texts of the application, arguments or keys.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
@@ -53,11 +56,9 @@ def causes_text() -> str:
 def causes() -> Mapping[str, Finding]:
     """Return the causes in ``causes.md`` by their ids."""
     entry = r"^- `([a-z-]+)` \((\w+)\): (.+)\n  \*Do:\* (.+)$"
-    entries = re.findall(entry, causes_text(), re.MULTILINE)
-    levels: Mapping[str, Level] = {level: level for level in get_args(Level)}
     return {
-        cause: Finding(cause=cause, level=levels[level], why=why, fix=fix)
-        for cause, level, why, fix in entries
+        cause: Finding(cause=cause, level=cast("Level", level), why=why, fix=fix)
+        for cause, level, why, fix in re.findall(entry, causes_text(), re.MULTILINE)
     }
 
 
@@ -66,8 +67,6 @@ def finding(cause: str, seen: str, *, level: Level | None = None) -> Finding:
     usual = causes()[cause]
     return replace(usual, level=level or usual.level, seen=seen)
 
-
-# --- turns without scores -------------------------------------------------------------------------
 
 _OF_SCORES: Final[Mapping[str, str]] = {
     "transport": "server-unreachable",
@@ -107,9 +106,6 @@ def findings_on_turns(turns: Mapping[str, int]) -> Sequence[Finding]:
         seen = f"{number} turns lack a score" if status == "scored" else f"{number} turns {status}"
         results.append(finding(cause_of(status, reason), f"{seen}: {reason}", level=level))
     return results
-
-
-# --- the report -----------------------------------------------------------------------------------
 
 
 def report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
@@ -215,8 +211,6 @@ def listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name or 'no name'} {number}" for name, number in items) or "none"
 
 
-# --- what is installed ----------------------------------------------------------------------------
-
 OURS: Final = (
     "rag-eval-otel",
     "opentelemetry-api",
@@ -226,14 +220,12 @@ OURS: Final = (
     "langchain-core",
     "openai",
 )
-"""The names of this package and of the main packages that it requires."""
 
-_OTHERS: Final = re.compile(
+_OTHERS: Final = re.compile(  # what makes spans that this library reads, or changes them
     r"arize-phoenix-otel|ddtrace|haystack-ai|lang(chain|fuse|graph|smith)|llama-index-(core|obs.*)"
     r"|logfire|mlflow(-skinny)?|(openinference|opentelemetry)-instrumentation(-.+)?"
     r"|opentelemetry-(distro|util-genai)|pydantic-ai(-slim)?|traceloop-sdk"
 )
-"""Instrumentations and frameworks whose spans this library reads, or that change the spans."""
 
 
 def versions() -> Mapping[str, str]:

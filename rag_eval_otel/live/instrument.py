@@ -234,14 +234,13 @@ class RagEvalSpanProcessor(SpanProcessor):
         **options: Unpack[ConfigOptions],
     ) -> None:
         check_processor(next_processor)
-        _new_handle(
-            _config(config, options),
-            provider=tracer_provider or get_tracer_provider(),
-            meters=meter_provider,
-            logs=logger_provider,
-            sinks=find_sinks(sinks),
-            connect=partial(self._connect, next_processor),
-        )
+        config = _config(config, options)
+        provider = tracer_provider or get_tracer_provider()
+        own_sinks = find_sinks(sinks)
+        pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
+        self._connect(next_processor, pipeline)
+        report_at_exit(pipeline, provider, None)
+        Handle(pipeline, processor=self)
 
     @classmethod
     def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
@@ -335,22 +334,17 @@ def instrument(
         attachment = attachment_of(provider) if wrap is None else None
         known = _handle_on(attachment)
         if known is not None:
-            kinds = set(map(_kind, known._pipeline.scorer.sinks))  # noqa: SLF001
+            kinds = set(map(_kind, pipeline_of(known).scorer.sinks))
             is_new = not kinds.issuperset(map(_kind, own_sinks))
             if is_new or (has_options and known.config != config):
                 log.warning(
                     "already instrumented: the options and sinks of the first call stay in force"
                 )
             return known
-        handle = _new_handle(
-            config,
-            provider=provider,
-            meters=meter_provider,
-            logs=logger_provider,
-            sinks=own_sinks,
-            connect=partial(_attach, attachment, wrap, provider),
-            attachment=attachment,
-        )
+        pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
+        processor = _attach(attachment, wrap, provider, pipeline)
+        report_at_exit(pipeline, provider, attachment)  # before `Handle`: reversed at the exit
+        handle = Handle(pipeline, processor=processor, attachment=attachment)
         if attachment is not None:
             attachment.mark(handle)
         return handle
@@ -360,8 +354,7 @@ _ATTACHING = threading.RLock()  # loading an exporter may call `instrument` agai
 
 
 def _kind(sink: Sink) -> object:
-    """Return what tells ``sink`` from others: a function itself, and the class of an object."""
-    return sink if isinstance(sink, FunctionType) else type(sink)
+    return sink if isinstance(sink, FunctionType) else type(sink)  # a name makes a new object
 
 
 def _config(config: Config | None, options: ConfigOptions) -> Config:
@@ -388,30 +381,21 @@ def _handle_on(attachment: Attachment | None) -> Handle | None:
     return next((each for each in handles if pipeline_of(each).store.is_open), None)
 
 
-def _new_handle(
+def _new_pipeline(
     config: Config,
-    *,
     provider: TracerProvider,
     meters: MeterProvider | None,
     logs: LoggerProvider | None,
     sinks: Sequence[Sink],
-    connect: Callable[[Pipeline], RagEvalSpanProcessor | None],
-    attachment: Attachment | None = None,
-) -> Handle:
-    """Return the handle of a new pipeline; ``connect`` returns the processor that feeds it."""
-    built_in = build_sinks(config, provider=provider, meters=meters, logs=logs)
-    pipeline = Pipeline(
+) -> Pipeline:
+    return Pipeline(
         config,
         provider=NoOpTracerProvider() if sdk_disabled() else provider,
         instruments=InstrumentSink(meters),
-        sinks=(*sinks, *built_in),
+        sinks=(*sinks, *build_sinks(config, provider=provider, meters=meters, logs=logs)),
         meters=meters,
         logs=logs,
     )
-    processor = connect(pipeline)
-    # Before `Handle`, because exit handlers run in reverse.
-    report_at_exit(pipeline, provider, attachment)
-    return Handle(pipeline, processor=processor, attachment=attachment)
 
 
 def _attach(
@@ -439,9 +423,6 @@ def _attach(
     return None
 
 
-# --- sinks ----------------------------------------------------------------------------------------
-
-
 def print_scores(evaluation: Evaluation) -> None:
     """Print a line with the scores of a turn, for a first look: the sink ``"print"``."""
     scores = []
@@ -452,7 +433,6 @@ def print_scores(evaluation: Evaluation) -> None:
 
 
 SINKS = Registry(kind="sink", built_in={"print": "rag_eval_otel.live.instrument:print_scores"})
-"""Finds a sink that the user names in ``instrument(sinks=[...])``: a function, or a class."""
 
 
 def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     Attributes = dict[str, AttributeValue | None]
 
-_ESSENTIAL = frozenset({"llm", "retriever", "tool"})
-_CLIENT = frozenset({"llm", "retriever"})
-_OVERHEAD = 4096  # bytes of a held tree without its texts
 _OPERATIONS = {"retriever": semconv.OPERATION_RETRIEVAL, "tool": semconv.OPERATION_EXECUTE_TOOL}
 
 
@@ -43,7 +40,7 @@ class EndedTree:
     @property
     def size(self) -> int:
         """About how many bytes this tree keeps in memory."""
-        return _OVERHEAD + self.tree.size
+        return 4096 + self.tree.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,9 @@ class SpanWriter:
         forced = {tree.root.id, *also}
         started: dict[int, Span] = {}
         for run in tree.runs:
-            above = _above(run, by_id)
+            above: list[Run] = []
+            while (parent_run := by_id.get((above[-1] if above else run).parent or 0)) is not None:
+                above.append(parent_run)
             if run.id in forced or self._is_visible(run, above):
                 with edge:
                     parent = next((started[each.id] for each in above if each.id in started), None)
@@ -77,7 +76,7 @@ class SpanWriter:
         is_inner = run.kind == "retriever" and any(each.kind == "retriever" for each in above)
         if self.spans == "all":
             return not (is_inner and run.is_search)  # LangChain has no run for it
-        return run.kind in _ESSENTIAL and not is_inner
+        return run.kind in {"llm", "retriever", "tool"} and not is_inner
 
     def _start(self, run: Run, step: Step | None, parent: Span | None) -> Span:
         context, operation = run.tree.context, operation_of(run)
@@ -102,7 +101,7 @@ class SpanWriter:
         return self.tracer.start_span(
             exportable(name),
             context=context if parent is None else set_span_in_context(parent, context),
-            kind=SpanKind.CLIENT if run.kind in _CLIENT else SpanKind.INTERNAL,
+            kind=SpanKind.CLIENT if run.kind in {"llm", "retriever"} else SpanKind.INTERNAL,
             attributes={
                 key: exportable(value) if isinstance(value, str) else value
                 for key, value in attributes.items()
@@ -121,15 +120,6 @@ def end_span(span: Span, run: Run) -> None:
     span.end(end_time=None if at is None else max(at, run.start))
 
 
-def _above(run: Run, by_id: Mapping[int, Run]) -> list[Run]:
-    above = []
-    parent = by_id.get(run.parent or 0)
-    while parent is not None:
-        above.append(parent)
-        parent = by_id.get(parent.parent or 0)
-    return above
-
-
 def operation_of(run: Run) -> str | None:
     """Return the GenAI operation name of a LangChain run, or None for a chain within a run."""
     if run.kind == "llm":
@@ -139,12 +129,10 @@ def operation_of(run: Run) -> str | None:
         return _OPERATIONS.get(run.kind)
     runs = run.tree.runs
     # Without the run of a tool, its call is a structured output.
-    is_agent = any(map(_calls_tools, runs)) and any(each.kind == "tool" for each in runs)
+    replies = (each.told for each in runs if each.kind == "llm" and isinstance(each.told, dict))
+    calls = any(reply.get("tool_calls") for reply in replies)
+    is_agent = calls and any(each.kind == "tool" for each in runs)
     return semconv.OPERATION_INVOKE_AGENT if is_agent else semconv.OPERATION_INVOKE_WORKFLOW
-
-
-def _calls_tools(run: Run) -> bool:
-    return run.kind == "llm" and isinstance(run.told, dict) and bool(run.told.get("tool_calls"))
 
 
 def _described(run: Run, operation: str | None) -> Attributes:

@@ -1,4 +1,8 @@
-"""`Pipeline`: take ended spans and LangChain runs, find and score RAG turns, and export the spans."""
+"""`Pipeline`: take ended spans and LangChain runs, score RAG turns, and export the spans.
+
+The application's thread takes spans and runs, the clock's completes traces and exports, and the
+evaluator's reads and scores.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +56,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Span as StartedSpan
     from opentelemetry.trace import Span, SpanContext
 
-_MAX_HUNG: Final = 4  # threads for flushes that hang
 _MAX_FLUSH_WAIT: Final = 5.0  # seconds that a flush waits for scores
-_MAX_RESERVE: Final = 1.0  # seconds of a drain that are left to export the spans and to clean up
-_RESERVE: Final = 0.2  # of the time of a drain, if that is less
 _GRACE: Final = 0.5  # seconds that spans have to leave if the time of a drain is up
 
 
@@ -86,7 +87,6 @@ class Pipeline:
         meters: MeterProvider | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Build the parts, except those that are given; start no thread."""
         self.config = config
         self.logs, self.meters = logs, meters
         self.instruments = instruments
@@ -104,7 +104,7 @@ class Pipeline:
         self.clock = Clock(
             self.store, sweep=self.sweep, leave=self.leave, is_idle=lambda: not self.recorder.runs
         )
-        self.flushes = Workers(_MAX_HUNG)
+        self.flushes = Workers(4)  # for flushes, which may hang
         self.scorer.feedback.is_under_way = lambda number: (
             number in self.store.traces or number in self.recorder.runs
         )
@@ -271,7 +271,6 @@ class Pipeline:
             )
 
     def waiting(self) -> None:
-        """Wake the clock: a LangChain root run has ended before runs below it."""
         self.clock.wake()
 
     def _hold_tree(self, item: EndedTree) -> Held | None:
@@ -385,7 +384,7 @@ class Pipeline:
     def _read_tree(
         self, item: EndedTree
     ) -> tuple[Mapping[Hashable, Step], Mapping[Hashable, Turn], Ending]:
-        """Return steps and turns by run id, and what is written on the root if there is no turn."""
+        """Return steps and turns by run id, and what is written on the root without a turn."""
         steps = item.tree.steps(most=self.config.max_text_chars)
         by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
         if item.is_joined:
@@ -495,6 +494,9 @@ class Pipeline:
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
         """Count the turns of ``trace``, unless it was read, and release its held spans."""
+        ending = Ending("error", "internal") if why == "error" else Ending(why)
+        if why is None:
+            ending = Ending("skipped", "ambiguous")
         with self._read_edge:
             if self.store.claim(trace):
                 turns = trace.count_turns()
@@ -503,7 +505,7 @@ class Pipeline:
                     self.scorer.refuse("ambiguous", turns=turns)
                 else:
                     self.scorer.drop(why, turns)
-        self.release_held(trace, Ending("skipped", "ambiguous") if why is None else _ending(why))
+        self.release_held(trace, ending)
 
     def release_held(self, trace: Trace, ending: Ending) -> None:
         """Release the held spans of ``trace`` that belong to no submitted turn."""
@@ -541,11 +543,6 @@ class Pipeline:
     def is_own_thread(self) -> bool:
         """Return True on the threads of this pipeline, which must not wait for each other."""
         return self.evaluator.is_current() or self.clock.is_current()
-
-    @property
-    def is_idle_child(self) -> bool:
-        """Whether this process was forked, and has taken no span and no LangChain run since."""
-        return self.is_forked and not (self.clock.is_awake or self.recorder.runs)
 
     def _after_fork(self) -> None:
         """Forget the spans of the parent process, because the parent exports them itself."""
@@ -587,10 +584,6 @@ def _warn_of_missing(*names: str) -> None:
     log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
 
 
-def _ending(why: GivenUp) -> Ending:
-    return Ending("error", "internal") if why == "error" else Ending(why)
-
-
 @dataclass(frozen=True, slots=True)
 class Draining:
     """Flushes ``pipeline``, and drains it: ends it after its spans were scored and exported."""
@@ -626,26 +619,22 @@ class Draining:
         left = self._left(deadline)
         return self._within(partial(pipeline.flush_next, left), left) and is_released
 
-    def drain(self, timeout: float | None = None) -> None:
-        """End the pipeline within ``timeout`` seconds, by default ``shutdown_seconds``."""
-        self._drain(timeout, lambda _: None)
-
     def drain_and_flush(self, timeout: float) -> None:
         """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics."""
         pipeline = self.pipeline
-        if pipeline.is_idle_child:
-            return
+        if pipeline.is_forked and not (pipeline.clock.is_awake or pipeline.recorder.runs):
+            return  # the child has taken no span and no run
         end = pipeline.now() + timeout
-        flush = partial(pipeline.flush_next, _MAX_FLUSH_WAIT)
-        self._drain(timeout, lambda until: self._call(flush, until))
+        self.drain(timeout, flushes=True)
         self._flush_providers(end)
         pipeline.flushes.shutdown()
 
-    def _drain(self, timeout: float | None, exported: Callable[[float], object]) -> None:
-        """Drain, and call ``exported(until)`` when all spans were passed on."""
+    def drain(self, timeout: float | None = None, *, flushes: bool = False) -> None:
+        """End the pipeline within ``timeout`` seconds, by default ``shutdown_seconds``."""
         pipeline = self.pipeline
+        flush = partial(pipeline.flush_next, _MAX_FLUSH_WAIT)
         timeout = pipeline.config.shutdown_seconds if timeout is None else timeout
-        reserve = min(_MAX_RESERVE, timeout * _RESERVE)
+        reserve = min(1.0, timeout / 5)  # seconds to export the spans and to clean up
         end = pipeline.now() + timeout
         pipeline.close()
         wait = 0.0 if pipeline.is_own_thread() else self._left(end - reserve)
@@ -653,13 +642,13 @@ class Draining:
             pipeline.store.wait_left(wait)
         finally:  # also if Ctrl-C has interrupted the wait
             self._release_all("shutdown", max(end - reserve / 2, pipeline.now() + _GRACE))
-        exported(end - reserve / 2)
+        if flushes:
+            self._call(flush, end - reserve / 2)
         share = max(reserve, _GRACE) / 4
         wait = self._left(end - 2 * share)
         cancel = partial(pipeline.evaluator.shutdown, wait, grace=share)
         self._within(cancel, wait + share + _GRACE)
         if pipeline.scorer.delivers:  # a backend takes the scores of a span that it has
-            flush = partial(pipeline.flush_next, _MAX_FLUSH_WAIT)
             self._within(flush, max(share, self._left(end) / 2))
             self._flush_sinks(max(share, self._left(end)))
         self._within(pipeline.scorer.close, max(2 * share, self._left(end)))
@@ -690,17 +679,15 @@ class Draining:
     def _flush_providers(self, deadline: float) -> None:
         """Flush the providers that report the scores, which the application may have set late."""
         pipeline = self.pipeline
-        providers: list[Any] = [pipeline.logger_provider]
-        if not pipeline.is_forked:
-            providers.append(pipeline.meters or get_meter_provider())
-        for provider in providers:
-            flush = getattr(provider, "force_flush", None)  # the API's own providers have none
-            if flush is not None:
-                self._call(partial(self._flush_provider, flush), deadline)
+        meters = None if pipeline.is_forked else pipeline.meters or get_meter_provider()
+        for provider in (pipeline.logger_provider, meters):
 
-    def _flush_provider(self, flush: Callable[[int], object]) -> None:
-        with self.pipeline.release_edge:
-            flush(int(_MAX_FLUSH_WAIT * 1000))
+            def flush(provider: Any = provider) -> None:
+                with pipeline.release_edge:
+                    provider.force_flush(int(_MAX_FLUSH_WAIT * 1000))
+
+            if hasattr(provider, "force_flush"):  # the API's own providers have none
+                self._call(flush, deadline)
 
     def _call(self, call: Callable[[], object], deadline: float) -> None:
         """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""

@@ -1,4 +1,4 @@
-"""What an application records: `record_question`, `record_retrieval`, `record_answer`, feedback."""
+"""What an application records on the active LangChain run, or else on the current span."""
 
 from __future__ import annotations
 
@@ -40,12 +40,8 @@ _ACCEPTED: Final = (
     " (LangChain, Haystack) or with get_content() (LlamaIndex), or a pair of one of these and its"
     " score"
 )
-_TRACE_DIGITS, _SPAN_DIGITS = 32, 16
-_TRACEPARENT = re.compile(r"[^-]*-([^-]*)-([^-]*)-[^-]*")
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-Origin: TypeAlias = Literal["ids", "current", "run"]
-"""Where the ids of feedback come from: the caller, the current span, or a LangChain run."""
+Origin: TypeAlias = Literal["ids", "current", "run"]  # who names the turn of feedback
 
 
 def record_question(text: str) -> None:
@@ -207,9 +203,6 @@ def _text(caller: str, text: object) -> str:
     raise TypeError(f"{caller}() takes the text as a str, not {type(text).__name__}")
 
 
-# --- documents ------------------------------------------------------------------------------------
-
-
 def passages_of(documents: object, *, caller: str = "record_retrieval()") -> list[Passage]:
     """Return ``documents``, which may have the types that `record_retrieval` takes, as passages."""
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Collection):
@@ -270,9 +263,6 @@ def _is_number(value: object) -> bool:
     return not isinstance(value, bool | str) and hasattr(value, "__float__")
 
 
-# --- arguments of feedback ------------------------------------------------------------------------
-
-
 def _checked(score: object, name: object, *, comment: object) -> float:
     """Return ``score`` as a float; raise `TypeError` or `ValueError` for a wrong argument."""
     if isinstance(score, str) or not hasattr(score, "__float__"):
@@ -285,7 +275,7 @@ def _checked(score: object, name: object, *, comment: object) -> float:
             f"record_feedback() takes a score from 0 (bad) to 1 (good), not {number:g}; bring stars"
             " to this scale with (stars - 1) / 4, and thumbs of -1 and 1 with (thumb + 1) / 2"
         )
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise ValueError(
             "the name of feedback has 1 to 64 ASCII letters, digits, _ and -, and no others"
         )
@@ -305,12 +295,14 @@ def _ids(
         if context.is_valid or run is None:
             return context.trace_id, context.span_id or None, "current"
         return run.tree.root.id, None, "run"
-    if isinstance(trace_id, str) and (header := _TRACEPARENT.fullmatch(trace_id)):
+    if isinstance(trace_id, str) and (
+        header := re.fullmatch(r"[^-]*-([^-]*)-([^-]*)-[^-]*", trace_id)
+    ):
         trace_id, span = header.groups()
         span_id = span if span_id is None else span_id
     origin: Origin = "run" if isinstance(trace_id, UUID) or "-" in str(trace_id) else "ids"
-    trace = _number(trace_id, name="trace_id", digits=_TRACE_DIGITS)
-    span_number = None if span_id is None else _number(span_id, name="span_id", digits=_SPAN_DIGITS)
+    trace = _number(trace_id, name="trace_id", digits=32)
+    span_number = None if span_id is None else _number(span_id, name="span_id", digits=16)
     return trace, span_number, origin
 
 
@@ -328,18 +320,14 @@ def _number(value: object, *, name: str, digits: int) -> int:
     return number
 
 
-# --- feedback joined with turns -------------------------------------------------------------------
-
 _Labels: TypeAlias = "dict[str, tuple[Label, str]]"  # label and the version of each metric
 
 _MAX_TURNS: Final = 4096  # turns whose labels are remembered
-_MAX_EARLY: Final = 1024  # traces whose feedback waits for a turn
 _MAX_SAID: Final = 16  # feedback on one turn
-_UNMATCHED: Final = {
-    False: "no turn of it is known here; the feedback is passed on with its ids",
-    True: "no turn of this LangChain run is known here, so the feedback has no span and is not"
-    " passed on",
-}
+_UNMATCHED: Final = "no turn of it is known here; the feedback is passed on with its ids"
+_UNMATCHED_RUN: Final = (
+    "no turn of this LangChain run is known here, so the feedback has no span and is not passed on"
+)
 
 
 @dataclass(slots=True)
@@ -456,7 +444,7 @@ class FeedbackIntake:
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
-            self._warn("unmatched", feedback, _UNMATCHED[is_run])
+            self._warn("unmatched", feedback, _UNMATCHED_RUN if is_run else _UNMATCHED)
         if not is_run:
             self._pass_on(feedback)
         self._wait(feedback, is_passed=not is_run)
@@ -514,12 +502,11 @@ class FeedbackIntake:
         waiting = self._early.setdefault(feedback.trace_id, [])
         waiting.append((feedback, is_passed))
         del waiting[:-_MAX_SAID]
-        if len(self._early) > _MAX_EARLY:
+        if len(self._early) > 1024:  # noqa: PLR2004  # traces whose feedback waits for a turn
             self._early.popitem(last=False)
 
 
-_intakes: Final[list[ReferenceType[FeedbackIntake]]] = []
-"""The intakes of this process, the newest last."""
+_intakes: Final[list[ReferenceType[FeedbackIntake]]] = []  # of this process, the newest last
 
 
 def register(intake: FeedbackIntake) -> None:

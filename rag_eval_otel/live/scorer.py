@@ -1,4 +1,7 @@
-"""`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks."""
+"""`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks.
+
+In a cascade, the offline judge evaluates all turns, and the judge a sample of them.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +61,6 @@ from rag_eval_otel.untrusted import Redactor, redactor
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-_CELLS: Final = 60_000  # of a window: in a minute, a turn counts one millisecond too long at most
-_SUSPICIOUS: Final = 4.0  # how much more often a turn is chosen whose offline scores are bad
-_KEPT: Final = 1024  # turns whose scores are kept for equal turns; an offline judge costs nothing
-_EXPORTED: Final = ("injection", "truncated")  # the entries of details that quote no texts
-_INTENDED: Final = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
-"""Reasons that are not logged: the configuration wants them, or the turn is scored elsewhere."""
-
 _MODELS: Final = (
     *("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
     *("ls_model_name", "model"),
@@ -97,18 +93,16 @@ class Admission:
         self._rules = rules
         self._clock = clock
         self._windows = [
-            (limit.amount, SlidingWindow(limit.seconds, cells=_CELLS)) for limit in limits
+            (each.amount, SlidingWindow(each.seconds, cells=60_000)) for each in limits
         ]
 
     def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
         """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated."""
         sampling = Sampling()
         if self._rate < 1 or self._rules:
-            # With the rate 0 and no rules, scoring is off, also for turns with errors.
-            is_off = self._rate <= 0 and not self._rules
-            probability = (
-                0.0 if is_off else probability_of(facts(), self._rules, otherwise=self._rate)
-            )
+            probability = 0.0
+            if self._rate > 0 or self._rules:  # else scoring is off, also for turns with errors
+                probability = probability_of(facts(), self._rules, otherwise=self._rate)
             sampling = self._sampling(trace_id, probability)
             if not self.has_cascade and sampling_point(trace_id) >= probability:
                 return "sample_rate"
@@ -116,9 +110,8 @@ class Admission:
 
     def judged(self, trace_id: int, sampling: Sampling, *, offline: Evaluation) -> Sampling | None:
         """Return how a turn of a cascade was chosen for the judge; None if it was not chosen."""
-        probability = sampling.probability
-        if offline.label != "pass":
-            probability = min(1.0, probability * _SUSPICIOUS)
+        factor = 1 if offline.label == "pass" else 4  # a bad turn is chosen more often
+        probability = min(1.0, sampling.probability * factor)
         is_chosen = sampling_point(trace_id) < probability
         return self._sampling(trace_id, probability) if is_chosen else None
 
@@ -261,18 +254,14 @@ class Evaluations:
             del self._under_way[key]
             if not result.done():  # at a shutdown, it may have been cancelled
                 result.set_result(evaluation)
-        self._keep(key, evaluation)
+        if self._max_kept and all(map(is_final, evaluation.scores)):
+            kept = _unpaid(evaluation)
+            if not self._measurement.explanations:
+                kept = replace(kept, scores=tuple(map(_without_texts, kept.scores)))
+            self._kept[key] = kept
+            if len(self._kept) > self._max_kept:
+                self._kept.popitem(last=False)
         return evaluation
-
-    def _keep(self, key: str, evaluation: Evaluation) -> None:
-        if not self._max_kept or not all(map(is_final, evaluation.scores)):
-            return
-        kept = _unpaid(evaluation)
-        if not self._measurement.explanations:
-            kept = replace(kept, scores=tuple(map(_without_texts, kept.scores)))
-        self._kept[key] = kept
-        while len(self._kept) > self._max_kept:
-            self._kept.popitem(last=False)
 
     def observe_left(self) -> list[Observation]:
         """Return what is left of each limit, as a share of the limit from 0 to 1."""
@@ -295,7 +284,7 @@ def _unpaid(evaluation: Evaluation) -> Evaluation:
 
 def _without_texts(score: Score) -> Score:
     """Return ``score`` without texts that are not exported, which take most of its memory."""
-    detail = {name: score.detail[name] for name in _EXPORTED if name in score.detail}
+    detail = {name: score.detail[name] for name in score.detail.keys() & {"injection", "truncated"}}
     return replace(score, explanation=None, detail=detail)
 
 
@@ -343,12 +332,9 @@ class TurnScorer:
         """Count RAG turns as skipped because of ``reason``; log one such turn in a minute."""
         for _ in range(turns):
             self.instruments.turn("skipped", reason)
-        if reason not in _INTENDED:
-            self._log.write(
-                f"skipped {reason}",
-                "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute",
-                reason,
-            )
+        if reason not in {"budget", "duplicate", "not_sampled", "sample_rate"}:  # intended
+            text = "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute"
+            self._log.write(f"skipped {reason}", text, reason)
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
         """Count a trace with these steps and no turn as skipped, and return the reason."""
@@ -365,10 +351,7 @@ class TurnScorer:
     def drop(self, why: GivenUp, turns: int = 1) -> None:
         """Count RAG turns that are not scored because of ``why``."""
         for _ in range(turns):
-            if why == "error":
-                self.instruments.turn("error", "internal")
-            else:
-                self.instruments.turn("dropped", why)
+            self.instruments.turn(*(("error", "internal") if why == "error" else ("dropped", why)))
 
     def submit(self, job: TurnJob) -> None:
         """Have a RAG turn evaluated, or drop it if there is no room."""
@@ -457,9 +440,7 @@ class TurnScorer:
         if self._recent.is_repeated(sample, turn):
             return "duplicate"
         try:
-            evaluation = await self._measured(
-                sample, job.sampling or Sampling(), trace_id=job.trace_id
-            )
+            evaluation = await self._measured(sample, job.sampling or Sampling(), job.trace_id)
         except RedactionError as error:
             self._log.write("redact", "%s", error)
             return "redaction_error"
@@ -469,7 +450,7 @@ class TurnScorer:
         located = partial(
             replace,
             span=span,
-            lag=seconds_since(job.ended),
+            lag=max(0, time.time_ns() - job.ended) / 1e9,
             about=about((step.metadata for step in steps), self._metadata_keys),
             answer_length=len(sample.answer),
         )
@@ -477,7 +458,7 @@ class TurnScorer:
         return located(evaluation, offline=None if offline is None else located(offline))
 
     async def _measured(
-        self, sample: Sample, chosen: Sampling, *, trace_id: int
+        self, sample: Sample, chosen: Sampling, trace_id: int
     ) -> Evaluation | SkipReason:
         """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
         if self._offline is None:
@@ -528,7 +509,10 @@ class TurnJob:
         feedback = self.scorer.feedback
         if self.runs:
             feedback.note(self.span, runs=self.runs)
-        sampling = self.scorer.admission.draw(self.trace_id, self._facts)
+        sampling = self.scorer.admission.draw(
+            self.trace_id,
+            lambda: facts_of(self.turn, [*self.attributes(), feedback.facts(self.span)]),
+        )
         feedback.note(self.span)
         if isinstance(sampling, Sampling):
             self.sampling = sampling
@@ -540,9 +524,6 @@ class TurnJob:
         if self.claim(ending):
             self.scorer.refuse(reason)
         self.release(ending)
-
-    def _facts(self) -> Facts:
-        return facts_of(self.turn, [*self.attributes(), self.scorer.feedback.facts(self.span)])
 
     async def run(self) -> None:
         self.release(await self.scorer.score(self))
@@ -561,22 +542,6 @@ class TurnJob:
     def release(self, ending: Ending) -> None:
         if self.held is not None:
             self.clock.release(self.held, ending)
-
-
-_EPOCH: Final = time.time_ns() - time.monotonic_ns()  # of the monotonic clock, at the import
-
-
-def seconds_since(
-    ended: int,
-    *,
-    wall: Callable[[], int] = time.time_ns,
-    monotonic: Callable[[], int] = time.monotonic_ns,
-    epoch: int = _EPOCH,
-) -> float:
-    """Return the seconds since the wall-clock time ``ended`` in ns, also if the clock was set."""
-    # Then only one of the two clocks gives the right time; the other a negative or a longer one.
-    ages = (wall() - ended, epoch + monotonic() - ended)
-    return min((age for age in ages if age >= 0), default=0) / 1e9
 
 
 # --- what scores turns, by the options ------------------------------------------------------------
@@ -605,9 +570,8 @@ def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) ->
     limits = [limit for limit in config.limits if limit.unit != TURNS]
     if not limits:
         return None
-    shared = None
-    if config.redis is not None:
-        shared = RedisCounts(config.redis, limits, on_error=on_error)
+    redis = config.redis
+    shared = None if redis is None else RedisCounts(redis, limits, on_error=on_error)
     return Budget(limits, prices=load_prices(config.prices), shared=shared)
 
 
@@ -619,7 +583,7 @@ def build_scorer(
     evaluations = Evaluations(
         measurement,
         budget=build_budget(config, partial(instruments.internal_error, "redis")),
-        max_kept=0 if is_offline(measurement.judge) else _KEPT,
+        max_kept=0 if is_offline(measurement.judge) else 1024,  # an offline judge costs nothing
         count=instruments.cache_lookup,
     )
     instruments.watch_budget(evaluations.observe_left)

@@ -1,4 +1,8 @@
-"""Finish last work, such as draining a pipeline, before the process ends, however it ends."""
+"""Finish last work, such as draining a pipeline, before the process ends.
+
+`atexit` covers only an interpreter that ends by itself; not SIGTERM, uvicorn, which kills its
+process, and the children of multiprocessing and Celery, which end by os._exit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,6 @@ from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.threads import start_thread
 
 _REPEATED: Final = 1.0  # seconds in which supervisors send SIGTERM twice, to process and group
-_LAST: Final = -100  # the priority of our Finalize: after those of the application
 
 
 class LastWork(Protocol):
@@ -101,11 +104,15 @@ class _Process:
         return tuple(each for each in self._registered if each.at_sigterm)
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Start the last work and return, because the main thread may hold a lock that it needs."""
+        """Start the last work and return, because the main thread may hold a lock that it needs.
+
+        Then the signal is sent again. An application with a handler of its own that calls ours, or
+        process 1 of a container, which the kernel spares, ends by itself: it is only flushed.
+        """
         now, since = time.monotonic(), self._ending_since
         is_impatient = since is not None and now - since > _REPEATED
         if _handler() != self._on_sigterm or os.getpid() == 1:
-            _start_in_handler(self._flush)
+            _start_in_handler(partial(self._call, "flush_all"))
         elif now < self._drained_until or not self._at_sigterm or is_impatient:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
@@ -119,9 +126,6 @@ class _Process:
         finally:
             self._drained_until = math.inf
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def _flush(self) -> None:
-        self._call("flush_all")
 
     def _call(self, method: str) -> None:
         """Call ``method`` of all work at the same time, each on a thread, and wait for all."""
@@ -166,7 +170,7 @@ class _Process:
         loop, flushed = asyncio.get_running_loop(), asyncio.Event()
 
         def flush() -> None:
-            self._flush()
+            self._call("flush_all")
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(flushed.set)
 
@@ -180,7 +184,9 @@ class _Process:
         if self._finalized_in != os.getpid():
             self._finalized_in = os.getpid()
             util: Any = sys.modules["multiprocessing.util"]
-            util.Finalize(None, self._end_child, exitpriority=_LAST)
+            util.Finalize(
+                None, self._end_child, exitpriority=-100
+            )  # after those of the application
 
     def _end_child(self, **_: object) -> None:
         works = [_start(partial(w.work.drain_and_flush, w.seconds)) for w in self._registered]

@@ -1,4 +1,7 @@
-"""`Store` has the traces and the held spans of one pipeline; `Clock` completes and exports them."""
+"""`Store` has the traces and the held spans of one pipeline; `Clock` completes and exports them.
+
+Any thread may decide how a held span leaves; the first decision counts. `Clock` alone exports.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +44,12 @@ from rag_eval_otel.types import UNTOUCHED, Ending
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-Fate: TypeAlias = Literal["held", "no room", "late", "passes"]
-"""What happens to an ended span. ``no room`` and ``late``: it should wait for scores, but a limit
-is reached, or the store is closed."""
+Fate: TypeAlias = Literal["held", "no room", "late", "passes"]  # of an ended span
 
 CHUNK: Final = 256  # spans that leave between two flushes, so that the next queue does not overflow
 _LOST: Final = 4096  # the most evicted traces whose later spans are ignored
 _SHARE: Final = 4  # one trace may take a quarter of all bytes
-_AROUND: Final = 8  # spans held in all, for each that may wait for scores: they are bounded, too
 _NEVER: Final = float("inf")
-_TICK: Final = 0.05  # seconds between two searches for complete traces
-_IDLE: Final = 1.0  # seconds between two looks at open spans while nothing collects or is held
-_STOPPED: Final = 2.0  # seconds by which a wait is late only if the process was stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +62,12 @@ class Taken:
     evicted: Sequence[int] = ()
 
 
-_NOT_TAKEN = Taken()
-
-
 class Store:
-    """Collects the spans of traces that contain RAG, and holds the spans that may get scores."""
+    """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
+
+    For a span that has nothing to do with RAG, no lock is taken. Nothing of others is called
+    within the lock.
+    """
 
     def __init__(
         self,
@@ -84,8 +82,7 @@ class Store:
         self._limits = limits
         self._clock = clock
         self.is_open = True
-        self.is_fed = False
-        """Whether a span processor passes the ended spans of the application to this store."""
+        self.is_fed = False  # whether a span processor passes ended spans to this store
         self.reset()
 
     def reset(self) -> None:
@@ -93,8 +90,7 @@ class Store:
         # Reentrant: a garbage collection may end spans while this thread has the lock.
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self.traces: OrderedDict[int, Trace] = OrderedDict()
-        """The traces that are not complete yet, by trace id, oldest first."""
+        self.traces: OrderedDict[int, Trace] = OrderedDict()  # those not complete, oldest first
         self._lost: OrderedDict[int, Trace] = OrderedDict()
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
         self._bytes = 0
@@ -151,7 +147,7 @@ class Store:
         """Add the ended ``span``, which `concerns`, to its trace; hold it if it may get scores."""
         context = span.context
         if context is None:
-            return _NOT_TAKEN
+            return Taken()
         with self.lock:
             if not self.is_open:
                 return Taken("late" if self.is_fed and self._stands_late(span) else "passes")
@@ -160,7 +156,7 @@ class Store:
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
                 self._ended.append(span)
-                return _NOT_TAKEN
+                return Taken()
             trace = self._trace_of(context.trace_id)
             anchoring = self._add(trace, view, kind)
             evicted = self._evict(trace)
@@ -174,11 +170,11 @@ class Store:
         """Add LangChain runs to the trace of the open span ``around``, within which they ran."""
         with self.lock:  # `close` may come before it
             if not (self.is_open and self.is_fed):
-                return _NOT_TAKEN
+                return Taken()
             is_new = around.trace_id not in self.traces
             trace = self._trace_of(around.trace_id)
             if trace.is_lost:
-                return _NOT_TAKEN
+                return Taken()
             size = OVERHEAD + tree.size
             trace.join(tree, around.span_id, size=size, now=self._clock())
             self._bytes += size
@@ -205,7 +201,7 @@ class Store:
         with self.lock:
             has_room = (
                 (self.waiting < self.capacity or not held.is_likely)
-                and len(self.held) < _AROUND * self.capacity
+                and len(self.held) < 8 * self.capacity  # unlikely ones are bounded, too
                 and self.size + held.size <= self._max_bytes
             )
             if not (self.is_open and has_room) or held.key in self.held:
@@ -322,15 +318,13 @@ class Store:
     def _add(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
         """Add the span ``view`` to ``trace``, and return whether this span may get scores."""
         known = trace.spans.get(view.span_id)
-        is_known = known is not None and (known.name, known.start, known.end) == (
-            view.name,  # the SDK makes copies of a span
-            view.start,
-            view.end,
+        is_known = known is not None and (  # the SDK makes copies of a span
+            (known.name, known.start, known.end) == (view.name, view.start, view.end)
         )
         if trace.is_lost or is_known:
             trace.last = self._clock()
             return "no"
-        trace.is_doubled = trace.is_doubled or known is not None
+        trace.is_doubled |= known is not None
         size = size_of(view) if kind != "other" else OVERHEAD
         kept = view if kind != "other" else view.bystander()
         trace.add(kept, size=size, now=self._clock())
@@ -448,7 +442,10 @@ class Store:
 
 
 class Clock:
-    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for each item that leaves."""
+    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for what leaves.
+
+    ``leave`` returns False if another thread goes on with the item.
+    """
 
     def __init__(
         self,
@@ -547,7 +544,7 @@ class Clock:
             try:
                 self._sweep()
             finally:  # a sweep that takes long leaves time for others, too
-                self._sweep_at = time.monotonic() + _TICK
+                self._sweep_at = time.monotonic() + 0.05
 
     def _export_next(self) -> bool:
         """Export the oldest item that leaves, if any, after a look at the deadlines."""
@@ -571,12 +568,13 @@ class Clock:
         self._waits = True
         self._waits = is_idle = self.store.is_empty and self._is_idle()
         began = time.monotonic()
-        seconds = _IDLE if is_idle else max(0.0, self._sweep_at - began)
+        # When idle, only open spans are refreshed.
+        seconds = 1.0 if is_idle else max(0.0, self._sweep_at - began)
         with suppress(queue.Empty):
             self._wakes.get(timeout=seconds)
         self._waits = False
         while not self._wakes.empty():
             self._wakes.get()
         late = time.monotonic() - began
-        if late > seconds + _STOPPED:
+        if late > seconds + 2:  # the process was stopped
             self.store.add_stopped(late)

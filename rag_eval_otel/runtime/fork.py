@@ -11,9 +11,7 @@ from typing import Any, TypeAlias
 
 _Methods: TypeAlias = "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]"
 
-_methods: _Methods = {}
-"""The objects and their functions to call, the oldest first, by the id of the reference."""
-
+_methods: _Methods = {}  # the objects and their functions, by the id of the reference
 _of_parent: list[object] = []
 
 
@@ -31,7 +29,7 @@ def call_in_child(method: Callable[[], None]) -> None:
 
 
 def leave_to_parent(item: object) -> None:
-    """Keep ``item``, which belongs to an event loop of the parent, until this child ends."""
+    """Keep ``item`` of the parent's event loop: its deletion would close the loop's connection."""
     _of_parent.append(item)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -19,21 +18,17 @@ from rag_eval_otel.log import cause_of, log
 # The OpenTelemetry API creates these keys in each process and gives them no public name. Older
 # instrumentations look for the plain words instead.
 _SILENT = (otel_context._SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation")  # noqa: SLF001
-_SILENT_HTTP = (
-    otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY,  # noqa: SLF001
-    "suppress_http_instrumentation",
-)
-_MAX_KINDS: Final = 256  # kinds of warnings whose last time is remembered
+_HTTP = (otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY, "suppress_http_instrumentation")  # noqa: SLF001
 EXTRA: Final = "tools"
 
+# The evaluator for which the current code runs. Its spans and logs are not the application's.
 JUDGING: Final[ContextVar[object]] = ContextVar("rag_eval_otel_judging", default=None)
-"""The evaluator for which the current code runs. Its spans and logs are not the application's."""
 
 
 def silence() -> None:
     """Suppress instrumentation in the current context from now on."""
     context = otel_context.get_current()
-    for key in (*_SILENT, *_SILENT_HTTP):
+    for key in (*_SILENT, *_HTTP):
         context = otel_context.set_value(key, value=True, context=context)
     otel_context.attach(context)
 
@@ -71,7 +66,7 @@ class LimitedLog:
         self._clock = clock
         self._raises = raise_errors
         # Kind to time of the last warning, and number of warnings left out since then.
-        self._kinds: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._kinds: dict[str, tuple[float, int]] = {}
 
     def write(
         self, kind: str, message: str, *args: object, error: BaseException | None = None
@@ -83,10 +78,9 @@ class LimitedLog:
             self._kinds[kind] = (last, left_out + 1)
             log.debug(message, *args, exc_info=error)
             return
-        self._kinds.pop(kind, None)  # the kinds are in the order of their last warnings
+        if len(self._kinds) == 256:  # noqa: PLR2004  # they may be made of the names of exceptions
+            self._kinds.clear()
         self._kinds[kind] = (now, 0)
-        while len(self._kinds) > _MAX_KINDS:
-            self._kinds.popitem(last=False)
         text = f"{message} ({left_out} more such messages were left out)" if left_out else message
         log.warning(text, *args, exc_info=error)
 
@@ -100,7 +94,10 @@ class LimitedLog:
 
 
 class Edge:
-    """A context manager that keeps exceptions of this library from the application."""
+    """A context manager that keeps exceptions of this library from the application.
+
+    It calls ``on_error(place)`` for each and logs it, as of ``part``. Threads may share it.
+    """
 
     __slots__ = ("_log", "_on_error", "_part", "_place", "_raises")
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -21,16 +20,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from rag_eval_otel.environment import Signal, exporter_names, guessed_grpc_endpoint
+from rag_eval_otel.environment import Signal, exporter_names
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.log import address_of, log
+from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import is_stand_in
-from rag_eval_otel.runtime.threads import start_thread
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
-_SERVICE = "service.name"
 _OWNER = "_rag_eval_otel"
 _REPLACED = "_rag_eval_otel_before"
 _METHODS = ("shutdown", "force_flush", "on_start", "on_end")
@@ -63,8 +60,8 @@ class Providers:
     ) -> Providers:
         """Return providers that export in batches; the environment may name the service."""
         resource = Resource.create()
-        if service and str(resource.attributes[_SERVICE]).startswith("unknown_service"):
-            resource = resource.merge(Resource({_SERVICE: service}))
+        if service and str(resource.attributes["service.name"]).startswith("unknown_service"):
+            resource = resource.merge(Resource({"service.name": service}))
         readers = [
             each if isinstance(each, MetricReader) else PeriodicExportingMetricReader(each)
             for each in metrics
@@ -130,19 +127,7 @@ def exporters(signal: Signal) -> Iterator[Any]:
                 f"OTEL_{signal.upper()}_EXPORTER names {name!r}: no such exporter is installed;"
                 " use otlp, console or none, or install the one that is meant"
             )
-        if name == "otlp_proto_grpc" and (url := guessed_grpc_endpoint(signal)):
-            start_thread(partial(_warn_if_http, url), "-probe")
         yield next(iter(entries)).load()()
-
-
-def _warn_if_http(url: str) -> None:
-    """Log which variable to set if the server at ``url``, to which gRPC is sent, speaks HTTP."""
-    if answers_http(url, timeout=10.0):  # as long as the SDK's exporters wait by default
-        log.warning(
-            "the server at %s speaks HTTP, and OTLP is sent to it over gRPC, because its port is"
-            " not 4318: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
-            address_of(url if "://" in url else f"http://{url}"),
-        )
 
 
 def answers_http(url: str, *, timeout: float) -> bool:

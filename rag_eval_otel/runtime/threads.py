@@ -22,10 +22,8 @@ from rag_eval_otel.runtime.guard import JUDGING, LimitedLog, silence
 T = TypeVar("T")
 
 _POLL: Final = 0.01  # seconds between two looks at the queue while jobs run
-_LINGER: Final = 0.5  # seconds of polling after the last job
 _GRACE: Final = 1.0  # seconds in which cancelled jobs may clean up
 _LATE: Final = 0.1  # seconds between two searches for jobs that are too late
-_BURST: Final = 4  # times ``concurrency``: as many jobs may wait without overload
 
 _Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
 
@@ -153,10 +151,7 @@ class SyncFirst:
         return await self._acall(*args, **kwargs)
 
 
-# --- the event loop that runs jobs ----------------------------------------------------------------
-
-GivenUp: TypeAlias = Literal["shutdown", "error", "overload"]
-"""Why a job was not completed: cancelled by a shutdown, an exception, or it would be too late."""
+GivenUp: TypeAlias = Literal["shutdown", "error", "overload"]  # why a job was not completed
 
 
 class Job(Protocol):
@@ -168,7 +163,7 @@ class Job(Protocol):
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the result of this job is too late. 0 if it already is, inf if never."""
+        """Seconds until the result of this job is too late."""
 
     def begin(self) -> bool:
         """Do the work that need not wait for other jobs; return True if `run` must be called."""
@@ -199,12 +194,15 @@ class Call:
         self.on_given_up(why)
 
 
-_Slot: TypeAlias = "asyncio.Future[bool]"
-"""True if the waiting job may run now, False if its result would be too late."""
+_Slot: TypeAlias = "asyncio.Future[bool]"  # whether the waiting job may run, or is too late
 
 
 class BackgroundEvaluator:
-    """Run jobs in an event loop on a thread of its own, at most ``concurrency`` at the same time."""
+    """Run jobs in an event loop on its own thread, ``concurrency`` at a time, the newest first.
+
+    The thread polls while jobs run: a system call in `submit` would let it run in place of the
+    application's thread. If more than four times ``concurrency`` wait, late jobs are given up.
+    """
 
     def __init__(
         self, *, concurrency: int = 16, capacity: int = 1024, max_bytes: float = float("inf")
@@ -235,7 +233,10 @@ class BackgroundEvaluator:
         self._log = LimitedLog()
 
     def submit(self, job: Job) -> bool:
-        """Have ``job`` run on the evaluator's thread; return False if there is no room or thread."""
+        """Have ``job`` run on the evaluator's thread; return False if there is no room or thread.
+
+        A job that another job submits is always accepted: both share the same texts in memory.
+        """
         with self._lock:
             follows = self._thread is not None and self.is_current()
             count = len(self._pending) - self._is_beginning  # what a job submits takes its place
@@ -312,7 +313,7 @@ class BackgroundEvaluator:
         while self._tasks or (self._loop.time() < until and not self._is_stopping):
             now = self._loop.time()
             if self._tasks:
-                until = now + _LINGER
+                until = now + 0.5  # seconds of polling after the last job
             self._poll_now.clear()
             try:
                 job = self._queue.get_nowait()
@@ -370,7 +371,7 @@ class BackgroundEvaluator:
             return True
         slot: _Slot = self._loop.create_future()
         self._waiting[job] = slot
-        self._is_overloaded |= len(self._waiting) > _BURST * self._concurrency
+        self._is_overloaded |= len(self._waiting) > 4 * self._concurrency
         try:
             return await slot
         finally:
@@ -413,7 +414,7 @@ class BackgroundEvaluator:
 
 
 def _know_processor() -> None:
-    """Under gevent, keep `platform.platform` from starting a child process."""
+    """Under gevent, keep `platform.platform`, which ``openai`` calls, from forking a process."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("subprocess"):
         vars(platform.uname()).setdefault("processor", "")

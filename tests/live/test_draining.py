@@ -25,7 +25,6 @@ class HangingPipeline:
 
     time: float = 0.0
     delivers: bool = False
-    is_idle_child: bool = False
     is_forked: bool = False
     is_off: bool = False
 
