@@ -186,7 +186,7 @@ def capture(
     )
     scorer.turns = []
     pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)
-    pipeline.clock.run_inline()
+    pipeline.clock.is_inline = True
     pipeline.recorder = RunRecorder(NotingIntake(inner=pipeline, on_call=on_intake), **options)
     processor = RagEvalSpanProcessor.of_pipeline(SimpleSpanProcessor(exporter), pipeline)
     provider.add_span_processor(processor)

@@ -328,7 +328,7 @@ def replay(
         now=clock,
     )
     processor = RagEvalSpanProcessor.of_pipeline(exported, pipeline)
-    pipeline.clock.run_inline()  # the recorded times of the calls are used instead
+    pipeline.clock.is_inline = True  # the recorded times of the calls are used instead
     live: dict[int, ReplayedSpan] = {}
     for call in calls:
         if timed:

@@ -139,7 +139,6 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_llm_end(self, response: Any, **event: Any) -> None:
-        """Record the end of a model call and the reply of the model."""
         run = self.find(event["run_id"])
         if run is None and self.find(event.get("parent_run_id")) is not None:
             run = self._start("llm", None, event, note, None)
@@ -170,7 +169,6 @@ class LangChainCapture(BaseCallbackHandler):
         noted: Callable[[Any], Any],
         asked: Any,
     ) -> Run | None:
-        """Record the start of a run with the input ``noted(asked)``; return it, or None."""
         if not self.enabled:
             return None
         recorder = self._recorder()
@@ -186,18 +184,15 @@ class LangChainCapture(BaseCallbackHandler):
         return run
 
     def find(self, run_id: UUID | None) -> Run | None:
-        """Return the run with the id ``run_id``, or None if it has ended or is not recorded."""
         return None if run_id is None else self._recorder().runs.get(run_id.int)
 
     def search(self, above: Run, name: str) -> Run | None:
-        """Record the start of a vector store search as a retrieval below the run ``above``."""
         run = self._recorder().start("retriever", uuid4().int, above.id, name, {})
         if run is not None:
             run.is_search = True
         return run
 
     def end(self, run: Run | None, noted: Callable[[Any], Any], output: Any) -> None:
-        """Record that ``run`` has ended with ``noted(output)``, if it is recorded."""
         if run is not None:
             try:
                 run.told = noted(output)
@@ -205,13 +200,11 @@ class LangChainCapture(BaseCallbackHandler):
                 self._recorder().end(run)
 
     def failed(self, run: Run, error: BaseException) -> None:
-        """Record that ``run`` has ended with the exception ``error``."""
         run.error = type(error).__qualname__
         self._recorder().end(run)
 
 
 def active_run() -> tuple[LangChainCapture, Run] | None:
-    """Return the LangChain run that the caller is in, with our handler that records it."""
     config = var_child_runnable_config.get()
     manager = config.get("callbacks") if config else None
     if not isinstance(manager, BaseCallbackManager):
@@ -313,7 +306,6 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
 
 
 def note_document(document: Any) -> Any:
-    """Return the text, the id and the metadata of a LangChain document as a dict."""
     if not isinstance(document, Document):
         return note(document)
     fields = document.__dict__  # read often: the model's own attribute access is slower
@@ -338,7 +330,6 @@ def note_search(results: Sequence[Any]) -> list[Any]:
 
 
 def note_message(message: Any, depth: int = 0) -> Any:
-    """Return the role, content, tool calls and artifact of a chat message as a dict."""
     if not isinstance(message, BaseMessage):  # a pair, a dict or a text
         return note(message, depth)
     fields = message.__dict__

@@ -25,7 +25,6 @@ class Listener:
     edge: Edge
 
     def hear(self, name: str, record: Any) -> None:
-        """Pass the log ``record`` of the event ``name`` on if it was written within a span."""
         if record.span_id and JUDGING.get() is None:
             with self.edge:
                 view = LogView(event=name, body=record.body, attributes=record.attributes or {})
@@ -55,7 +54,6 @@ class LogTap:
                     listener.hear(name, record)
 
     def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
-        """Return True if log records of this event are read."""
         return bool(self._listeners) and may_be_read(event_name)
 
     def shutdown(self) -> None:
@@ -115,7 +113,6 @@ class PendingLogs:
             self.take(next(iter(self._records)))
 
     def take(self, key: Key) -> Sequence[LogView]:
-        """Remove and return the log records of one span. ``key`` is its trace id and span id."""
         records = self._records.pop(key, ())
         if records is not _LOST_RECORDS:
             self.size -= sum(map(size_of_log, records))

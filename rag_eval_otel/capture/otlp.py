@@ -79,7 +79,6 @@ def _fill(message: Any, content: Mapping[str, Any]) -> None:
 
 @cache
 def _fields(descriptor: Any) -> Mapping[str, tuple[str, Callable[[Any], Any] | None]]:
-    """Return name and conversion of the fields of a message, by their names in JSON."""
     fields: dict[str, tuple[str, Callable[[Any], Any] | None]] = {}
     for field in descriptor.fields:
         convert = None if field.message_type is not None else _CONVERT.get(field.type, int)
@@ -146,7 +145,6 @@ def spans_of(parts: Iterable[TracePart], *, value_limit: int | None = None) -> l
 
 
 def as_attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return ``values``, plain data by name, as a list of attributes in OTLP JSON."""
     return [{"key": exportable(name), "value": _as_value(value)} for name, value in values.items()]
 
 

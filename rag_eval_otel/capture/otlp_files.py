@@ -26,7 +26,6 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def messages_in(paths: Iterable[Path]) -> Iterator[Message]:
-    """Yield the messages of all files ``paths``, in their order."""
     return chain.from_iterable(map(read_messages, paths))
 
 
@@ -116,7 +115,6 @@ def _parsed(text: bytes) -> Any:
 
 
 def _checked(message: Any, place: str) -> Mapping[str, Any]:
-    """Return ``message`` if it is an export request, else raise `ConfigError`."""
     if not (isinstance(message, dict) and not message.keys().isdisjoint(SIGNALS)):
         raise ConfigError(
             f"{place}: is no OTLP export request: an object with resourceSpans, resourceLogs or"

@@ -166,7 +166,6 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
 
 
 def size_of(value: object) -> int:
-    """Return the number of characters in all texts of plain data."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
@@ -182,25 +181,18 @@ class TreeIntake(Protocol):
     def waiting(self) -> None: ...
 
 
+@dataclass(eq=False)
 class RunRecorder:
     """Stores the runs of every LangChain root run until its tree is complete, then passes it on."""
 
-    def __init__(
-        self,
-        intake: TreeIntake,
-        *,
-        max_trees: int = 4096,
-        max_size: int = 256 * 1024 * 1024,
-        max_age: float = 3600.0,
-        grace: float = 0.5,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._intake = intake
-        self._max_trees = max_trees
-        self._max_size = max_size
-        self._max_age = max_age
-        self._grace = grace
-        self._clock = clock
+    intake: TreeIntake
+    max_trees: int = 4096
+    max_size: int = 256 * 1024 * 1024  # characters
+    max_age: float = 3600.0  # seconds, as `grace`: a stream that is abandoned ends after its root
+    grace: float = 0.5
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._reset()
         call_in_child(self._reset)
 
@@ -225,7 +217,7 @@ class RunRecorder:
             above = self.runs.get(parent) if parent is not None else None
             if above is None:
                 stale = self._stale()
-                tree = self._trees[run_id] = RunTree(otel_context.get_current(), self._clock())
+                tree = self._trees[run_id] = RunTree(otel_context.get_current(), self.clock())
             else:
                 tree = above.tree
                 if len(tree.runs) >= MAX_RUNS:
@@ -241,16 +233,15 @@ class RunRecorder:
                 tree.searched = run.start
         for old in stale:
             old.lost = max(1, old.lost)
-            self._intake.finished(old)
+            self.intake.finished(old)
         return run
 
     def _stale(self) -> list[RunTree]:
-        """Remove and return the oldest trees if there are too many or they are too old or large."""
         stale: list[RunTree] = []
         while self._trees:
             oldest = next(iter(self._trees.values()))
-            too_many = len(self._trees) >= self._max_trees or self._size > self._max_size
-            if not too_many and self._clock() - oldest.started_at <= self._max_age:
+            too_many = len(self._trees) >= self.max_trees or self._size > self.max_size
+            if not too_many and self.clock() - oldest.started_at <= self.max_age:
                 break
             self._forget(oldest)
             stale.append(oldest)
@@ -271,32 +262,31 @@ class RunRecorder:
                 tree.size += size
                 self._size += size
             if is_root:
-                tree.ended_at = self._clock()
+                tree.ended_at = self.clock()
             elif tree.ended_at is None:
                 return
             is_finished = tree.open == 0 or tree.root.error is not None
             if is_finished and not self._forget(tree):
                 return
         if is_finished:
-            self._intake.finished(tree)
+            self.intake.finished(tree)
         elif is_root:
-            self._intake.waiting()
+            self.intake.waiting()
 
     def sweep(self) -> None:
         """Pass on the trees whose root ended at least ``grace`` seconds ago."""
-        self.flush(self._grace)
+        self.flush(self.grace)
 
     def flush(self, grace: float = 0.0) -> None:
         """Pass on the trees whose root ended ``grace`` seconds ago, with or without runs below."""
-        until = self._clock() - grace
+        until = self.clock() - grace
         with self._lock:
             ended = [t for t in self._trees.values() if t.ended_at is not None]
             ready = [t for t in ended if (t.ended_at or 0.0) <= until and self._forget(t)]
         for tree in ready:
-            self._intake.finished(tree)
+            self.intake.finished(tree)
 
     def _forget(self, tree: RunTree) -> bool:
-        """Remove ``tree``, and return False if another thread has already removed this tree."""
         if self._trees.pop(tree.root.id, None) is None:
             return False
         tree.is_kept = False

@@ -98,7 +98,6 @@ class Span:
 
     @classmethod
     def from_run(cls, run: Run) -> Span:
-        """Return a record of a LangChain run, without its texts."""
         return cls(
             name=run.name,
             span_id=run.id,
@@ -165,7 +164,6 @@ class Span:
 
 
 def attributes_of_otlp(message: Any) -> dict[str, Any]:
-    """Return the attributes of a protobuf message as plain data."""
     return {item.key: _value_of_otlp(item.value) for item in message.attributes}
 
 

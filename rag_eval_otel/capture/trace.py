@@ -73,7 +73,6 @@ class Subtree:
     shown: bool = False
 
     def add(self, other: Subtree) -> None:
-        """Add the retrieval and the LLM call that were found below a child of this span."""
         searched, called = other.searched, other.called
         self.shown |= other.shown
         if searched is not None and (self.searched is None or searched < self.searched):
@@ -141,7 +140,6 @@ class Trace:
     is_claimed: bool = False  # whether its turns were counted
 
     def add(self, view: Span, *, size: int, now: float) -> None:
-        """Add the ended span ``view`` of ``size`` bytes to the trace."""
         self.last = now
         self.spans[view.span_id] = view
         self.arrivals[view.span_id] = (now, size)
@@ -157,7 +155,6 @@ class Trace:
             self.held[span_id].is_likely = True
 
     def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
-        """Add the LangChain runs ``tree``, which were made within the open span ``span_id``."""
         self.last = now
         self.trees.append((span_id, tree))
         self.size += size
@@ -165,7 +162,6 @@ class Trace:
         note_above(self, span_id, Subtree(tree.searched, tree.called))
 
     def add_bystander(self, view: Span) -> int:
-        """Add a span if it is no part of RAG and not known. Return the bytes added."""
         if view.span_id in self.spans or view.scope == semconv.SCOPE or kind_of(view) != "other":
             return 0
         self.spans[view.span_id] = view.bystander()
@@ -174,7 +170,6 @@ class Trace:
         return OVERHEAD
 
     def part(self, ids: Iterable[int]) -> Trace:
-        """Move the spans with these ``ids`` from this trace to a new trace, and return it."""
         chosen = dict.fromkeys(ids)
         _moved(self.subtrees, chosen)
         part = Trace(
@@ -208,7 +203,6 @@ def _moved(items: dict[int, T], ids: Iterable[int]) -> dict[int, T]:
 
 
 def size_of(view: Span) -> int:
-    """Return the estimated size in bytes of a span with all it has."""
     values = view.attributes.values()
     size = OVERHEAD + _ENTRY * len(values) + sum(map(getsizeof, values))
     size += sum(_weight(value) for value in values if type(value) not in _FLAT)
@@ -312,7 +306,6 @@ def _answers_alone(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) 
 
 
 def _is_open_below(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) -> bool:
-    """Return True if a retrieval, or a span that follows a retrieval, is open below ``view``."""
     newest = spans.newest(view.trace_id)
     views = [Span.from_sdk(span) for span in newest if span.end_time is None]
     parents = {one.span_id: one.parent_id for one in views}

@@ -56,7 +56,6 @@ def _wrap(store: type) -> None:
 
 
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``method``, the search method of a vector store, wrapped to record each search."""
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)

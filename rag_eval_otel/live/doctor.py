@@ -48,13 +48,11 @@ class Finding:
 
 
 def causes_text() -> str:
-    """Return the text of ``causes.md``, which the page on statuses repeats."""
     return (files("rag_eval_otel.live") / "causes.md").read_text(encoding="utf-8")
 
 
 @cache
 def causes() -> Mapping[str, Finding]:
-    """Return the causes in ``causes.md`` by their ids."""
     entry = r"^- `([a-z-]+)` \((\w+)\): (.+)\n  \*Do:\* (.+)$"
     return {
         cause: Finding(cause=cause, level=cast("Level", level), why=why, fix=fix)
@@ -63,7 +61,6 @@ def causes() -> Mapping[str, Finding]:
 
 
 def finding(cause: str, seen: str, *, level: Level | None = None) -> Finding:
-    """Return the finding of a known ``cause`` with the evidence ``seen``, or with another level."""
     usual = causes()[cause]
     return replace(usual, level=level or usual.level, seen=seen)
 
@@ -87,14 +84,12 @@ _OF_SCORES: Final[Mapping[str, str]] = {
 
 
 def cause_of(status: str, reason: str) -> str:
-    """Return the id of the cause for which turns of a ``status`` and ``reason`` lack scores."""
     if status in {"skipped", "dropped"}:
         return f"turns-{reason.replace('_', '-')}"
     return _OF_SCORES.get(reason, "scores-undefined")
 
 
 def findings_on_turns(turns: Mapping[str, int]) -> Sequence[Finding]:
-    """Return a finding for each status and reason in ``turns`` that lacks scores."""
     is_scored = any(key.partition(" ")[0] == "scored" for key in turns)
     results = []
     for key, number in sorted(turns.items()):
@@ -137,7 +132,6 @@ class _Report(SpanProcessor):
         self._spans[scope.name if scope is not None else ""] += 1
 
     def drain(self) -> None:
-        """Print the report to stderr, once."""
         if not self._is_printed:
             self._is_printed = True
             with self._pipeline.edge("doctor"):
@@ -191,7 +185,6 @@ class _Report(SpanProcessor):
             yield finding("sampler-off", f"{name} with {text}: no span recorded")
 
     def _why_silent(self, stats: Stats) -> Finding:
-        """Return the finding that explains why no turn was found in the spans."""
         if semconv.SCOPE in self._spans or stats.sources:
             return finding("no-turns", f"spans by {listed(self._spans)}")
         if "langchain_core.runnables" in sys.modules:
@@ -206,7 +199,6 @@ def _name_of(model: object) -> str:
 
 
 def listed(counts: Mapping[str, int]) -> str:
-    """Return the names and numbers in ``counts`` as text, the largest number first."""
     items = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{name or 'no name'} {number}" for name, number in items) or "none"
 
@@ -229,7 +221,6 @@ _OTHERS: Final = re.compile(  # what makes spans that this library reads, or cha
 
 
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python, of the packages in `OURS`, and of instrumentations."""
     from importlib.metadata import distributions  # noqa: PLC0415  # 30 ms
 
     installed = {str(each.metadata["Name"]).lower(): each.version for each in distributions()}

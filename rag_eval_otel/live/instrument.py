@@ -197,7 +197,6 @@ def recorder_of(handle: Handle) -> RunRecorder:
 
 
 def pipeline_of(handle: Handle) -> Pipeline:
-    """Return the pipeline behind ``handle``, for other modules of this package and for tests."""
     return handle._pipeline  # noqa: SLF001
 
 
@@ -424,7 +423,6 @@ def _attach(
 
 
 def print_scores(evaluation: Evaluation) -> None:
-    """Print a line with the scores of a turn, for a first look: the sink ``"print"``."""
     scores = []
     for score in evaluation.scores:
         value = score.reason if score.value is None else f"{score.value:.2f}"
@@ -436,7 +434,6 @@ SINKS = Registry(kind="sink", built_in={"print": "rag_eval_otel.live.instrument:
 
 
 def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
-    """Return ``sinks``, in which each name is replaced by the sink of this name."""
     value: object = sinks
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError(f"sinks must be a sequence of sinks and names, not {value!r}")
@@ -462,7 +459,6 @@ def build_sinks(
     meters: MeterProvider | None = None,
     logs: LoggerProvider | None = None,
 ) -> Iterator[Sink]:
-    """Yield the sinks for log events, for backends and for drift, as far as ``config`` asks."""
     if config.score_events != "span":
         yield EventSink(logs, explanations=config.explanations)
     if config.backends and not sdk_disabled():

@@ -30,7 +30,6 @@ class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     _handle: Handle | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return the packages that must be installed for this instrumentor to be used."""
         return ("langchain-core >= 0.3",)
 
     def _instrument(self, **options: Any) -> None:

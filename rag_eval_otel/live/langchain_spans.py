@@ -157,7 +157,6 @@ def _described(run: Run, operation: str | None) -> Attributes:
 
 
 def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
-    """Return the attributes with the texts of ``run``."""
     asked = None if step.input is None else clean.text(step.input)
     told = None if step.output is None else clean.text(step.output)
     documents: list[Passage] = []

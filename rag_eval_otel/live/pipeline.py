@@ -132,14 +132,12 @@ class Pipeline:
         call_in_child(self._after_fork)
 
     def edge(self, place: str) -> Edge:
-        """Return an `Edge` that counts errors in the part ``place`` of this library."""
         on_error = self.instruments.internal_error
         return Edge(place, on_error=on_error, raise_errors=self.config.raise_errors)
 
     # --- spans of other instrumentations, on the application's thread -----------------------------
 
     def attach(self, next_processor: NextProcessor) -> None:
-        """Export spans through ``next_processor`` from now on."""
         self._next = next_processor
         self.start_next: Callable[..., None] = next_processor.on_start
         is_content_exported = self.config.export_content != "none"
@@ -154,11 +152,9 @@ class Pipeline:
 
     @property
     def has_spans(self) -> bool:
-        """Whether a span processor passes spans to this pipeline, so that spans can be scored."""
         return self._next is not None
 
     def on_start(self, span: StartedSpan, parent_context: Context | None = None) -> None:
-        """Record that ``span`` has started, and call the next processor."""
         self._starts.append(ref(span))
         self.start_next(span, parent_context)
 
@@ -219,7 +215,6 @@ class Pipeline:
             self._next.on_end(self.content.bare(span) if shown is None else shown)
 
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
-        """Export a copy of ``span`` with the scores in ``ending``, or the reason for no scores."""
         with self.release_edge:
             if ending.status is not None:
                 self.instruments.released(ending.status)
@@ -257,7 +252,6 @@ class Pipeline:
     # --- run trees of LangChain -------------------------------------------------------------------
 
     def finished(self, tree: RunTree) -> None:
-        """Hold a LangChain run tree whose root has ended, and have it read and scored."""
         item = EndedTree(tree)
         with self._tree_edge:
             self.prepare_calls()
@@ -358,7 +352,6 @@ class Pipeline:
             self.scorer.submit(job)
 
     def _start_tree(self, item: EndedTree) -> tuple[Mapping[Hashable, Turn], Mapping[Run, Span]]:
-        """Read a run tree, count its turns, and start its spans."""
         tree = item.tree
         steps: Mapping[Hashable, Step] = {}
         turns: Mapping[Hashable, Turn] = {}
@@ -409,7 +402,6 @@ class Pipeline:
             self._submit_all(self.store.sweep)
 
     def submit_ended(self) -> None:
-        """Submit the traces in which no span is open for scoring, and wait for no more spans."""
         with self.release_edge:
             self._submit_all(self.store.flush)
 
@@ -508,7 +500,6 @@ class Pipeline:
         self.release_held(trace, ending)
 
     def release_held(self, trace: Trace, ending: Ending) -> None:
-        """Release the held spans of ``trace`` that belong to no submitted turn."""
         spans, trace.held = trace.held, {}
         for held in spans.values():
             self.store.decide(held, ending)
@@ -518,7 +509,6 @@ class Pipeline:
 
     @property
     def stats(self) -> Stats:
-        """The counts of turns, waiting spans and errors up to now."""
         scoring = self.store.count("scoring")
         return self.instruments.tally.stats(held=len(self.store), scoring=scoring)
 
@@ -530,7 +520,6 @@ class Pipeline:
             self._submit_all(self.store.close)
 
     def flush_next(self, timeout: float) -> bool:
-        """Flush the next processor; return False if it does. It may return nothing."""
         with self.release_edge:
             return self._next is None or self._next.force_flush(int(timeout * 1000)) is not False
         return False
@@ -541,7 +530,6 @@ class Pipeline:
         self.flushes.prepare()
 
     def is_own_thread(self) -> bool:
-        """Return True on the threads of this pipeline, which must not wait for each other."""
         return self.evaluator.is_current() or self.clock.is_current()
 
     def _after_fork(self) -> None:
@@ -554,7 +542,6 @@ class Pipeline:
 
     @property
     def logger_provider(self) -> LoggerProvider:
-        """The logger provider that reports the scores, which the application may set late."""
         return self.logs or get_logger_provider()
 
     def missing_providers(self) -> list[str]:

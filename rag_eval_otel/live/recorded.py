@@ -185,7 +185,6 @@ def _warn_lost(caller: str) -> None:
 
 @cache
 def _warnings() -> LimitedLog:
-    """Return the log of all ``record_...()`` functions of the process."""
     return LimitedLog()
 
 
@@ -204,7 +203,6 @@ def _text(caller: str, text: object) -> str:
 
 
 def passages_of(documents: object, *, caller: str = "record_retrieval()") -> list[Passage]:
-    """Return ``documents``, which may have the types that `record_retrieval` takes, as passages."""
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Collection):
         raise TypeError(
             f"{caller} takes a list of documents, not {type(documents).__name__};"
@@ -264,7 +262,6 @@ def _is_number(value: object) -> bool:
 
 
 def _checked(score: object, name: object, *, comment: object) -> float:
-    """Return ``score`` as a float; raise `TypeError` or `ValueError` for a wrong argument."""
     if isinstance(score, str) or not hasattr(score, "__float__"):
         raise TypeError(
             f"record_feedback() takes a score from 0 to 1 or a bool, not {type(score).__name__}"
@@ -339,22 +336,17 @@ class _Known:
     said: tuple[Feedback, ...] = ()
 
 
+@dataclass(kw_only=True, eq=False)
 class FeedbackIntake:
     """Join feedback with the recent turns of one pipeline; a sink of evaluations."""
 
-    def __init__(
-        self,
-        *,
-        instruments: InstrumentSink,
-        evaluator: BackgroundEvaluator,
-        pass_on: Callable[[Feedback | Agreement], None],
-        redactor: Redactor = Redactor(),  # noqa: B008  # frozen
-    ) -> None:
-        self.instruments = instruments
-        self.evaluator = evaluator
-        self._pass_on = pass_on
-        self._redactor = redactor
-        self.is_under_way: Callable[[int], bool] = lambda _: False
+    instruments: InstrumentSink
+    evaluator: BackgroundEvaluator
+    pass_on: Callable[[Feedback | Agreement], None]
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    is_under_way: Callable[[int], bool] = lambda _: False
+
+    def __post_init__(self) -> None:
         self._warnings = LimitedLog()
         self._reset()
         call_in_child(self._reset)
@@ -366,7 +358,6 @@ class FeedbackIntake:
         self._early: OrderedDict[Hashable, list[tuple[Feedback, bool]]] = OrderedDict()
 
     def submit(self, feedback: Feedback, origin: Origin) -> None:
-        """Have ``feedback`` joined and passed on by the evaluator's thread."""
         # Looked up now: the trace may end before the evaluator's thread takes the feedback.
         is_expected = origin == "current" or self.is_under_way(feedback.trace_id)
         take = partial(self.take, feedback, origin, is_expected=is_expected)
@@ -375,12 +366,10 @@ class FeedbackIntake:
             self.drop(feedback)
 
     def drop(self, feedback: Feedback) -> None:
-        """Count ``feedback`` as dropped, because there was no room, or after a shutdown."""
         self.instruments.feedback(feedback, "dropped")
         self._warn("dropped", feedback, "there is no room for it, or the pipeline was shut down")
 
     def knows(self, trace_id: int) -> bool:
-        """Return True if a turn, or a trace under way, has this id."""
         is_known = trace_id in self._runs or any(key[0] == trace_id for key in tuple(self._turns))
         return is_known or self.is_under_way(trace_id)
 
@@ -398,7 +387,7 @@ class FeedbackIntake:
                 known = self._find(early.trace_id, early.span_id)
                 feedback = early if known is None else self._add(known, early)
                 if not is_passed:
-                    self._pass_on(feedback)
+                    self.pass_on(feedback)
 
     def facts(self, span: SpanContext) -> dict[str, Any]:
         """Return the attributes of feedback that came before its turn, for sampling rules."""
@@ -409,7 +398,6 @@ class FeedbackIntake:
         return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
 
     def of(self, span: SpanRef) -> tuple[Feedback, ...]:
-        """Return the feedback on the turn of ``span`` up to now."""
         known = self._turns.get((span.trace_id, span.span_id))
         if known is None:
             return ()
@@ -439,18 +427,17 @@ class FeedbackIntake:
             self.instruments.feedback(feedback, "joined")
             joined = self._add(known, feedback)
             keeps_ids = origin == "ids" and feedback.span_id is not None
-            self._pass_on(feedback if keeps_ids else joined)
+            self.pass_on(feedback if keeps_ids else joined)
             return
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
             self._warn("unmatched", feedback, _UNMATCHED_RUN if is_run else _UNMATCHED)
         if not is_run:
-            self._pass_on(feedback)
+            self.pass_on(feedback)
         self._wait(feedback, is_passed=not is_run)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:
-        """Add ``feedback`` to its turn, and return it with the ids of the turn's span."""
         feedback = replace(feedback, trace_id=known.key[0], span_id=known.key[1])
         known.said = (*known.said, feedback)[-_MAX_SAID:]
         if known.labels is not None:
@@ -461,12 +448,11 @@ class FeedbackIntake:
         """Tell the sinks whether labels agree with ``feedback``, which may name one metric."""
         for name in {feedback.name} if feedback.name in labels else labels.keys():
             label, version = labels[name]
-            self._pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
+            self.pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
 
     def _cleaned(self, comment: str | None) -> str | None:
-        """Return ``comment`` after redaction; None if it cannot be redacted."""
         try:
-            return None if comment is None else exportable(self._redactor.text(comment))
+            return None if comment is None else exportable(self.redactor.text(comment))
         except RedactionError:
             return None
 

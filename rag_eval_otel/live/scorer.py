@@ -109,14 +109,12 @@ class Admission:
         return "budget" if not self.has_cascade and self.is_over_budget() else sampling
 
     def judged(self, trace_id: int, sampling: Sampling, *, offline: Evaluation) -> Sampling | None:
-        """Return how a turn of a cascade was chosen for the judge; None if it was not chosen."""
         factor = 1 if offline.label == "pass" else 4  # a bad turn is chosen more often
         probability = min(1.0, sampling.probability * factor)
         is_chosen = sampling_point(trace_id) < probability
         return self._sampling(trace_id, probability) if is_chosen else None
 
     def _sampling(self, trace_id: int, probability: float) -> Sampling:
-        """Return how a turn was chosen; ``sample_rate`` alone would not choose a targeted one."""
         is_targeted = sampling_point(trace_id) >= self._rate
         return Sampling(probability=probability, is_targeted=is_targeted)
 
@@ -158,7 +156,6 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
 
 
 def attributes_around(turn: Turn, spans: Mapping[Any, Span]) -> Iterator[Mapping[str, Any]]:
-    """Yield the attributes of the spans of ``turn``, then those of spans around RAG."""
     own = {step.id: spans[step.id] for step in _steps(turn) if step.id in spans}
     yield from (view.attributes for view in own.values())
     yield from (view.bystander().attributes for view in spans.values())
@@ -185,22 +182,19 @@ def _is_bad(feedback: object) -> bool:
 # --- evaluations within a budget, equal turns once -----------------------------------------------
 
 
+@dataclass(eq=False)
 class Evaluations:
     """Evaluates turns by ``measurement`` within ``budget``, and equal ones once."""
 
-    def __init__(
-        self,
-        measurement: Measurement,
-        *,
-        budget: Budget | None = None,
-        max_kept: int = 0,
-        count: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    measurement: Measurement
+    budget: Budget | None = None
+    max_kept: int = 0
+    count: Callable[[str], None] = lambda _: None
+
+    def __post_init__(self) -> None:
         """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
-        self._budget = budget
-        self._measurement = measurement if budget is None else replace(measurement, budget=budget)
-        self._max_kept = max_kept
-        self._count = count
+        if self.budget is not None:
+            self.measurement = replace(self.measurement, budget=self.budget)
         self._reset()
         call_in_child(self._reset)
 
@@ -210,8 +204,7 @@ class Evaluations:
 
     @property
     def is_spent(self) -> bool:
-        """Whether a limit of the budget is reached now."""
-        return self._budget is not None and self._budget.spent_limit is not None
+        return self.budget is not None and self.budget.spent_limit is not None
 
     async def of(
         self,
@@ -228,15 +221,15 @@ class Evaluations:
 
     async def _evaluation(self, sample: Sample) -> Evaluation | None:
         """Return the scores of ``sample``; None if the budget is spent and they are not kept."""
-        started = self._measurement.clock()
-        prepared, cut = self._measurement.prepared(sample)
+        started = self.measurement.clock()
+        prepared, cut = self.measurement.prepared(sample)
         # A judge may change its model, also while a process runs.
-        text = repr((self._measurement.judge.model, prepared))
+        text = repr((self.measurement.judge.model, prepared))
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         if (kept := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
-            self._count("hit")
-            return replace(kept, duration=self._measurement.clock() - started)
+            self.count("hit")
+            return replace(kept, duration=self.measurement.clock() - started)
         if self.is_spent:
             return None
         while (shared := self._under_way.get(key)) is not None:
@@ -244,28 +237,27 @@ class Evaluations:
             evaluation = await asyncio.shield(asyncio.wrap_future(shared))
             if evaluation is not None:  # else the first evaluation has failed
                 return _unpaid(evaluation)
-        if self._max_kept:
-            self._count("miss")
+        if self.max_kept:
+            self.count("miss")
         result = self._under_way[key] = Future[Evaluation | None]()
         evaluation = None
         try:
-            evaluation = await self._measurement.of_prepared(prepared, cut)
+            evaluation = await self.measurement.of_prepared(prepared, cut)
         finally:
             del self._under_way[key]
             if not result.done():  # at a shutdown, it may have been cancelled
                 result.set_result(evaluation)
-        if self._max_kept and all(map(is_final, evaluation.scores)):
+        if self.max_kept and all(map(is_final, evaluation.scores)):
             kept = _unpaid(evaluation)
-            if not self._measurement.explanations:
+            if not self.measurement.explanations:
                 kept = replace(kept, scores=tuple(map(_without_texts, kept.scores)))
             self._kept[key] = kept
-            if len(self._kept) > self._max_kept:
+            if len(self._kept) > self.max_kept:
                 self._kept.popitem(last=False)
         return evaluation
 
     def observe_left(self) -> list[Observation]:
-        """Return what is left of each limit, as a share of the limit from 0 to 1."""
-        left = [] if self._budget is None else self._budget.left()
+        left = [] if self.budget is None else self.budget.left()
         return [
             Observation(
                 amount / max(whole(limit) / (NANO if limit.is_money else 1), math.ulp(1.0)),
@@ -276,7 +268,6 @@ class Evaluations:
 
 
 def _unpaid(evaluation: Evaluation) -> Evaluation:
-    """Return ``evaluation`` without its usage and cost, which count for another turn."""
     unused = Usage()
     scores = tuple(replace(score, usage=unused, cost=None) for score in evaluation.scores)
     return replace(evaluation, scores=scores, usage=unused, cost=None)
@@ -329,7 +320,6 @@ class TurnScorer:
         self._is_closed = False
 
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
-        """Count RAG turns as skipped because of ``reason``; log one such turn in a minute."""
         for _ in range(turns):
             self.instruments.turn("skipped", reason)
         if reason not in {"budget", "duplicate", "not_sampled", "sample_rate"}:  # intended
@@ -349,17 +339,14 @@ class TurnScorer:
         return reason
 
     def drop(self, why: GivenUp, turns: int = 1) -> None:
-        """Count RAG turns that are not scored because of ``why``."""
         for _ in range(turns):
             self.instruments.turn(*(("error", "internal") if why == "error" else ("dropped", why)))
 
     def submit(self, job: TurnJob) -> None:
-        """Have a RAG turn evaluated, or drop it if there is no room."""
         if not self.evaluator.submit(job):
             job.give_up("shutdown" if self.evaluator.is_closed else "overload")
 
     def _pass_on(self, news: Feedback | Agreement) -> None:
-        """Pass feedback, or its agreement with the judge, to the sinks that take it."""
         self._call_sinks("emit_feedback" if isinstance(news, Feedback) else "emit_agreement", news)
 
     def _call_sinks(self, method: str, *arguments: object) -> list[object]:
@@ -377,14 +364,12 @@ class TurnScorer:
         self.sinks = tuple(sink for sink in self.sinks if all(sink is not each for each in sinks))
 
     def close(self) -> None:
-        """Call the method ``close`` of each sink that has one, at the first call only."""
         if not self._is_closed:
             self._is_closed = True
             self._call_sinks("close")
 
     @property
     def delivers(self) -> bool:
-        """Whether a sink has a method ``flush``, as a sink has that sends to a backend."""
         return any(hasattr(sink, "flush") for sink in self.sinks)
 
     def flush(self, timeout: float) -> bool:
@@ -404,7 +389,6 @@ class TurnScorer:
             self._log.write(f"error {reason}", text, reason, models)
 
     async def score(self, job: TurnJob) -> Ending:
-        """Evaluate a turn, count it, and return what to write on its span."""
         span = job.span
         flags = int(span.trace_flags)
         ref = SpanRef(trace_id=span.trace_id, span_id=span.span_id, trace_flags=flags)
@@ -460,7 +444,6 @@ class TurnScorer:
     async def _measured(
         self, sample: Sample, chosen: Sampling, trace_id: int
     ) -> Evaluation | SkipReason:
-        """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
         if self._offline is None:
             return await self._evaluations.of(sample, chosen)
         offline = replace(await self._offline.of(sample), sampling=Sampling(stage="offline"))
@@ -548,7 +531,6 @@ class TurnJob:
 
 
 def build_measurement(config: Config) -> Measurement:
-    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names."""
     metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Measurement(
         metrics=metrics,
@@ -566,7 +548,6 @@ def build_measurement(config: Config) -> Measurement:
 
 
 def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) -> Budget | None:
-    """Return the budget of ``config``, or None if it limits neither requests, tokens nor money."""
     limits = [limit for limit in config.limits if limit.unit != TURNS]
     if not limits:
         return None
@@ -578,7 +559,6 @@ def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) ->
 def build_scorer(
     config: Config, *, instruments: InstrumentSink, sinks: Sequence[Sink] = ()
 ) -> TurnScorer:
-    """Return the scorer of turns that ``config`` describes, with an evaluator of its own."""
     measurement = build_measurement(config)
     evaluations = Evaluations(
         measurement,

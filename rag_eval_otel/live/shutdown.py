@@ -50,7 +50,6 @@ class Registration:
     at_sigterm: bool
 
     def cancel(self) -> None:
-        """Do not call the work any more."""
         _process().remove(self)
 
 
@@ -151,7 +150,6 @@ class _Process:
             signals.worker_process_shutdown.connect(self._end_child, weak=False)
 
     def _flushed_after(self, shutdown: Callable[..., Any]) -> Callable[..., Any]:
-        """Return uvicorn's ``shutdown`` with a flush after it, off the event loop."""
 
         @wraps(shutdown)
         async def shut_down_and_flush(*arguments: Any, **options: Any) -> Any:

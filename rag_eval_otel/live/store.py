@@ -86,7 +86,6 @@ class Store:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all that is stored; after a fork, it belongs to the parent process."""
         # Reentrant: a garbage collection may end spans while this thread has the lock.
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
@@ -106,21 +105,17 @@ class Store:
         self._ended = self.open_spans.ended
 
     def __len__(self) -> int:
-        """Return the number of spans and run trees that wait for scores."""
         return len(self.held) - self._leaving
 
     @property
     def collecting_size(self) -> int:
-        """The estimated size in bytes of all traces that collect, and of log records."""
         return self._bytes + self._logs.size
 
     @property
     def is_empty(self) -> bool:
-        """Whether the clock has nothing to do: nothing collects, is held or leaves."""
         return not (self.traces or self.held or self.exit)
 
     def count(self, state: State) -> int:
-        """Return the number of held spans and run trees whose state is ``state``."""
         with self.lock:
             return sum(held.state == state for held in self.held.values())
 
@@ -241,7 +236,6 @@ class Store:
             self.left(tree)
 
     def start_scoring(self, held: Held) -> None:
-        """Record that a turn was found for ``held``, which is scored now."""
         with self.lock:
             if held.state == "collecting":
                 held.state = "scoring"
@@ -259,7 +253,6 @@ class Store:
             return True
 
     def decide_due(self) -> None:
-        """Let everything leave whose deadline has passed."""
         now = self._now()
         if now < self._due:
             return
@@ -271,7 +264,6 @@ class Store:
             self._due = min((h.deadline for h in waiting if h.deadline > now), default=_NEVER)
 
     def left(self, held: Held) -> None:
-        """Record that ``held`` was passed on."""
         with self._changed:
             if self.held.get(held.key) is held:
                 del self.held[held.key]
@@ -288,7 +280,6 @@ class Store:
         return max(0.0, held.deadline - self._now())
 
     def older(self) -> list[Held]:
-        """Return all that is held now."""
         with self.lock:
             return list(self.held.values())
 
@@ -308,7 +299,6 @@ class Store:
         return self._clock() - self._stopped
 
     def _trace_of(self, trace_id: int) -> Trace:
-        """Return the trace with this id, which may be lost; start it if it is not known."""
         trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
             now = self._clock()
@@ -316,7 +306,6 @@ class Store:
         return trace
 
     def _add(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
-        """Add the span ``view`` to ``trace``, and return whether this span may get scores."""
         known = trace.spans.get(view.span_id)
         is_known = known is not None and (  # the SDK makes copies of a span
             (known.name, known.start, known.end) == (view.name, view.start, view.end)
@@ -381,7 +370,6 @@ class Store:
                 self._bytes += trace.add_bystander(Span.from_sdk(span))
 
     def _parts(self, until: float, opened: Callable[[int], Sequence[ReadableSpan]]) -> list[Trace]:
-        """Remove and return the parts of traces that are complete since ``until``."""
         parts = []
         for trace in list(self.traces.values()):
             spans = opened(trace.trace_id)
@@ -441,43 +429,33 @@ class Store:
         self._bytes -= trace.size
 
 
+@dataclass(eq=False)
 class Clock:
     """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for what leaves.
 
     ``leave`` returns False if another thread goes on with the item.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        sweep: Callable[[], None],
-        leave: Callable[[Held], bool],
-        is_idle: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.store = store
-        self._sweep = sweep
-        self._leave = leave
-        self._is_idle = is_idle
-        self._is_inline = False
-        self._is_stopped = False
+    store: Store
+    sweep: Callable[[], None]
+    leave: Callable[[Held], bool]
+    is_idle: Callable[[], bool] = lambda: True
+    is_inline: bool = False  # start no thread: spans leave on the thread that decides it
+    is_stopped: bool = False
+
+    def __post_init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the thread, in a forked child."""
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._waits = False  # whether the thread waits for the store to become non-empty
         self._sweep_at = 0.0
 
-    def run_inline(self) -> None:
-        """Start no thread: spans leave on the thread that decides it, for replays and tests."""
-        self._is_inline = True
-
     def start(self) -> bool:
         """Start the thread if it does not run; return False if no thread can be started."""
-        if self._thread is not None or self._is_inline:
+        if self._thread is not None or self.is_inline:
             return True
         with self._lock:
             if self._thread is None:
@@ -492,15 +470,12 @@ class Clock:
 
     @property
     def is_awake(self) -> bool:
-        """Whether the thread was started in this process."""
         return self._thread is not None
 
     def is_current(self) -> bool:
-        """Return True if the caller runs on the clock's thread."""
         return self._thread is threading.current_thread()
 
     def wake(self) -> None:
-        """Have the thread look at the store, which may have been empty."""
         if self.start() and self._waits:
             self._wakes.put(None)
 
@@ -514,7 +489,7 @@ class Clock:
         """Have everything exported that was decided to leave."""
         if not self.store.exit:
             return
-        if self._is_inline or not self.start():
+        if self.is_inline or not self.start():
             while self._export_next():
                 pass
         elif self._wakes.empty():  # else the thread will look at the store
@@ -522,13 +497,13 @@ class Clock:
 
     def stop(self) -> None:
         """Let the thread end when the store is empty."""
-        self._is_stopped = True
+        self.is_stopped = True
         self._wakes.put(None)
 
     def _run(self) -> None:
         silence()
         try:
-            while not (self._is_stopped and self.store.is_empty):
+            while not (self.is_stopped and self.store.is_empty):
                 self._sweep_if_due()
                 while self._export_next():
                     self._sweep_if_due()
@@ -542,14 +517,14 @@ class Clock:
     def _sweep_if_due(self) -> None:
         if time.monotonic() >= self._sweep_at:
             try:
-                self._sweep()
+                self.sweep()
             finally:  # a sweep that takes long leaves time for others, too
                 self._sweep_at = time.monotonic() + 0.05
 
     def _export_next(self) -> bool:
         """Export the oldest item that leaves, if any, after a look at the deadlines."""
         store = self.store
-        if not self._is_inline:
+        if not self.is_inline:
             store.decide_due()
         try:
             held = store.exit.popleft()
@@ -557,7 +532,7 @@ class Clock:
             return False
         has_left = held.state != "left"
         try:
-            has_left = has_left and self._leave(held)
+            has_left = has_left and self.leave(held)
         finally:
             if has_left:
                 store.left(held)
@@ -566,7 +541,7 @@ class Clock:
     def _wait(self) -> None:
         """Wait for a moment, or until another thread decides something."""
         self._waits = True
-        self._waits = is_idle = self.store.is_empty and self._is_idle()
+        self._waits = is_idle = self.store.is_empty and self.is_idle()
         began = time.monotonic()
         # When idle, only open spans are refreshed.
         seconds = 1.0 if is_idle else max(0.0, self._sweep_at - began)

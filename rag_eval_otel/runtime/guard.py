@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Final
@@ -34,7 +35,6 @@ def silence() -> None:
 
 
 def is_silent() -> bool:
-    """Return True if instrumentation is suppressed in the current context."""
     context = otel_context.get_current()
     return bool(context) and any(context.get(key) for key in _SILENT)
 
@@ -52,29 +52,23 @@ def require(module: str, extra: str = EXTRA) -> Any:
         raise MissingDependencyError(error.name or module, extra) from error
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class LimitedLog:
     """Writes at most one warning of each kind within ``seconds``, and counts those left out."""
 
-    def __init__(
-        self,
-        *,
-        seconds: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-        raise_errors: bool = False,
-    ) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._raises = raise_errors
-        # Kind to time of the last warning, and number of warnings left out since then.
-        self._kinds: dict[str, tuple[float, int]] = {}
+    seconds: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    raise_errors: bool = False  # log errors with their messages, for tests
+    # Kind to time of the last warning, and number of warnings left out since then.
+    _kinds: dict[str, tuple[float, int]] = field(default_factory=dict, init=False)
 
     def write(
         self, kind: str, message: str, *args: object, error: BaseException | None = None
     ) -> None:
         """Log ``message % args``, unless ``kind`` was just logged: then at debug level."""
-        now = self._clock()
+        now = self.clock()
         last, left_out = self._kinds.get(kind, (float("-inf"), 0))
-        if now - last < self._seconds:
+        if now - last < self.seconds:
             self._kinds[kind] = (last, left_out + 1)
             log.debug(message, *args, exc_info=error)
             return
@@ -88,33 +82,26 @@ class LimitedLog:
         """Log that ``part`` has raised ``error``: its class, and the calls that raised it."""
         with suppress(Exception):  # the application's log filters may raise an exception
             cause = cause_of(error)
-            shown = error if self._raises else None
+            shown = error if self.raise_errors else None
             message = "failed in %s; the application is unaffected: %s"
             self.write(kind or f"{part} {cause}", message, part, cause, error=shown)
 
 
+@dataclass(slots=True, eq=False)
 class Edge:
     """A context manager that keeps exceptions of this library from the application.
 
     It calls ``on_error(place)`` for each and logs it, as of ``part``. Threads may share it.
     """
 
-    __slots__ = ("_log", "_on_error", "_part", "_place", "_raises")
+    place: str
+    on_error: Callable[[str], None]
+    raise_errors: bool = False
+    part: str = ""
+    log: LimitedLog = field(default_factory=LimitedLog)
 
-    def __init__(
-        self,
-        place: str,
-        *,
-        on_error: Callable[[str], None],
-        raise_errors: bool = False,
-        part: str = "",
-        log: LimitedLog | None = None,
-    ) -> None:
-        self._place = place
-        self._part = part or place
-        self._on_error = on_error
-        self._raises = raise_errors
-        self._log = log or LimitedLog(raise_errors=raise_errors)
+    def __post_init__(self) -> None:
+        self.log.raise_errors |= self.raise_errors
 
     def __enter__(self) -> None: ...
 
@@ -127,6 +114,6 @@ class Edge:
         if not isinstance(error, Exception):
             return False
         with suppress(Exception):  # the application's meter may raise an exception
-            self._on_error(self._place)
-        self._log.write_error(self._part, error, kind=self._place)
-        return not self._raises
+            self.on_error(self.place)
+        self.log.write_error(self.part or self.place, error, kind=self.place)
+        return not self.raise_errors

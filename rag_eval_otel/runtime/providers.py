@@ -208,5 +208,4 @@ def attachment_of(provider: object) -> Attachment:
 
 
 def attachment_of_span(span: object) -> Attachment:
-    """Return the `Attachment` of the provider that started ``span``."""
     return Attachment(target=getattr(span, "_span_processor", None))

@@ -251,7 +251,6 @@ class BackgroundEvaluator:
         return True
 
     def flush(self, timeout: float) -> bool:
-        """Wait until the jobs submitted so far are done; return False after ``timeout`` seconds."""
         with self._changed:
             number, self._flushes = self._flushes, self._flushes + 1
             return self._changed.wait_for(
@@ -260,7 +259,6 @@ class BackgroundEvaluator:
             )
 
     def is_current(self) -> bool:
-        """Return True if a job of this evaluator calls this, also on a worker thread."""
         return JUDGING.get() is self
 
     def shutdown(self, timeout: float, *, grace: float = _GRACE) -> bool:

@@ -185,7 +185,7 @@ def test_in_any_order_each_span_leaves_once(events: list[tuple[int, str]]) -> No
     """In any order of holds, decisions and exports, each held span leaves exactly once."""
     kept, exits, accepted = store(max_held=4), Exits(), 0
     clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
-    clock.run_inline()
+    clock.is_inline = True
     for number, event in events:
         span = kept.held.get((1, number))
         if event == "hold":

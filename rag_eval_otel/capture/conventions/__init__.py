@@ -43,7 +43,6 @@ _BUILT_IN: Final = (  # tried in this order, because many spans follow several c
 
 
 def load(registry: Registry) -> Iterator[Convention]:
-    """Yield the conventions in ``registry``; log a warning for what cannot be used."""
     for name in registry.names():
         try:
             convention = registry.find(name)
@@ -101,13 +100,11 @@ def _readers(scope: str, marks: frozenset[str]) -> tuple[Convention, ...]:
 
 
 def kind_of(view: Span) -> Kind:
-    """Return the kind of call that the span ``view`` describes, such as ``llm``."""
     _, kind = _convention(view)
     return kind or ("chain" if recorded_on(view) else "other")
 
 
 def recorded_on(view: Span) -> frozenset[Part]:
-    """Return which parts of a turn the application itself recorded on the span ``view``."""
     return frozenset(native.PARTS[name] for name in native.PARTS.keys() & view.attributes)
 
 
@@ -122,14 +119,12 @@ def is_exported_late(view: Span) -> bool:
 
 
 def tool_name(view: Span) -> str:
-    """Return the name of the tool that the span ``view`` called, or else the name of the span."""
     convention, _ = _convention(view)
     names = [word(view, key) for key in convention.tool_names] if convention is not None else []
     return next((name for name in names if name is not None), view.name)
 
 
 def output_on(view: Span) -> str:
-    """Return the recorded output of a call or a function on the span ``view``, as a text."""
     values = (view.attributes.get(name) for name in _OUTPUTS)
     return next((value for value in values if isinstance(value, str)), "")
 

@@ -45,7 +45,6 @@ def kind(view: Span) -> Kind | None:
 
 
 def holds_documents(view: Span) -> bool:
-    """Return True if the prompt of the model call ``view`` contains a tool message."""
     prompts = [view.attributes.get(_MESSAGES)]
     if kind(view) == "llm":
         events = [*((log.event, log.attributes) for log in view.logs), *view.events]
@@ -143,7 +142,6 @@ def _body(view: Span, attributes: Mapping[str, Any]) -> Any:
 
 
 def messages_of(view: Span) -> tuple[Any, Any]:
-    """Return the prompt and the reply of a model call, from attributes, or else log records."""
     if _MESSAGES not in view.attributes and view.logs:
         details = (log.attributes for log in view.logs if log.event == _DETAILS)
         attributes = next(details, None)
@@ -172,7 +170,6 @@ def _of_attributes(attributes: Mapping[str, Any], limit: int | None) -> tuple[An
 
 
 def _of_events(view: Span) -> tuple[Any, Any]:
-    """Return the prompt and the reply of a model call from log records, one for each message."""
     shown: list[Any] = []
     choices: list[Mapping[str, Any]] = []
     if any(log.body is CUT for log in view.logs):

@@ -59,7 +59,6 @@ def _kind(view: Span) -> Kind | None:
 
 
 def _kind_of_component(name: str) -> Kind | None:
-    """Return the kind of call that a component of the class ``name`` makes, or None."""
     return next((kind for pattern, kind in _COMPONENTS if pattern.search(name)), None)
 
 
@@ -82,7 +81,6 @@ def _to_step(view: Span, of: Kind) -> Step:
 
 
 def _value(view: Span, *keys: str) -> Any:
-    """Return the first of the attributes ``keys``; inputs with a callback are Python reprs."""
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
         return plain(data_in(found))

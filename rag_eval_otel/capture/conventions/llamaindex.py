@@ -134,7 +134,6 @@ def _openinference_step(view: Span, of: Kind) -> Step:
 
 
 def _with_observations(view: Span) -> Span:
-    """Return ``view`` with the observations of a ReAct agent as tool messages."""
     attributes = dict(view.attributes)
     for key, role in view.attributes.items():
         match = _ROLE.fullmatch(key) if role == "user" else None

@@ -25,7 +25,6 @@ LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
 
 
 def with_recorded(view: Span, step: Step) -> Step:
-    """Return ``step`` with the texts that the application itself recorded on the span ``view``."""
     events: list[Mapping[str, Any]] = []
     if semconv.RETRIEVAL_RECORDED in view.attributes:
         events = [values for name, values in view.events if name == semconv.RETRIEVAL_EVENT]
@@ -94,7 +93,6 @@ def _listed(data: Any, view: Span) -> tuple[Passage, ...] | Lost | None:
 
 
 def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:
-    """Return ``passages`` in their order, without passages that repeat an earlier text."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)

@@ -50,7 +50,6 @@ def kind(view: Span) -> Kind | None:
 
 
 def holds_documents(view: Span) -> bool:
-    """Return True if the model call on the span ``view`` has tool results among its messages."""
     return any(
         key.endswith(_ROLE) and role in _TOOLS
         for key, role in view.attributes.items()
@@ -275,7 +274,6 @@ def texts(
     documents: Sequence[Passage] = (),
     messages: Iterable[tuple[str, str]] = (),
 ) -> Attributes:
-    """Return the OpenInference attributes with the texts of a call that a span has room for."""
     attributes: Attributes = {}
     for i, document in enumerate(documents[:_MOST_DOCUMENTS]):
         prefix = f"retrieval.documents.{i}.document"

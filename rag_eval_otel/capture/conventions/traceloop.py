@@ -98,7 +98,6 @@ def _llm(view: Span) -> Step:
 
 
 def _numbered(view: Span) -> tuple[Any, Any]:
-    """Read prompt and reply from attributes ``gen_ai.prompt.N`` and ``gen_ai.completion.N``."""
     shown = list(numbered(view.attributes, "gen_ai.prompt"))
     reply = [item for _, item in numbered(view.attributes, "gen_ai.completion")]
     messages: Any = [_message(item, view.value_limit) for _, item in shown]
