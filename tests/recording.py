@@ -26,10 +26,11 @@ from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree, TreeIntake
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config, ExportContent, Spans
+from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.scorer import Measurement, TurnJob, TurnScorer, build_measurement
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer, build_measurement
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
 
@@ -179,10 +180,10 @@ def capture(
     measurement = NotingMeasurement(metrics=(), judge=usual.judge, embedder=usual.embedder)
     object.__setattr__(measurement, "samples", [])
     scorer = NotingScorer(
-        measurement,
-        evaluator=evaluator or InlineEvaluator(),
+        config,
         instruments=instruments,
-        raise_errors=config.raise_errors,
+        measurement=measurement,
+        evaluator=evaluator or InlineEvaluator(),
     )
     scorer.turns = []
     pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)

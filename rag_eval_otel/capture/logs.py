@@ -24,12 +24,6 @@ class Listener:
     add_log: Callable[[int, int, LogView], None]
     edge: Edge
 
-    def hear(self, name: str, record: Any) -> None:
-        if record.span_id and JUDGING.get() is None:
-            with self.edge:
-                view = LogView(event=name, body=record.body, attributes=record.attributes or {})
-                self.add_log(record.trace_id, record.span_id, view)
-
 
 class LogTap:
     """A log record processor of the SDK that passes log records to listeners, and exports none."""
@@ -49,9 +43,12 @@ class LogTap:
             name = record.event_name
             if name is None and record.attributes:
                 name = record.attributes.get("event.name")
-            if may_be_read(name):
-                for listener in self._listeners:
-                    listener.hear(name, record)
+            for listener in self._listeners if may_be_read(name) and record.span_id else ():
+                if JUDGING.get() is None:
+                    with listener.edge:
+                        values = record.attributes or {}
+                        view = LogView(event=name, body=record.body, attributes=values)
+                        listener.add_log(record.trace_id, record.span_id, view)
 
     def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
         return bool(self._listeners) and may_be_read(event_name)

@@ -25,7 +25,7 @@ from rag_eval_otel.export.backends.delivery import BackendSink
 from rag_eval_otel.export.drift import DriftSink, DriftTelemetry
 from rag_eval_otel.export.metrics import OVERALL, InstrumentSink, Stats
 from rag_eval_otel.live.doctor import report_at_exit
-from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
+from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.log import log
@@ -223,7 +223,7 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     def __init__(
         self,
-        next_processor: NextProcessor,
+        next_processor: SpanProcessor,
         config: Config | None = None,
         *,
         tracer_provider: TracerProvider | None = None,
@@ -242,10 +242,10 @@ class RagEvalSpanProcessor(SpanProcessor):
         Handle(pipeline, processor=self)
 
     @classmethod
-    def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
+    def of_pipeline(cls, next_processor: SpanProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
         return cls.__new__(cls)._connect(next_processor, pipeline)  # noqa: SLF001
 
-    def _connect(self, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
+    def _connect(self, next_processor: SpanProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
         if isinstance(next_processor, RagEvalSpanProcessor):
             raise ConfigError(
                 "the next processor is a RagEvalSpanProcessor: wrap the one that exports, once"
@@ -299,7 +299,7 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
-    wrap: NextProcessor | None = None,
+    wrap: SpanProcessor | None = None,
     sinks: Sequence[Sink | str] = (),
     **options: Unpack[ConfigOptions],
 ) -> Handle:
@@ -399,7 +399,7 @@ def _new_pipeline(
 
 def _attach(
     attachment: Attachment | None,
-    wrap: NextProcessor | None,
+    wrap: SpanProcessor | None,
     provider: TracerProvider,
     pipeline: Pipeline,
 ) -> RagEvalSpanProcessor | None:

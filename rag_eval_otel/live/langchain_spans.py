@@ -16,7 +16,7 @@ from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.values import exportable, messages_in, plain
-from rag_eval_otel.config import Spans
+from rag_eval_otel.config import Config
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
@@ -48,16 +48,14 @@ class SpanWriter:
     """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``."""
 
     tracer: Tracer
-    spans: Spans = "essential"
-    has_texts: bool = False
-    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    metadata_keys: Sequence[str] = ()
+    config: Config
+    redactor: Redactor
 
     def start(
         self, tree: RunTree, steps: Mapping[Hashable, Step], *, also: Iterable[Hashable], edge: Edge
     ) -> dict[int, Span]:
         """Start the spans of ``tree``, those of parents first, and return the spans by run id."""
-        if self.spans == "none":
+        if self.config.spans == "none":
             return {}
         by_id = {run.id: run for run in tree.runs}
         forced = {tree.root.id, *also}
@@ -74,7 +72,7 @@ class SpanWriter:
 
     def _is_visible(self, run: Run, above: Sequence[Run]) -> bool:
         is_inner = run.kind == "retriever" and any(each.kind == "retriever" for each in above)
-        if self.spans == "all":
+        if self.config.spans == "all":
             return not (is_inner and run.is_search)  # LangChain has no run for it
         return run.kind in {"llm", "retriever", "tool"} and not is_inner
 
@@ -83,7 +81,7 @@ class SpanWriter:
         target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
         name = " ".join(str(part) for part in (operation, target) if part) or run.name
         attributes: Attributes = {}
-        if self.has_texts and step is not None:
+        if self.config.export_content == "all" and step is not None:
             with suppress(RedactionError):  # then no text of the run is exported
                 attributes |= _content(run, step, clean=self.redactor)
         # After the texts: at a limit of attributes, the SDK drops the first ones.
@@ -97,7 +95,7 @@ class SpanWriter:
         attributes[semconv.GEN_AI_OPERATION_NAME] = operation
         attributes |= _described(run, operation)
         if run is run.tree.root:
-            attributes |= about([run.metadata], self.metadata_keys)
+            attributes |= about([run.metadata], self.config.metadata_keys)
         return self.tracer.start_span(
             exportable(name),
             context=context if parent is None else set_span_in_context(parent, context),

@@ -10,16 +10,17 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
 from opentelemetry import context as otel_context
 from opentelemetry._logs import get_logger_provider
 from opentelemetry.metrics import get_meter_provider
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import (
     INVALID_SPAN_CONTEXT,
     NoOpTracerProvider,
@@ -40,7 +41,7 @@ from rag_eval_otel.export.attributes import ContentFilter, SpanScores
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
 from rag_eval_otel.live.langchain_spans import EndedTree, SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
-from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around, build_scorer
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
 from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.fork import call_in_child
@@ -60,16 +61,13 @@ _MAX_FLUSH_WAIT: Final = 5.0  # seconds that a flush waits for scores
 _GRACE: Final = 0.5  # seconds that spans have to leave if the time of a drain is up
 
 
-class NextProcessor(Protocol):
-    """The span processor that gets the spans after `RagEvalSpanProcessor`."""
-
-    def on_start(self, span: StartedSpan, parent_context: Context | None = None) -> None: ...
-
-    def on_end(self, span: ReadableSpan) -> None: ...
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool: ...
-
-    def shutdown(self) -> None: ...
+@contextmanager
+def _within(context: Context) -> Iterator[None]:
+    token = otel_context.attach(context)
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
 
 
 class Pipeline:
@@ -93,10 +91,10 @@ class Pipeline:
         self.now = now
         self.is_off = isinstance(provider, NoOpTracerProvider)
         self.is_forked = False
-        self._next: NextProcessor | None = None
+        self._next: SpanProcessor | None = None
         redact = redactor(config.redact)
         self.content = ContentFilter(exported=config.export_content, redactor=redact)
-        self.scorer = scorer or build_scorer(config, instruments=instruments, sinks=sinks)
+        self.scorer = scorer or TurnScorer(config, instruments=instruments, sinks=sinks)
         self.scorer.sinks = (*self.scorer.sinks, self._warn_of_missing_providers)
         self.evaluator = self.scorer.evaluator
         self.store = Store(config, clock=now)
@@ -118,10 +116,8 @@ class Pipeline:
             tracer=provider.get_tracer(
                 semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
             ),
-            spans=config.spans,
-            has_texts=config.export_content == "all",
+            config=config,
             redactor=redact,
-            metadata_keys=config.metadata_keys,
         )
         self._tree_edge = self.edge("callback")
         self._end_edge = self.edge("on_end")
@@ -135,9 +131,7 @@ class Pipeline:
         on_error = self.instruments.internal_error
         return Edge(place, on_error=on_error, raise_errors=self.config.raise_errors)
 
-    # --- spans of other instrumentations, on the application's thread -----------------------------
-
-    def attach(self, next_processor: NextProcessor) -> None:
+    def attach(self, next_processor: SpanProcessor) -> None:
         self._next = next_processor
         self.start_next: Callable[..., None] = next_processor.on_start
         is_content_exported = self.config.export_content != "none"
@@ -222,22 +216,17 @@ class Pipeline:
         with self.release_edge:
             self.export(span)
 
-    # --- what was held leaves, on the clock's thread ----------------------------------------------
-
     def leave(self, held: Held) -> bool:
         """Export a held span, or end held spans of a run tree, in the context in which it ended."""
         item, ending = held.item, held.ending or UNTOUCHED
         if isinstance(item, EndedTree):
             self.read_tree(held)
             return False
-        token = otel_context.attach(held.context)
-        try:
+        with _within(held.context):
             if isinstance(item, tuple):
                 self._end_spans(item, ending)
             else:
                 self.export_enriched(item, ending)
-        finally:
-            otel_context.detach(token)
         return True
 
     def _end_spans(self, spans: Iterable[tuple[Span, Run]], ending: Ending) -> None:
@@ -248,8 +237,6 @@ class Pipeline:
                     self._scores.write(span, ending)
             with self._tree_edge:
                 end_span(span, run)
-
-    # --- run trees of LangChain -------------------------------------------------------------------
 
     def finished(self, tree: RunTree) -> None:
         item = EndedTree(tree)
@@ -277,18 +264,15 @@ class Pipeline:
         why: GivenUp = "overload" if self.store.is_open else "shutdown"
         turns, spans = self._start_tree(item)
         self.scorer.drop(why, len(turns))
-        token = otel_context.attach(tree.context)
-        try:
+        with _within(tree.context):
             for run, span in spans.items():
                 is_turn = run.id in turns and span.is_recording()
                 self._end_spans([(span, run)], Ending(why) if is_turn else UNTOUCHED)
-        finally:
-            otel_context.detach(token)
         return None
 
     def _join(self, tree: RunTree) -> bool:
         """Add ``tree`` to the trace of the current span, if it may be a part of a turn there."""
-        is_whole = tree.may_be_turn and self._writer.spans != "none"
+        is_whole = tree.may_be_turn and self.config.spans != "none"
         if tree.root.error is not None or tree.lost or is_whole:
             return False
         span = get_current_span(tree.context)
@@ -362,11 +346,8 @@ class Pipeline:
             self.instruments.found(1 if root.status == "error" else len(turns))
             if root.status == "error":
                 self.instruments.turn("error", "internal")
-        token = otel_context.attach(tree.context)
-        try:
+        with _within(tree.context):
             spans = self._writer.start(tree, steps, also=turns.keys(), edge=self._tree_edge)
-        finally:
-            otel_context.detach(token)
         if root.status is not None and tree.root.id in spans:
             with self._tree_edge:
                 self._scores.write(spans[tree.root.id], root)
@@ -390,8 +371,6 @@ class Pipeline:
         reason = None if turns else self.scorer.refuse_steps(steps)
         root = UNTOUCHED if reason is None else Ending("skipped", reason)
         return by_id, {turn.path[-1].id: turn for turn in turns}, root
-
-    # --- complete traces: on the clock's thread, then on the evaluator's --------------------------
 
     def sweep(self) -> None:
         """Submit the LangChain run trees and the traces that are complete by now for scoring."""
@@ -504,8 +483,6 @@ class Pipeline:
         for held in spans.values():
             self.store.decide(held, ending)
         self.clock.export()
-
-    # --- flush and shutdown -----------------------------------------------------------------------
 
     @property
     def stats(self) -> Stats:

@@ -56,7 +56,7 @@ from rag_eval_otel.types import (
     SpanRef,
     Usage,
 )
-from rag_eval_otel.untrusted import Redactor, redactor
+from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -73,36 +73,28 @@ _BAD: Final = re.compile(
 _BAD_NUMBER: Final = 0.5  # below it, a number is bad feedback: 0 or 1, -1 or 1
 
 
-# --- which turns are evaluated --------------------------------------------------------------------
-
-
+@dataclass(kw_only=True, eq=False)
 class Admission:
     """Decide for each RAG turn whether the turn is evaluated, on the evaluator's thread."""
 
-    def __init__(
-        self,
-        *,
-        sample_rate: float = 1.0,
-        rules: Sequence[SamplingRule] = (),
-        limits: Iterable[Limit] = (),
-        has_cascade: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.has_cascade = has_cascade
-        self._rate = sample_rate
-        self._rules = rules
-        self._clock = clock
-        self._windows = [
-            (each.amount, SlidingWindow(each.seconds, cells=60_000)) for each in limits
-        ]
+    sample_rate: float = 1.0
+    rules: Sequence[SamplingRule] = ()
+    limits: Iterable[Limit] = ()
+    has_cascade: bool = False
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._windows = [(a.amount, SlidingWindow(a.seconds, cells=60_000)) for a in self.limits]
 
     def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
         """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated."""
         sampling = Sampling()
-        if self._rate < 1 or self._rules:
+        if self.sample_rate < 1 or self.rules:
             probability = 0.0
-            if self._rate > 0 or self._rules:  # else scoring is off, also for turns with errors
-                probability = probability_of(facts(), self._rules, otherwise=self._rate)
+            if (
+                self.sample_rate > 0 or self.rules
+            ):  # else scoring is off, also for turns with errors
+                probability = probability_of(facts(), self.rules, otherwise=self.sample_rate)
             sampling = self._sampling(trace_id, probability)
             if not self.has_cascade and sampling_point(trace_id) >= probability:
                 return "sample_rate"
@@ -115,12 +107,12 @@ class Admission:
         return self._sampling(trace_id, probability) if is_chosen else None
 
     def _sampling(self, trace_id: int, probability: float) -> Sampling:
-        is_targeted = sampling_point(trace_id) >= self._rate
+        is_targeted = sampling_point(trace_id) >= self.sample_rate
         return Sampling(probability=probability, is_targeted=is_targeted)
 
     def is_over_budget(self) -> bool:
         """Count one turn, and return True if a limit of turns is reached."""
-        now = self._clock() if self._windows else 0.0
+        now = self.clock() if self._windows else 0.0
         if any(window.sum(now) >= amount for amount, window in self._windows):
             return True
         for _, window in self._windows:
@@ -177,9 +169,6 @@ def _is_bad(feedback: object) -> bool:
     except (OverflowError, TypeError, ValueError):
         pass
     return _BAD.fullmatch(str(feedback).strip().lower()) is not None
-
-
-# --- evaluations within a budget, equal turns once -----------------------------------------------
 
 
 @dataclass(eq=False)
@@ -279,43 +268,54 @@ def _without_texts(score: Score) -> Score:
     return replace(score, explanation=None, detail=detail)
 
 
-# --- the scorer -----------------------------------------------------------------------------------
-
-
 class TurnScorer:
     """Evaluate RAG turns in the background, count each with its outcome, and call ``sinks``."""
 
     def __init__(
         self,
-        measurement: Measurement,
+        config: Config,
         *,
-        offline: Measurement | None = None,
-        evaluator: BackgroundEvaluator,
         instruments: InstrumentSink,
         sinks: Sequence[Sink] = (),
-        admission: Admission | None = None,
-        metadata_keys: Sequence[str] = (),
-        raise_errors: bool,
-        evaluations: Evaluations | None = None,
-        redactor: Redactor = Redactor(),  # noqa: B008  # frozen
+        measurement: Measurement | None = None,
+        evaluator: BackgroundEvaluator | None = None,
     ) -> None:
-        self._measurement = measurement
-        self._evaluations = evaluations or Evaluations(measurement)
-        self._offline = offline
-        self.measurements = (measurement, *filter(None, [offline]))
-        self.evaluator = evaluator
+        self._config = config
+        self._measurement = measurement = measurement or build_measurement(config)
+        self._evaluations = Evaluations(
+            measurement,
+            budget=build_budget(config, partial(instruments.internal_error, "redis")),
+            max_kept=0 if is_offline(measurement.judge) else 1024,  # an offline judge costs nothing
+            count=instruments.cache_lookup,
+        )
+        instruments.watch_budget(self._evaluations.observe_left)
+        self._offline = None
+        if config.cascade is not None:
+            cheap = replace(config, judge=config.cascade, embedder="hashing", cascade=None)
+            self._offline = build_measurement(replace(cheap, drift=False))
+        self.measurements = (measurement, *filter(None, [self._offline]))
+        self.evaluator = evaluator or BackgroundEvaluator(
+            config.concurrency, config.max_held, config.max_held_bytes
+        )
         self.instruments = instruments
         self.feedback = FeedbackIntake(
-            instruments=instruments, evaluator=evaluator, pass_on=self._pass_on, redactor=redactor
+            instruments=instruments,
+            evaluator=self.evaluator,
+            pass_on=self._pass_on,
+            redactor=redactor(config.redact),
         )
         # Counted first: another sink may block.
         self.sinks: tuple[Sink, ...] = (instruments, self.feedback, *sinks)
-        self.admission = admission or Admission()
-        self._metadata_keys = metadata_keys
+        self.admission = Admission(
+            sample_rate=config.base_rate,
+            rules=config.sampling_rules,
+            limits=[limit for limit in config.limits if limit.unit == TURNS],
+            has_cascade=config.cascade is not None,
+        )
         self._recent = RecentTurns()
-        edge = partial(Edge, on_error=instruments.internal_error, raise_errors=raise_errors)
-        self._edge = edge("evaluation")
-        self._edge_of = cache(lambda sink: edge("sink", part=sink))
+        on_error, raises = instruments.internal_error, config.raise_errors
+        self._edge = Edge("evaluation", on_error, raises)
+        self._edge_of = cache(lambda sink: Edge("sink", on_error, raises, part=sink))
         self._log = LimitedLog()
         self._is_closed = False
 
@@ -435,7 +435,7 @@ class TurnScorer:
             replace,
             span=span,
             lag=max(0, time.time_ns() - job.ended) / 1e9,
-            about=about((step.metadata for step in steps), self._metadata_keys),
+            about=about((step.metadata for step in steps), self._config.metadata_keys),
             answer_length=len(sample.answer),
         )
         offline = evaluation.offline
@@ -527,9 +527,6 @@ class TurnJob:
             self.clock.release(self.held, ending)
 
 
-# --- what scores turns, by the options ------------------------------------------------------------
-
-
 def build_measurement(config: Config) -> Measurement:
     metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Measurement(
@@ -554,42 +551,3 @@ def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) ->
     redis = config.redis
     shared = None if redis is None else RedisCounts(redis, limits, on_error=on_error)
     return Budget(limits, prices=load_prices(config.prices), shared=shared)
-
-
-def build_scorer(
-    config: Config, *, instruments: InstrumentSink, sinks: Sequence[Sink] = ()
-) -> TurnScorer:
-    measurement = build_measurement(config)
-    evaluations = Evaluations(
-        measurement,
-        budget=build_budget(config, partial(instruments.internal_error, "redis")),
-        max_kept=0 if is_offline(measurement.judge) else 1024,  # an offline judge costs nothing
-        count=instruments.cache_lookup,
-    )
-    instruments.watch_budget(evaluations.observe_left)
-    offline = None
-    if config.cascade is not None:
-        offline = build_measurement(
-            replace(config, judge=config.cascade, embedder="hashing", cascade=None, drift=False)
-        )
-    return TurnScorer(
-        measurement,
-        offline=offline,
-        evaluator=BackgroundEvaluator(
-            concurrency=config.concurrency,
-            capacity=config.max_held,
-            max_bytes=config.max_held_bytes,
-        ),
-        instruments=instruments,
-        sinks=sinks,
-        admission=Admission(
-            sample_rate=config.base_rate,
-            rules=config.sampling_rules,
-            limits=[limit for limit in config.limits if limit.unit == TURNS],
-            has_cascade=config.cascade is not None,
-        ),
-        metadata_keys=config.metadata_keys,
-        raise_errors=config.raise_errors,
-        evaluations=evaluations,
-        redactor=redactor(config.redact),
-    )

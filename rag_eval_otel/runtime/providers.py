@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -17,7 +16,7 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from rag_eval_otel.environment import Signal, exporter_names
@@ -99,23 +98,11 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
         logs=exporters("logs") if needs_logs else (),
     )
     trace.set_tracer_provider(providers.tracer_provider)
-    logging.getLogger(trace.__name__).addFilter(_explain_refusal)
     if needs_meters:
         metrics.set_meter_provider(providers.meter_provider)
     if needs_logs:
         _logs.set_logger_provider(providers.logger_provider)
     return providers.tracer_provider
-
-
-def _explain_refusal(record: logging.LogRecord) -> bool:
-    """Log what to do if the API refuses a tracer provider, because there is ours already."""
-    if str(record.msg).startswith("Overriding of current TracerProvider"):
-        log.warning(
-            "set_tracer_provider() came after instrument(), which has made a provider from the"
-            " OTEL_* variables; the provider set now gets no spans. Call set_tracer_provider()"
-            " first, or instrument(tracer_provider=...)"
-        )
-    return True
 
 
 def exporters(signal: Signal) -> Iterator[Any]:
@@ -144,14 +131,11 @@ def answers_http(url: str, *, timeout: float) -> bool:
         return False
 
 
-class OriginalProcessor:
+class OriginalProcessor(SpanProcessor):
     """The methods of a provider's span processor, before `Attachment` replaces them."""
 
     def __init__(self, multi: Any) -> None:
-        self.on_start: Callable[..., None] = multi.on_start
-        self.on_end: Callable[[ReadableSpan], None] = multi.on_end
-        self.force_flush: Callable[..., bool] = multi.force_flush
-        self.shutdown: Callable[[], None] = multi.shutdown
+        vars(self).update((name, getattr(multi, name)) for name in _METHODS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

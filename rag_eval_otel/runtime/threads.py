@@ -197,6 +197,7 @@ class Call:
 _Slot: TypeAlias = "asyncio.Future[bool]"  # whether the waiting job may run, or is too late
 
 
+@dataclass(eq=False)
 class BackgroundEvaluator:
     """Run jobs in an event loop on its own thread, ``concurrency`` at a time, the newest first.
 
@@ -204,13 +205,12 @@ class BackgroundEvaluator:
     application's thread. If more than four times ``concurrency`` wait, late jobs are given up.
     """
 
-    def __init__(
-        self, *, concurrency: int = 16, capacity: int = 1024, max_bytes: float = float("inf")
-    ) -> None:
-        self._concurrency = concurrency
-        self._capacity = capacity
-        self._max_bytes = max_bytes
-        self.is_closed = False
+    concurrency: int = 16
+    capacity: int = 1024
+    max_bytes: float = float("inf")
+    is_closed: bool = False
+
+    def __post_init__(self) -> None:
         self._reset()
         call_in_child(self._reset)
 
@@ -224,7 +224,7 @@ class BackgroundEvaluator:
         self._is_beginning = False
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._free = self._concurrency
+        self._free = self.concurrency
         self._waiting: dict[Job, _Slot] = {}  # the newest last
         self._is_overloaded = False
         self._mean = 0.0  # seconds that the last jobs took
@@ -240,7 +240,7 @@ class BackgroundEvaluator:
         with self._lock:
             follows = self._thread is not None and self.is_current()
             count = len(self._pending) - self._is_beginning  # what a job submits takes its place
-            has_room = count < self._capacity and self._bytes + job.size <= self._max_bytes
+            has_room = count < self.capacity and self._bytes + job.size <= self.max_bytes
             may_start = has_room and not self.is_closed
             if not (follows or (may_start and (self._thread or self._start()))):
                 return False
@@ -369,7 +369,7 @@ class BackgroundEvaluator:
             return True
         slot: _Slot = self._loop.create_future()
         self._waiting[job] = slot
-        self._is_overloaded |= len(self._waiting) > 4 * self._concurrency
+        self._is_overloaded |= len(self._waiting) > 4 * self.concurrency
         try:
             return await slot
         finally:

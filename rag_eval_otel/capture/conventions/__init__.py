@@ -27,20 +27,6 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.registry import Registry
 
-_BUILT_IN: Final = (  # tried in this order, because many spans follow several conventions
-    *agents.OF_OPENINFERENCE,
-    haystack.OPENINFERENCE,
-    llamaindex.OPENINFERENCE,
-    openinference.CONVENTION,
-    *platforms.CONVENTIONS,
-    haystack.CONVENTION,
-    llamaindex.CONVENTION,
-    vectordb.CONVENTION,
-    traceloop.CONVENTION,
-    agents.STRANDS,
-    genai.CONVENTION,
-)
-
 
 def load(registry: Registry) -> Iterator[Convention]:
     for name in registry.names():
@@ -55,8 +41,18 @@ def load(registry: Registry) -> Iterator[Convention]:
             log.warning("the convention %r is no Convention; it is not used", name)
 
 
-CONVENTIONS: Final[tuple[Convention, ...]] = (
-    *_BUILT_IN,
+CONVENTIONS: Final[tuple[Convention, ...]] = (  # tried in this order: spans may follow several
+    *agents.OF_OPENINFERENCE,
+    haystack.OPENINFERENCE,
+    llamaindex.OPENINFERENCE,
+    openinference.CONVENTION,
+    *platforms.CONVENTIONS,
+    haystack.CONVENTION,
+    llamaindex.CONVENTION,
+    vectordb.CONVENTION,
+    traceloop.CONVENTION,
+    agents.STRANDS,
+    genai.CONVENTION,
     *load(Registry(kind="convention", built_in={})),
 )
 MARKS: Final = frozenset(native.PARTS).union(*(convention.marks for convention in CONVENTIONS))
