@@ -221,10 +221,9 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
 class LangChainHook:
     """Makes LangChain report all runs to our handler, in every thread; it cannot be taken back."""
 
-    def __init__(self) -> None:
-        self._handler: LangChainCapture | None = None
-        self._unless: Callable[[], bool] | None = None
-        self._known = False
+    _handler: LangChainCapture | None = None
+    _unless: Callable[[], bool] | None = None
+    _known = False
 
     def install(self, handler: LangChainCapture, unless: Callable[[], bool] | None = None) -> None:
         """Report LangChain runs to ``handler``, unless ``unless()`` is True at the first run."""

@@ -84,11 +84,13 @@ _SPANS = 1024  # the most spans whose log records are kept; some spans never end
 _LOST_RECORDS = (LogView(event=""),)  # stands for log records that were dropped
 
 
+@dataclass(kw_only=True, eq=False)
 class PendingLogs:
     """Stores log records until their span has ended; drops the oldest above ``max_bytes``."""
 
-    def __init__(self, *, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    max_bytes: int
+
+    def __post_init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
@@ -101,10 +103,10 @@ class PendingLogs:
             return
         self._records[key] = (*known, record)
         self.size += size_of_log(record)
-        for oldest in list(self._records) if self.size > self._max_bytes else ():
+        for oldest in list(self._records) if self.size > self.max_bytes else ():
             self.take(oldest)
             self._records[oldest] = _LOST_RECORDS
-            if self.size <= self._max_bytes:
+            if self.size <= self.max_bytes:
                 break
         while len(self._records) > _SPANS:
             self.take(next(iter(self._records)))

@@ -74,6 +74,7 @@ class RunTree:
     size: int = 0
     searched: int | None = None
     called: int | None = None
+    is_joined: bool = False  # whether turns are found in the trace around it
 
     @property
     def root(self) -> Run:

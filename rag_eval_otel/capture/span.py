@@ -176,14 +176,12 @@ def _value_of_otlp(value: Any) -> Any:
     return None if kind is None else getattr(value, kind)
 
 
+@dataclass(slots=True, eq=False)
 class Copier:
     """Copies values into plain data: strings, numbers, lists and dicts of exactly these types."""
 
-    __slots__ = ("is_cut", "most")
-
-    def __init__(self, most: int = MAX_TEXT_CHARS) -> None:
-        self.most = most
-        self.is_cut = False
+    most: int = MAX_TEXT_CHARS
+    is_cut: bool = False
 
     def values(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         return {exact(name): self.value(value) for name, value in attributes.items()}

@@ -331,7 +331,10 @@ def instrument(
         find = get_tracer_provider if made else global_or_new_tracer_provider
         provider = tracer_provider or find()
         attachment = attachment_of(provider) if wrap is None else None
-        known = _handle_on(attachment)
+        owner = None if attachment is None else attachment.owner
+        handles = (each.handle for each in _ours(attachment))
+        others = (each for each in handles if pipeline_of(each).store.is_open)
+        known = owner if isinstance(owner, Handle) else next(others, None)
         if known is not None:
             kinds = set(map(_kind, pipeline_of(known).scorer.sinks))
             is_new = not kinds.issuperset(map(_kind, own_sinks))
@@ -371,13 +374,6 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
     if not sdk_disabled():
         return config
     return replace(config, sample_rate=0.0, cascade=None, spans="none")
-
-
-def _handle_on(attachment: Attachment | None) -> Handle | None:
-    if attachment is not None and isinstance(attachment.owner, Handle):
-        return attachment.owner
-    handles = (each.handle for each in _ours(attachment))
-    return next((each for each in handles if pipeline_of(each).store.is_open), None)
 
 
 def _new_pipeline(

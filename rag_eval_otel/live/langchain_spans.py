@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -30,19 +30,6 @@ if TYPE_CHECKING:
 _OPERATIONS = {"retriever": semconv.OPERATION_RETRIEVAL, "tool": semconv.OPERATION_EXECUTE_TOOL}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EndedTree:
-    """A run tree whose root has ended. If it is joined, turns are found in the trace around it."""
-
-    tree: RunTree
-    is_joined: bool = False
-
-    @property
-    def size(self) -> int:
-        """About how many bytes this tree keeps in memory."""
-        return 4096 + self.tree.size
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanWriter:
     """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``."""
@@ -64,17 +51,16 @@ class SpanWriter:
             above: list[Run] = []
             while (parent_run := by_id.get((above[-1] if above else run).parent or 0)) is not None:
                 above.append(parent_run)
-            if run.id in forced or self._is_visible(run, above):
+            is_inner = run.kind == "retriever" and any(each.kind == "retriever" for each in above)
+            if self.config.spans == "all":
+                is_visible = not (is_inner and run.is_search)  # LangChain has no run for it
+            else:
+                is_visible = run.kind in {"llm", "retriever", "tool"} and not is_inner
+            if is_visible or run.id in forced:
                 with edge:
                     parent = next((started[each.id] for each in above if each.id in started), None)
                     started[run.id] = self._start(run, steps.get(run.id), parent)
         return started
-
-    def _is_visible(self, run: Run, above: Sequence[Run]) -> bool:
-        is_inner = run.kind == "retriever" and any(each.kind == "retriever" for each in above)
-        if self.config.spans == "all":
-            return not (is_inner and run.is_search)  # LangChain has no run for it
-        return run.kind in {"llm", "retriever", "tool"} and not is_inner
 
     def _start(self, run: Run, step: Step | None, parent: Span | None) -> Span:
         context, operation = run.tree.context, operation_of(run)
@@ -175,7 +161,11 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
             semconv.GEN_AI_TOOL_CALL_RESULT: told,
         }
     else:
-        messages = [(role, clean.text(text)) for role, text in _messages_shown(run)]
+        if run.kind == "llm" and isinstance(run.asked, str):
+            messages = [("user", clean.text(run.asked))]
+        elif run.kind == "llm":
+            parts = messages_in(plain(run.asked))
+            messages = [(str(m["role"]), clean.text(str(m.get("content") or ""))) for m in parts]
         shown = messages or ([("user", asked)] if asked else [])
         attributes = {
             semconv.GEN_AI_INPUT_MESSAGES: _messages(shown),
@@ -183,14 +173,6 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
         }
     same = openinference.texts(asked=asked, told=told, documents=documents, messages=messages)
     return {**same, **attributes}
-
-
-def _messages_shown(run: Run) -> list[tuple[str, str]]:
-    if run.kind != "llm":
-        return []
-    if isinstance(run.asked, str):
-        return [("user", run.asked)]
-    return [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(plain(run.asked))]
 
 
 def _messages(messages: Iterable[tuple[str, str]]) -> str | None:

@@ -39,7 +39,7 @@ from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
-from rag_eval_otel.live.langchain_spans import EndedTree, SpanWriter, end_span
+from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
 from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
 from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
@@ -55,8 +55,9 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace import Span as StartedSpan
-    from opentelemetry.trace import Span, SpanContext
+    from opentelemetry.trace import Span
 
+_OF_TREE: Final = 4096  # bytes of a held run tree without its texts
 _MAX_FLUSH_WAIT: Final = 5.0  # seconds that a flush waits for scores
 _GRACE: Final = 0.5  # seconds that spans have to leave if the time of a drain is up
 
@@ -219,7 +220,7 @@ class Pipeline:
     def leave(self, held: Held) -> bool:
         """Export a held span, or end held spans of a run tree, in the context in which it ended."""
         item, ending = held.item, held.ending or UNTOUCHED
-        if isinstance(item, EndedTree):
+        if isinstance(item, RunTree):
             self.read_tree(held)
             return False
         with _within(held.context):
@@ -239,11 +240,10 @@ class Pipeline:
                 end_span(span, run)
 
     def finished(self, tree: RunTree) -> None:
-        item = EndedTree(tree)
         with self._tree_edge:
             self.prepare_calls()
-            item = EndedTree(tree, is_joined=self._join(tree))
-        held = self._hold_tree(item)
+            tree.is_joined = self._join(tree)
+        held = self._hold_tree(tree)
         if held is not None:  # if it is given up, the clock writes the spans and counts the turns
             self._submit(
                 held.size,
@@ -254,15 +254,14 @@ class Pipeline:
     def waiting(self) -> None:
         self.clock.wake()
 
-    def _hold_tree(self, item: EndedTree) -> Held | None:
+    def _hold_tree(self, tree: RunTree) -> Held | None:
         """Hold a run tree, or write its spans and count its turns if there is no room."""
-        tree = item.tree
-        held = Held((0, id(item)), item, tree.context, item.size, is_likely=True)
+        held = Held((0, id(tree)), tree, tree.context, _OF_TREE + tree.size, is_likely=True)
         if self.clock.start() and self.store.hold(held):
             self.clock.wake()
             return held
         why: GivenUp = "overload" if self.store.is_open else "shutdown"
-        turns, spans = self._start_tree(item)
+        turns, spans = self._start_tree(tree)
         self.scorer.drop(why, len(turns))
         with _within(tree.context):
             for run, span in spans.items():
@@ -294,13 +293,13 @@ class Pipeline:
         spans: Mapping[Run, Span] = {}
         of_turns: dict[Hashable, Held] = {}
         others: list[tuple[Span, Run]] = []
-        tree: RunTree = held.item.tree
+        tree: RunTree = held.item
 
         def part(item: object, size: int, *, is_likely: bool) -> Held:
             return Held((0, id(item)), item, held.context, size, is_likely)
 
         try:
-            turns, spans = self._start_tree(held.item)
+            turns, spans = self._start_tree(tree)
             for run, span in spans.items():
                 if run.id in turns and span.is_recording():
                     size = held.size // len(turns)
@@ -315,9 +314,7 @@ class Pipeline:
         if status in {"overload", "shutdown", "error"}:  # the spans say it
             self.scorer.drop(status, len(turns))
             return
-        contexts: dict[Hashable, SpanContext] = {
-            run.id: span.get_span_context() for run, span in spans.items()
-        }
+        contexts: dict[Hashable, Any] = {run.id: s.get_span_context() for run, s in spans.items()}
         around = get_current_span(tree.context)
         for turn_id, turn in turns.items():
             context = contexts.get(turn_id) or around.get_span_context()
@@ -335,13 +332,10 @@ class Pipeline:
             )
             self.scorer.submit(job)
 
-    def _start_tree(self, item: EndedTree) -> tuple[Mapping[Hashable, Turn], Mapping[Run, Span]]:
-        tree = item.tree
-        steps: Mapping[Hashable, Step] = {}
-        turns: Mapping[Hashable, Turn] = {}
-        root = Ending("error")
+    def _start_tree(self, tree: RunTree) -> tuple[Mapping[Hashable, Turn], Mapping[Run, Span]]:
+        steps, turns, root = dict[Hashable, Step](), dict[Hashable, Turn](), Ending("error")
         with self._tree_edge:  # an error in reading must not keep the spans from being written
-            steps, turns, root = self._read_tree(item)
+            steps, turns, root = self._read_tree(tree)
         with self._tree_edge:
             self.instruments.found(1 if root.status == "error" else len(turns))
             if root.status == "error":
@@ -356,14 +350,14 @@ class Pipeline:
         return turns, {run: spans[run.id] for run in runs}
 
     def _read_tree(
-        self, item: EndedTree
-    ) -> tuple[Mapping[Hashable, Step], Mapping[Hashable, Turn], Ending]:
+        self, tree: RunTree
+    ) -> tuple[dict[Hashable, Step], dict[Hashable, Turn], Ending]:
         """Return steps and turns by run id, and what is written on the root without a turn."""
-        steps = item.tree.steps(most=self.config.max_text_chars)
-        by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
-        if item.is_joined:
+        steps = tree.steps(most=self.config.max_text_chars)
+        by_id: dict[Hashable, Step] = {step.id: step for step in steps}
+        if tree.is_joined:
             return by_id, {}, UNTOUCHED
-        if item.tree.lost:
+        if tree.lost:
             self.instruments.found()
             self.scorer.refuse("evicted")
             return by_id, {}, Ending("skipped", "evicted")

@@ -150,7 +150,6 @@ class _Process:
             signals.worker_process_shutdown.connect(self._end_child, weak=False)
 
     def _flushed_after(self, shutdown: Callable[..., Any]) -> Callable[..., Any]:
-
         @wraps(shutdown)
         async def shut_down_and_flush(*arguments: Any, **options: Any) -> Any:
             try:
@@ -182,9 +181,7 @@ class _Process:
         if self._finalized_in != os.getpid():
             self._finalized_in = os.getpid()
             util: Any = sys.modules["multiprocessing.util"]
-            util.Finalize(
-                None, self._end_child, exitpriority=-100
-            )  # after those of the application
+            util.Finalize(None, self._end_child, exitpriority=-100)  # after the application's
 
     def _end_child(self, **_: object) -> None:
         works = [_start(partial(w.work.drain_and_flush, w.seconds)) for w in self._registered]

@@ -62,6 +62,7 @@ class Taken:
     evicted: Sequence[int] = ()
 
 
+@dataclass(eq=False)
 class Store:
     """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
 
@@ -69,20 +70,14 @@ class Store:
     within the lock.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        limits: TraceLimits = TraceLimits(),  # noqa: B008  # frozen
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.capacity = config.max_held  # most spans and run trees that may wait for scores
-        self._max_bytes = config.max_held_bytes
-        self._config = config
-        self._limits = limits
-        self._clock = clock
-        self.is_open = True
-        self.is_fed = False  # whether a span processor passes ended spans to this store
+    config: Config
+    limits: TraceLimits = TraceLimits()  # noqa: RUF009  # frozen
+    clock: Callable[[], float] = time.monotonic
+    is_open: bool = True
+    is_fed: bool = False  # whether a span processor passes ended spans to this store
+
+    def __post_init__(self) -> None:
+        self.capacity = self.config.max_held  # most spans and run trees that may wait for scores
         self.reset()
 
     def reset(self) -> None:
@@ -91,7 +86,7 @@ class Store:
         self._changed = threading.Condition(self.lock)
         self.traces: OrderedDict[int, Trace] = OrderedDict()  # those not complete, oldest first
         self._lost: OrderedDict[int, Trace] = OrderedDict()
-        self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
+        self._logs = PendingLogs(max_bytes=self.limits.max_bytes // _SHARE)
         self._bytes = 0
         self.held: dict[Key, Held] = {}  # what is kept back and has not left yet
         self.exit: deque[Held] = deque()  # what was decided to leave, oldest first
@@ -146,7 +141,8 @@ class Store:
         with self.lock:
             if not self.is_open:
                 return Taken("late" if self.is_fed and self._stands_late(span) else "passes")
-            view = Span.from_sdk(span, self._logs.take((context.trace_id, context.span_id)))
+            key = (context.trace_id, context.span_id)
+            view = Span.from_sdk(span, self._logs.take(key))
             kind = kind_of(view)
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
@@ -158,7 +154,13 @@ class Store:
             fate: Fate = "passes"
             if anchoring != "no" and self.is_fed and not trace.is_lost:
                 is_likely = anchoring == "likely"
-                fate = self._hold_span(span, trace, is_likely=is_likely, may_hold=may_hold)
+                held = Held(key, span, otel_context.get_current(), trace.unheld, is_likely)
+                if may_hold and self.hold(held):
+                    trace.held[view.span_id], trace.unheld, fate = held, 0, "held"
+                elif is_likely:
+                    held.state, held.ending, fate = "left", Ending("overload"), "no room"
+                    held.is_likely, held.is_late, held.item = False, True, None
+                    trace.held.setdefault(view.span_id, held)  # says why scores miss the span
         return Taken(fate, is_added=True, is_new=is_new, evicted=evicted)
 
     def join(self, tree: RunTree, around: Span) -> Taken:
@@ -171,25 +173,9 @@ class Store:
             if trace.is_lost:
                 return Taken()
             size = OVERHEAD + tree.size
-            trace.join(tree, around.span_id, size=size, now=self._clock())
+            trace.join(tree, around.span_id, size=size, now=self.clock())
             self._bytes += size
             return Taken(is_added=True, is_new=is_new, evicted=self._evict(trace))
-
-    def _hold_span(
-        self, span: ReadableSpan, trace: Trace, *, is_likely: bool, may_hold: bool
-    ) -> Fate:
-        key = (trace.trace_id, span.context.span_id if span.context is not None else 0)
-        held = Held(key, span, otel_context.get_current(), trace.unheld, is_likely)
-        if may_hold and self.hold(held):
-            trace.held[key[1]] = held
-            trace.unheld = 0
-            return "held"
-        if not is_likely:
-            return "passes"
-        held.state, held.ending = "left", Ending("overload")
-        held.is_likely, held.is_late, held.item = False, True, None
-        trace.held.setdefault(key[1], held)  # it shows why the scores of the turn miss their span
-        return "no room"
 
     def hold(self, held: Held) -> bool:
         """Store ``held``; return False if there is no room, the key is taken, or after `close`."""
@@ -197,11 +183,11 @@ class Store:
             has_room = (
                 (self.waiting < self.capacity or not held.is_likely)
                 and len(self.held) < 8 * self.capacity  # unlikely ones are bounded, too
-                and self.size + held.size <= self._max_bytes
+                and self.size + held.size <= self.config.max_held_bytes
             )
             if not (self.is_open and has_room) or held.key in self.held:
                 return False
-            held.deadline = self._now() + self._config.hold_seconds
+            held.deadline = self._now() + self.config.hold_seconds
             held.takes_place = held.is_likely
             held.number, self._next = self._next, self._next + 1
             self._store(held)
@@ -275,7 +261,7 @@ class Store:
 
     def seconds_left(self, held: Held) -> float:
         """Return the seconds until ``held`` leaves without scores; inf after a flush."""
-        if self._config.hold_seconds == 0 or not (held.ending is None or held.is_late):
+        if self.config.hold_seconds == 0 or not (held.ending is None or held.is_late):
             return _NEVER
         return max(0.0, held.deadline - self._now())
 
@@ -296,12 +282,12 @@ class Store:
         self._stopped += seconds
 
     def _now(self) -> float:
-        return self._clock() - self._stopped
+        return self.clock() - self._stopped
 
     def _trace_of(self, trace_id: int) -> Trace:
         trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
-            now = self._clock()
+            now = self.clock()
             trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
         return trace
 
@@ -311,41 +297,41 @@ class Store:
             (known.name, known.start, known.end) == (view.name, view.start, view.end)
         )
         if trace.is_lost or is_known:
-            trace.last = self._clock()
+            trace.last = self.clock()
             return "no"
         trace.is_doubled |= known is not None
         size = size_of(view) if kind != "other" else OVERHEAD
         kept = view if kind != "other" else view.bystander()
-        trace.add(kept, size=size, now=self._clock())
+        trace.add(kept, size=size, now=self.clock())
         self._bytes += size
         return self._anchoring(trace, view, kind)
 
     def _anchoring(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
-        chosen = self._config.contexts_from_prompt
+        chosen = self.config.contexts_from_prompt
         return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
 
     def _stands_late(self, span: ReadableSpan) -> bool:
         """Return True if ``span``, which has ended after `close`, may stand for a turn."""
-        view, now, trace_id = Span.from_sdk(span), self._clock(), trace_of(span)
+        view, now, trace_id = Span.from_sdk(span), self.clock(), trace_of(span)
         trace = self._lost.get(trace_id) or Trace(trace_id=trace_id, first=now, last=now)
         self._ignore(trace)
         return self._anchoring(trace, view, kind_of(view)) == "likely"
 
     def sweep(self) -> list[Trace]:
         """Remove and return the traces, and the parts below open spans, that are complete."""
-        now = self._clock()
+        now = self.clock()
         self.open_spans.refresh()
         with self.lock:
             self._add_early()
             ready = self._finish(each for each in self.traces.values() if self._is_complete(each))
-            ready += self._parts(now - self._limits.quiet, self.open_spans.recently_open)
+            ready += self._parts(now - self.limits.quiet, self.open_spans.recently_open)
             for trace in [each for each in self._lost.values() if self._is_complete(each)]:
                 del self._lost[trace.trace_id]
         return ready
 
     def flush(self) -> list[Trace]:
         """Remove and return all traces without an open span, and complete parts of the others."""
-        until = self._clock()
+        until = self.clock()
         self.open_spans.refresh()
         with self.lock:
             self._add_early()
@@ -379,7 +365,7 @@ class Store:
         return self._finish(parts)
 
     def _is_complete(self, trace: Trace) -> bool:
-        limits, now = self._limits, self._clock()
+        limits, now = self.limits, self.clock()
         is_soon = trace.root_ended and not trace.is_slow
         quiet = limits.root_quiet if is_soon else limits.slow_quiet
         is_quiet = now - trace.last >= quiet and not self.open_spans.recently_open(trace.trace_id)
@@ -387,7 +373,7 @@ class Store:
 
     def _evict(self, newest: Trace) -> list[int]:
         """Remove ``newest`` if it is too large, and the oldest traces; return numbers of turns."""
-        limits, evicted = self._limits, list[int]()
+        limits, evicted = self.limits, list[int]()
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
             evicted.append(self._give_up(newest))
         while self.traces and (
@@ -403,7 +389,7 @@ class Store:
         for held in trace.held.values():
             self.decide(held, Ending("skipped", "evicted"))
         trace.is_lost = True
-        now = self._clock()
+        now = self.clock()
         self._ignore(Trace(trace_id=trace.trace_id, first=now, last=trace.last, is_lost=True))
         return turns
 

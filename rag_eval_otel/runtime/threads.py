@@ -280,7 +280,10 @@ class BackgroundEvaluator:
         return is_done
 
     def _start(self) -> bool:
-        _know_processor()
+        monkey = sys.modules.get("gevent.monkey")
+        if monkey is not None and monkey.is_module_patched("subprocess"):
+            # `platform.platform`, which ``openai`` calls, would fork, and greenlets run twice.
+            vars(platform.uname()).setdefault("processor", "")
         workers = Workers()
         workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
         self._thread = start_thread(partial(self._run, workers), "")
@@ -409,10 +412,3 @@ class BackgroundEvaluator:
             if self._pending.pop(job, None) is not None:
                 self._bytes -= job.size
             self._changed.notify_all()
-
-
-def _know_processor() -> None:
-    """Under gevent, keep `platform.platform`, which ``openai`` calls, from forking a process."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("subprocess"):
-        vars(platform.uname()).setdefault("processor", "")
