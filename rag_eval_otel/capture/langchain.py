@@ -35,7 +35,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SCALARS: Final = frozenset({str, bool, int, float, type(None)})
 _LEVELS: Final = 6  # levels of containers within containers that are copied
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
-_PAIR: Final = 2
 
 
 class _Done:
@@ -261,7 +260,7 @@ def _note_reply(run: Run, response: Any) -> Any:
     usage = getattr(message, "usage_metadata", None)
     if usage:
         run.tokens = (usage["input_tokens"], usage["output_tokens"])
-    return {**note_message(message), "content": generation.text}
+    return {**_note_message(message), "content": generation.text}
 
 
 def note(value: Any, depth: int = 0) -> Any:
@@ -282,11 +281,11 @@ def note(value: Any, depth: int = 0) -> Any:
 
 def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for each kind of value
     if isinstance(value, BaseMessage):
-        return note_message(value, depth)
+        return _note_message(value, depth)
     if isinstance(value, Document):
-        return note_document(value)
+        return _note_document(value)
     if isinstance(value, PromptValue):
-        return [note_message(message, depth + 1) for message in value.to_messages()]
+        return [_note_message(message, depth + 1) for message in value.to_messages()]
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -304,9 +303,7 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     return None
 
 
-def note_document(document: Any) -> Any:
-    if not isinstance(document, Document):
-        return note(document)
+def _note_document(document: Document) -> Any:
     fields = document.__dict__  # read often: the model's own attribute access is slower
     metadata = fields.get("metadata")
     return {
@@ -320,17 +317,14 @@ def note_search(results: Sequence[Any]) -> list[Any]:
     """Return the results of a vector store search, documents or pairs with a score, as dicts."""
     noted = []
     for result in results:
-        is_pair = isinstance(result, tuple) and len(result) == _PAIR
-        document, score = result if is_pair else (result, None)
-        noted.append(note_document(document))
+        document, score = result if isinstance(result, tuple) else (result, None)
+        noted.append(note(document))
         if isinstance(noted[-1], dict) and isinstance(score, SupportsFloat):  # numpy's, too
             noted[-1]["score"] = float(score)
     return noted
 
 
-def note_message(message: Any, depth: int = 0) -> Any:
-    if not isinstance(message, BaseMessage):  # a pair, a dict or a text
-        return note(message, depth)
+def _note_message(message: BaseMessage, depth: int = 0) -> Any:
     fields = message.__dict__
     noted = {"type": fields["type"], "content": note(fields["content"], depth + 1)}
     if fields.get("tool_calls"):

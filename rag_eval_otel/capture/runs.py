@@ -83,8 +83,8 @@ class RunTree:
     @property
     def may_be_turn(self) -> bool:
         """Whether a model was called after a retrieval, so that there may be an answer to score."""
-        both = self.searched is not None and self.called is not None
-        return both and self.called >= self.searched  # type: ignore[operator]  # just checked
+        searched, called = self.searched, self.called
+        return searched is not None and called is not None and called >= searched
 
     def steps(self, *, parent: int | None = None, most: int = MAX_TEXT_CHARS) -> list[Step]:
         """Convert all runs into steps. The root's step becomes a child of ``parent``."""

@@ -73,9 +73,8 @@ class Span:
         context, parent, scope = span.context, span.parent, span.instrumentation_scope
         context = context or INVALID_SPAN_CONTEXT
         attributes, status = attributes_of(span), span.status
-        error = None
-        if not (status.is_unset or status.is_ok):
-            error = str(attributes.get("error.type") or status.description or "error")
+        has_failed = not (status.is_unset or status.is_ok)
+        error = str(attributes.get("error.type") or status.description or "error")
         limit = getattr(getattr(span, "_attributes", None), "max_value_len", None)
         return cls(
             name=span.name,
@@ -87,7 +86,7 @@ class Span:
             parent_id=parent.span_id if parent is not None else None,
             parent_is_remote=parent is not None and parent.is_remote,
             context=context,
-            error=error,
+            error=error if has_failed else None,
             attributes=attributes,
             events=[(event.name, event.attributes or _NOTHING) for event in span.events],
             logs=logs,
@@ -116,9 +115,8 @@ class Span:
         says_remote = bool(span.flags & _HAS_REMOTE)
         is_entry = span.kind in {span.SPAN_KIND_SERVER, span.SPAN_KIND_CONSUMER}
         is_remote = bool(span.flags & _IS_REMOTE) if says_remote else is_entry
-        error = None
-        if span.status.code == span.status.STATUS_CODE_ERROR:
-            error = str(attributes.get("error.type") or span.status.message or "error")
+        has_failed = span.status.code == span.status.STATUS_CODE_ERROR
+        error = str(attributes.get("error.type") or span.status.message or "error")
         return cls(
             name=span.name,
             span_id=int.from_bytes(span.span_id, "big"),
@@ -127,7 +125,7 @@ class Span:
             trace_id=int.from_bytes(span.trace_id, "big"),
             parent_id=parent_id,
             parent_is_remote=parent_id is not None and is_remote,
-            error=error,
+            error=error if has_failed else None,
             attributes=attributes,
             events=[(event.name, attributes_of_otlp(event)) for event in span.events],
             dropped=span.dropped_attributes_count,
@@ -271,10 +269,9 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
     """Return session, user and conversation of a trace, and the metadata ``keys``, for a span."""
     merged: dict[str, Any] = {}
-    for values in metadata:
-        for name, value in values.items():
-            if value is not None and value != "":
-                merged.setdefault(name, value)
+    for name, value in chain.from_iterable(values.items() for values in metadata):
+        if value is not None and value != "":
+            merged.setdefault(name, value)
     known: dict[str, Scalar] = {}
     for standard, names in _NAMES.items():
         value = next((merged[name] for name in names if name in merged), None)

@@ -83,8 +83,8 @@ class Subtree:
     @property
     def is_turn(self) -> bool:
         """Whether an LLM call follows a retrieval, and no span below may stand for that turn."""
-        both = self.searched is not None and self.called is not None
-        return both and self.called >= self.searched  # type: ignore[operator]  # just checked
+        searched, called = self.searched, self.called
+        return searched is not None and called is not None and called >= searched
 
     @property
     def above(self) -> Subtree:

@@ -148,7 +148,11 @@ class _Report(SpanProcessor):
         stats = pipeline.stats
         program = Path(sys.argv[0]).name or "python"
         yield f"rag-eval-otel {semconv.VERSION}, {program}, process {os.getpid()}"
-        yield f"judge     {_name_of(config.judge)}; embedder {_name_of(config.embedder)}"
+        judge, embedder = (
+            model if isinstance(model, str) else f"an object, {type(model).__name__}"
+            for model in (config.judge, config.embedder)
+        )
+        yield f"judge     {judge}; embedder {embedder}"
         yield f"spans     {listed(self._spans)}"
         yield f"read      {listed(stats.sources)}"
         waiting = f"; pending: {stats.pending}" if stats.pending > 0 else ""
@@ -192,10 +196,6 @@ class _Report(SpanProcessor):
         if self._spans:
             return finding("no-convention", f"spans by {listed(self._spans)}")
         return finding("no-spans", "no span has ended on the provider that is attached")
-
-
-def _name_of(model: object) -> str:
-    return model if isinstance(model, str) else f"an object, {type(model).__name__}"
 
 
 def listed(counts: Mapping[str, int]) -> str:

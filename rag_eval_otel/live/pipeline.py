@@ -411,12 +411,10 @@ class Pipeline:
             elif (reason := self.scorer.refuse_steps(steps)) is not None:
                 ending = Ending("skipped", reason)
         for turn in turns:
-            is_submitted = False
             with self._read_edge:
                 self.scorer.submit(self._turn_job(trace, turn))
-                is_submitted = True
-            if not is_submitted:
-                self.scorer.drop("error")
+                continue
+            self.scorer.drop("error")
         self.release_held(trace, ending)
 
     def _steps_of(self, trace: Trace) -> list[Step]:
@@ -517,15 +515,13 @@ class Pipeline:
 
     def missing_providers(self) -> list[str]:
         """Return the kinds of providers that the application must set, and has not set by now."""
-        kinds: dict[str, object] = {}
-        if self.meters is None:
-            kinds["MeterProvider"] = get_meter_provider()
-        if self.logs is None and self.config.score_events != "span":
-            kinds["LoggerProvider"] = get_logger_provider()
-        return [kind for kind, provider in kinds.items() if is_stand_in(provider)]
+        kinds = [] if self.meters or not is_stand_in(get_meter_provider()) else ["MeterProvider"]
+        needs_logs = self.logs is None and self.config.score_events != "span"
+        if needs_logs and is_stand_in(get_logger_provider()):
+            kinds.append("LoggerProvider")
+        return kinds
 
     def _warn_of_missing_providers(self, _: Evaluation) -> None:
-        """Log once which providers the application has not set by the first evaluation: a sink."""
         if missing := self.missing_providers():
             _warn_of_missing(*missing)
 

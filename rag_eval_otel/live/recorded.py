@@ -129,7 +129,7 @@ def record_feedback(
         number = _checked(score, name, comment=comment)
         trace, span, origin = _ids(trace_id, span_id)
         if trace == 0:
-            _warn_lost("record_feedback")
+            _current_span("record_feedback")  # logs that there is none
             return
         feedback = Feedback(trace_id=trace, span_id=span, score=number, name=name, comment=comment)
         if origin == "current" and get_current_span().is_recording():
@@ -170,17 +170,12 @@ def _current_span(caller: str) -> Span:
     """Return the current span; log a warning if there is none."""
     span = get_current_span()
     if not span.get_span_context().is_valid:
-        _warn_lost(caller)
+        message = (
+            "%s() has no effect: no span is current, and no LangChain run that reports to"
+            " RagEvalCallbackHandler is active; start a span around the turn"
+        )
+        _warnings().write(caller, message, caller)
     return span
-
-
-def _warn_lost(caller: str) -> None:
-    _warnings().write(
-        caller,
-        "%s() has no effect: no span is current, and no LangChain run that reports to"
-        " RagEvalCallbackHandler is active; start a span around the turn",
-        caller,
-    )
 
 
 @cache
@@ -231,18 +226,16 @@ def _passage(document: Any) -> Passage:
             return Passage(text=document)
     if isinstance(document, Mapping):
         passage = passage_of(document)
-    else:
-        text, score = _text_in(document), getattr(document, "score", None)
+    elif (text := _text_in(document)) is not None:
         names = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
-        passage = (
-            None
-            if text is None
-            else Passage(
-                text=text,
-                id=next((str(name) for name in names if name is not None), None),
-                score=float(score) if score is not None and _is_number(score) else None,
-            )
+        score: Any = getattr(document, "score", None)
+        passage = Passage(
+            text=text,
+            id=next((str(name) for name in names if name is not None), None),
+            score=float(score) if _is_number(score) else None,
         )
+    else:
+        passage = None
     if passage is None:
         raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
     return passage
@@ -306,9 +299,8 @@ def _ids(
 def _number(value: object, *, name: str, digits: int) -> int:
     number = value.int if isinstance(value, UUID) else value
     if isinstance(number, str):
-        text = number.strip().replace("-", "")
-        is_hex = re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", text) is not None
-        number = int(text, 16) if is_hex else None
+        match = re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", number.strip().replace("-", ""))
+        number = None if match is None else int(match[0], 16)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 16**digits:
         raise ValueError(
             f"{name} must be {digits} hexadecimal digits, or an int, not {value!r}; take it from"

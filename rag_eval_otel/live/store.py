@@ -78,6 +78,7 @@ class Store:
 
     def __post_init__(self) -> None:
         self.capacity = self.config.max_held  # most spans and run trees that may wait for scores
+        self.max_bytes = self.config.max_held_bytes
         self.reset()
 
     def reset(self) -> None:
@@ -183,7 +184,7 @@ class Store:
             has_room = (
                 (self.waiting < self.capacity or not held.is_likely)
                 and len(self.held) < 8 * self.capacity  # unlikely ones are bounded, too
-                and self.size + held.size <= self.config.max_held_bytes
+                and self.size + held.size <= self.max_bytes
             )
             if not (self.is_open and has_room) or held.key in self.held:
                 return False

@@ -32,7 +32,7 @@ def held(number: int = 1, *, size: int = 1, is_likely: bool = True) -> Held:
 def store(clock: Any = None, **limits: Any) -> Store:
     config = Config(**{"hold_seconds": 60.0, "max_held": 10, **limits})
     kept = Store(config, **({} if clock is None else {"clock": clock}))
-    kept._max_bytes = 1000  # noqa: SLF001
+    kept.max_bytes = 1000
     return kept
 
 
