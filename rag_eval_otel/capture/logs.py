@@ -28,8 +28,7 @@ class Listener:
 class LogTap:
     """A log record processor of the SDK that passes log records to listeners, and exports none."""
 
-    def __init__(self) -> None:
-        self._listeners: tuple[Listener, ...] = ()
+    _listeners: tuple[Listener, ...] = ()
 
     def open(self, listener: Listener) -> None:
         self._listeners = (*self._listeners, listener)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, Any] = {}
 _DEPTH: Final = 50  # levels of containers within containers that are copied
-_SEVERAL: Final = 4  # JSON has several texts: it may be so many times as long as one text
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
 ROUTES: Final = ("http.route", "url.path", "http.target")  # the most general first
 
@@ -207,7 +206,7 @@ class Copier:
     def _text(self, text: str, *, may_be_json: bool) -> Any:
         if len(text) <= self.most:
             return text
-        if may_be_json and len(text) <= _SEVERAL * self.most:
+        if may_be_json and len(text) <= 4 * self.most:  # JSON has several texts
             data = json_in(text, opening="{[")
             if data is not None:
                 return self.value(data, (id(text),))

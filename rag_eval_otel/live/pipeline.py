@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import (
     INVALID_SPAN_CONTEXT,
     NoOpTracerProvider,
+    Span,
     TracerProvider,
     get_current_span,
 )
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace import Span as StartedSpan
-    from opentelemetry.trace import Span
 
 _OF_TREE: Final = 4096  # bytes of a held run tree without its texts
 _MAX_FLUSH_WAIT: Final = 5.0  # seconds that a flush waits for scores
@@ -289,11 +288,9 @@ class Pipeline:
         """Start the spans of a held run tree, and have its turns scored, at the first call only."""
         if not self.store.claim(held):
             return
-        turns: Mapping[Hashable, Turn] = {}
-        spans: Mapping[Run, Span] = {}
-        of_turns: dict[Hashable, Held] = {}
-        others: list[tuple[Span, Run]] = []
         tree: RunTree = held.item
+        turns, spans = dict[Hashable, Turn](), dict[Run, Span]()
+        of_turns, others = dict[Hashable, Held](), list[tuple[Span, Run]]()
 
         def part(item: object, size: int, *, is_likely: bool) -> Held:
             return Held((0, id(item)), item, held.context, size, is_likely)
@@ -332,7 +329,7 @@ class Pipeline:
             )
             self.scorer.submit(job)
 
-    def _start_tree(self, tree: RunTree) -> tuple[Mapping[Hashable, Turn], Mapping[Run, Span]]:
+    def _start_tree(self, tree: RunTree) -> tuple[dict[Hashable, Turn], dict[Run, Span]]:
         steps, turns, root = dict[Hashable, Step](), dict[Hashable, Turn](), Ending("error")
         with self._tree_edge:  # an error in reading must not keep the spans from being written
             steps, turns, root = self._read_tree(tree)
@@ -418,9 +415,8 @@ class Pipeline:
         self.release_held(trace, ending)
 
     def _steps_of(self, trace: Trace) -> list[Step]:
-        for name, count in Counter(map(convention_of, trace.spans.values())).items():
-            if name is not None:
-                self.instruments.tally.add("source", name, number=count)
+        for name in filter(None, map(convention_of, trace.spans.values())):
+            self.instruments.tally.add("source", name)
         most = self.config.max_text_chars
         steps = [read(view, most=most) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
@@ -457,17 +453,16 @@ class Pipeline:
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
         """Count the turns of ``trace``, unless it was read, and release its held spans."""
-        ending = Ending("error", "internal") if why == "error" else Ending(why)
         if why is None:
-            ending = Ending("skipped", "ambiguous")
+            ending, count = Ending("skipped", "ambiguous"), partial(self.scorer.refuse, "ambiguous")
+        else:
+            ending = Ending("error", "internal") if why == "error" else Ending(why)
+            count = partial(self.scorer.drop, why)
         with self._read_edge:
             if self.store.claim(trace):
                 turns = trace.count_turns()
                 self.instruments.found(turns)
-                if why is None:
-                    self.scorer.refuse("ambiguous", turns=turns)
-                else:
-                    self.scorer.drop(why, turns)
+                count(turns=turns)
         self.release_held(trace, ending)
 
     def release_held(self, trace: Trace, ending: Ending) -> None:

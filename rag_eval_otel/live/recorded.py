@@ -7,6 +7,7 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import isfinite
@@ -228,11 +229,11 @@ def _passage(document: Any) -> Passage:
         passage = passage_of(document)
     elif (text := _text_in(document)) is not None:
         names = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
-        score: Any = getattr(document, "score", None)
+        rank: Any = getattr(document, "score", None)
         passage = Passage(
             text=text,
             id=next((str(name) for name in names if name is not None), None),
-            score=float(score) if _is_number(score) else None,
+            score=float(rank) if _is_number(rank) else None,
         )
     else:
         passage = None
@@ -313,10 +314,6 @@ _Labels: TypeAlias = "dict[str, tuple[Label, str]]"  # label and the version of 
 
 _MAX_TURNS: Final = 4096  # turns whose labels are remembered
 _MAX_SAID: Final = 16  # feedback on one turn
-_UNMATCHED: Final = "no turn of it is known here; the feedback is passed on with its ids"
-_UNMATCHED_RUN: Final = (
-    "no turn of this LangChain run is known here, so the feedback has no span and is not passed on"
-)
 
 
 @dataclass(slots=True)
@@ -424,7 +421,11 @@ class FeedbackIntake:
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
-            self._warn("unmatched", feedback, _UNMATCHED_RUN if is_run else _UNMATCHED)
+            why = "no turn of it is known here; the feedback is passed on with its ids"
+            if is_run:
+                why = "no turn of this LangChain run is known here, so the feedback has no span"
+                why += " and is not passed on"
+            self._warn("unmatched", feedback, why)
         if not is_run:
             self.pass_on(feedback)
         self._wait(feedback, is_passed=not is_run)
@@ -443,10 +444,9 @@ class FeedbackIntake:
             self.pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
 
     def _cleaned(self, comment: str | None) -> str | None:
-        try:
+        with suppress(RedactionError):
             return None if comment is None else exportable(self.redactor.text(comment))
-        except RedactionError:
-            return None
+        return None
 
     def _warn(self, kind: str, feedback: Feedback, why: str) -> None:
         message = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"

@@ -61,16 +61,12 @@ from rag_eval_otel.untrusted import redactor
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-_MODELS: Final = (
-    *("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
-    *("ls_model_name", "model"),
-)
+_GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 _FEEDBACK: Final = ("feedback", "user_feedback", "feedback.score", "user.feedback")
 _BAD: Final = re.compile(
     r":?(bad|negative|(thumbs[-_ ]?)?down|dislike|no|false|wrong|incorrect|poor|unhelpful):?"
     "|\N{THUMBS DOWN SIGN}.*"  # a tone of skin may follow
 )
-_BAD_NUMBER: Final = 0.5  # below it, a number is bad feedback: 0 or 1, -1 or 1
 
 
 @dataclass(kw_only=True, eq=False)
@@ -135,7 +131,10 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
         values[f"metadata.{name}"].append(value)
     bare = {name.removeprefix("metadata."): each for name, each in values.items()}
     facts: dict[str, Sequence[object]] = dict(values)
-    for name, names in (("route", (*ROUTES, "route")), ("model", _MODELS)):
+    for name, names in (
+        ("route", (*ROUTES, "route")),
+        ("model", (*_GENAI_MODELS, "ls_model_name", "model")),
+    ):
         facts[name] = tuple(v for each in names for v in bare.get(each, ()) if v is not None)
     facts["error"] = (any(step.error is not None for step in steps),)
     feedback = [value for each in _FEEDBACK for value in bare.get(each, ())]
@@ -160,12 +159,11 @@ def _steps(turn: Turn) -> Iterator[Step]:
 
 def _is_bad(feedback: object) -> bool:
     """Return True for a number below one half, also as a text, and for words such as "bad"."""
-    if isinstance(feedback, Mapping):
-        return any(map(_is_bad, feedback.values()))
-    if isinstance(feedback, list | tuple):
-        return any(map(_is_bad, feedback))
+    if isinstance(feedback, Mapping | list | tuple):
+        parts = feedback.values() if isinstance(feedback, Mapping) else feedback
+        return any(map(_is_bad, parts))
     try:
-        return float(feedback) < _BAD_NUMBER  # type: ignore[arg-type]
+        return float(feedback) * 2 < 1  # type: ignore[arg-type]
     except (OverflowError, TypeError, ValueError):
         pass
     return _BAD.fullmatch(str(feedback).strip().lower()) is not None

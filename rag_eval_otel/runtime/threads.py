@@ -66,9 +66,8 @@ class Workers(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        call: list[Callable[[], Any]] = [
-            partial(contextvars.copy_context().run, fn, *args, **kwargs)
-        ]
+        call: list[Callable[[], Any]] = []
+        call.append(partial(contextvars.copy_context().run, fn, *args, **kwargs))
         with self._lock:
             self._busy += 1
             if self._busy > self._size:

@@ -171,7 +171,6 @@ _DOCUMENT = re.compile(  # the repr of a document does not escape quotes
     r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )",
     re.DOTALL,
 )
-_CUT_AT = 100
 _ANSWER = re.compile(rf"(?:Generated|Extracted)Answer\(.*?\b(?:data|answer)=({STRING})", re.DOTALL)
 
 
@@ -234,7 +233,7 @@ def _documents(outputs: Any) -> Any:
         if match is None:
             return None
         name, text = match.groups()
-        if len(text) > _CUT_AT and text.endswith("..."):
+        if text[100:] and text.endswith("..."):
             return CUT
         passages.append(Passage(text=text, id=name))
     return tuple(passages)

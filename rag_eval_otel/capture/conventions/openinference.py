@@ -242,10 +242,6 @@ CONVENTION: Final = Convention(
 )
 
 
-_MOST_DOCUMENTS = 30  # more would fill the 128 attributes of a span, and push its scores out
-_MOST_MESSAGES = 20
-
-
 def described(
     of: Kind,
     *,
@@ -275,12 +271,13 @@ def texts(
     messages: Iterable[tuple[str, str]] = (),
 ) -> Attributes:
     attributes: Attributes = {}
-    for i, document in enumerate(documents[:_MOST_DOCUMENTS]):
+    # More would fill the 128 attributes of a span, and push its scores out.
+    for i, document in enumerate(documents[:30]):
         prefix = f"retrieval.documents.{i}.document"
         attributes[f"{prefix}.content"] = document.text
         attributes[f"{prefix}.id"] = document.id
         attributes[f"{prefix}.score"] = None if document.score is None else float(document.score)
-    shown = list(messages)[-_MOST_MESSAGES:]
+    shown = list(messages)[-20:]
     replies = [("assistant", told)] if shown and told else []
     for kind, pairs in (("input", shown), ("output", replies)):
         for i, (role, text) in enumerate(pairs):
