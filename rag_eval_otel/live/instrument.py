@@ -77,7 +77,7 @@ class Handle:
         if self._log_tap is not None:
             self._log_tap.open(self._log_listener)
         self._at_end = call_at_end(
-            pipeline.draining, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
+            pipeline, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
         )
         pipeline.instruments.watch(pipeline.store, pipeline.scorer.measurements)
 
@@ -170,7 +170,7 @@ class Handle:
         True does not mean that a server has the spans: the SDK's processors return True even if
         their exporter fails or drops spans. The exporter logs such failures.
         """
-        return self._pipeline.draining.flush(timeout)
+        return self._pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for scores, export all spans, and detach.
@@ -179,7 +179,7 @@ class Handle:
         ``timeout`` is the option ``shutdown_seconds``.
         """
         self.remove_langchain_hook()
-        self._pipeline.draining.drain(timeout)
+        self._pipeline.drain(timeout)
         for sink in self._pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
                 sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge
@@ -268,7 +268,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
             pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
-            pipeline.draining.drain(0.0)
+            pipeline.drain(0.0)
             pipeline.store.is_fed = False  # the first pipeline counts the turns
             log.warning(
                 "a provider has two pipelines of rag_eval_otel: this RagEvalSpanProcessor passes"
@@ -278,12 +278,12 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Wait for scores for half of ``timeout_millis`` (5 s at most), then export all spans."""
-        return self._pipeline.draining.force_flush(timeout_millis / 1000)
+        return self._pipeline.force_flush(timeout_millis / 1000)
 
     def shutdown(self) -> None:
         """Wait for scores, export all waiting spans, and shut down the next processor."""
         try:
-            self._pipeline.draining.drain()
+            self._pipeline.drain()
         finally:
             self._next.shutdown()
 

@@ -11,7 +11,6 @@ import time
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
@@ -124,7 +123,6 @@ class Pipeline:
         self._read_edge = self.edge("reading")
         self.release_edge = self.edge("release")
         self._sweeping = threading.RLock()
-        self.draining = Draining(self)
         call_in_child(self._after_fork)
 
     def edge(self, place: str) -> Edge:
@@ -520,6 +518,111 @@ class Pipeline:
         if missing := self.missing_providers():
             _warn_of_missing(*missing)
 
+    def flush(self, timeout: float) -> bool:
+        """Read ended spans and runs, wait for their scores, and export all held spans."""
+        deadline = self.now() + timeout
+        self.recorder.flush()
+        is_flushed = self.force_flush(self._left(deadline))
+        is_scored = self.evaluator.flush(self._left(deadline))
+        return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed
+
+    def flush_all(self, timeout: float) -> None:
+        """Flush as `flush` does, and then the exporters of logs and metrics."""
+        deadline = self.now() + timeout
+        self.flush(timeout)
+        self._flush_providers(deadline)
+
+    def force_flush(self, timeout: float) -> bool:
+        """Wait for scores for half of ``timeout`` (5 s at most), and export all spans."""
+        if self.is_own_thread():
+            self.flush_next(timeout)
+            return not self.store.held
+        deadline = self.now() + timeout
+        if self.store.traces:
+            self.submit_ended()
+        self.store.wait_left(min(_MAX_FLUSH_WAIT, timeout / 2))
+        is_released = self._release_all("flushed", deadline)
+        left = self._left(deadline)
+        return self._call_within(partial(self.flush_next, left), left) and is_released
+
+    def drain_and_flush(self, timeout: float) -> None:
+        """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics."""
+        if self.is_forked and not (self.clock.is_awake or self.recorder.runs):
+            return  # the child has taken no span and no run
+        end = self.now() + timeout
+        self.drain(timeout, flushes=True)
+        self._flush_providers(end)
+        self.flushes.shutdown()
+
+    def drain(self, timeout: float | None = None, *, flushes: bool = False) -> None:
+        """End the pipeline within ``timeout`` seconds, by default ``shutdown_seconds``."""
+        flush = partial(self.flush_next, _MAX_FLUSH_WAIT)
+        timeout = self.config.shutdown_seconds if timeout is None else timeout
+        reserve = min(1.0, timeout / 5)  # seconds to export the spans and to clean up
+        end = self.now() + timeout
+        self.close()
+        wait = 0.0 if self.is_own_thread() else self._left(end - reserve)
+        try:
+            self.store.wait_left(wait)
+        finally:  # also if Ctrl-C has interrupted the wait
+            self._release_all("shutdown", max(end - reserve / 2, self.now() + _GRACE))
+        if flushes:
+            self._call(flush, end - reserve / 2)
+        share = max(reserve, _GRACE) / 4
+        wait = self._left(end - 2 * share)
+        cancel = partial(self.evaluator.shutdown, wait, grace=share)
+        self._call_within(cancel, wait + share + _GRACE)
+        if self.scorer.delivers:  # a backend takes the scores of a span that it has
+            self._call_within(flush, max(share, self._left(end) / 2))
+            self._flush_sinks(max(share, self._left(end)))
+        self._call_within(self.scorer.close, max(2 * share, self._left(end)))
+        self.flushes.shutdown()
+
+    def _release_all(self, status: HoldStatus, deadline: float) -> bool:
+        """Let all that is held now leave with ``status``, and wait for it until ``deadline``."""
+        spans = self.store.older()
+        for i in range(0, len(spans), CHUNK):
+            for held in spans[i : i + CHUNK]:
+                self.store.decide(held, Ending(status))
+            self.clock.export()
+            if i + CHUNK < len(spans):
+                self.store.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
+                if (left := self._left(deadline)) > 0:
+                    self._call_within(partial(self.flush_next, left), left)
+        return self.store.wait_left(0.0 if self.is_own_thread() else self._left(deadline))
+
+    def _flush_sinks(self, timeout: float) -> bool:
+        """Have the sinks send what waits within ``timeout`` s; return False if they do not."""
+        if not self.scorer.delivers:
+            return True
+        timeout = 0.0 if self.is_own_thread() else timeout
+        return self._call_within(partial(self.scorer.flush, timeout), timeout)
+
+    def _flush_providers(self, deadline: float) -> None:
+        """Flush the providers that report the scores, which the application may have set late."""
+        meters = None if self.is_forked else self.meters or get_meter_provider()
+        for provider in (self.logger_provider, meters):
+
+            def flush(provider: Any = provider) -> None:
+                with self.release_edge:
+                    provider.force_flush(int(_MAX_FLUSH_WAIT * 1000))
+
+            if hasattr(provider, "force_flush"):  # the API's own providers have none
+                self._call(flush, deadline)
+
+    def _call(self, call: Callable[[], object], deadline: float) -> None:
+        """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
+        self._call_within(call, max(_GRACE, self._left(deadline)))
+
+    def _call_within(self, call: Callable[[], object], timeout: float) -> bool:
+        """Make ``call()`` on a thread of its own; return False if it does, or after ``timeout``."""
+        if self.is_own_thread() or self.is_off:
+            return call() is not False
+        return self.flushes.wait_for(lambda: call() is not False, timeout)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self.now())
+
 
 _LOST: Final[Mapping[str, str]] = {
     "MeterProvider": "metrics of scores, turns and drift are not exported",
@@ -531,123 +634,3 @@ _LOST: Final[Mapping[str, str]] = {
 def _warn_of_missing(*names: str) -> None:
     losses = "; ".join(f"no {name} is set: {_LOST[name]}" for name in names)
     log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
-
-
-@dataclass(frozen=True, slots=True)
-class Draining:
-    """Flushes ``pipeline``, and drains it: ends it after its spans were scored and exported."""
-
-    pipeline: Pipeline
-
-    def flush(self, timeout: float) -> bool:
-        """Read ended spans and runs, wait for their scores, and export all held spans."""
-        pipeline = self.pipeline
-        deadline = pipeline.now() + timeout
-        pipeline.recorder.flush()
-        is_flushed = self.force_flush(self._left(deadline))
-        is_scored = pipeline.evaluator.flush(self._left(deadline))
-        return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed
-
-    def flush_all(self, timeout: float) -> None:
-        """Flush as `flush` does, and then the exporters of logs and metrics."""
-        deadline = self.pipeline.now() + timeout
-        self.flush(timeout)
-        self._flush_providers(deadline)
-
-    def force_flush(self, timeout: float) -> bool:
-        """Wait for scores for half of ``timeout`` (5 s at most), and export all spans."""
-        pipeline = self.pipeline
-        if pipeline.is_own_thread():
-            pipeline.flush_next(timeout)
-            return not pipeline.store.held
-        deadline = pipeline.now() + timeout
-        if pipeline.store.traces:
-            pipeline.submit_ended()
-        pipeline.store.wait_left(min(_MAX_FLUSH_WAIT, timeout / 2))
-        is_released = self._release_all("flushed", deadline)
-        left = self._left(deadline)
-        return self._within(partial(pipeline.flush_next, left), left) and is_released
-
-    def drain_and_flush(self, timeout: float) -> None:
-        """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics."""
-        pipeline = self.pipeline
-        if pipeline.is_forked and not (pipeline.clock.is_awake or pipeline.recorder.runs):
-            return  # the child has taken no span and no run
-        end = pipeline.now() + timeout
-        self.drain(timeout, flushes=True)
-        self._flush_providers(end)
-        pipeline.flushes.shutdown()
-
-    def drain(self, timeout: float | None = None, *, flushes: bool = False) -> None:
-        """End the pipeline within ``timeout`` seconds, by default ``shutdown_seconds``."""
-        pipeline = self.pipeline
-        flush = partial(pipeline.flush_next, _MAX_FLUSH_WAIT)
-        timeout = pipeline.config.shutdown_seconds if timeout is None else timeout
-        reserve = min(1.0, timeout / 5)  # seconds to export the spans and to clean up
-        end = pipeline.now() + timeout
-        pipeline.close()
-        wait = 0.0 if pipeline.is_own_thread() else self._left(end - reserve)
-        try:
-            pipeline.store.wait_left(wait)
-        finally:  # also if Ctrl-C has interrupted the wait
-            self._release_all("shutdown", max(end - reserve / 2, pipeline.now() + _GRACE))
-        if flushes:
-            self._call(flush, end - reserve / 2)
-        share = max(reserve, _GRACE) / 4
-        wait = self._left(end - 2 * share)
-        cancel = partial(pipeline.evaluator.shutdown, wait, grace=share)
-        self._within(cancel, wait + share + _GRACE)
-        if pipeline.scorer.delivers:  # a backend takes the scores of a span that it has
-            self._within(flush, max(share, self._left(end) / 2))
-            self._flush_sinks(max(share, self._left(end)))
-        self._within(pipeline.scorer.close, max(2 * share, self._left(end)))
-        pipeline.flushes.shutdown()
-
-    def _release_all(self, status: HoldStatus, deadline: float) -> bool:
-        """Let all that is held now leave with ``status``, and wait for it until ``deadline``."""
-        pipeline = self.pipeline
-        spans = pipeline.store.older()
-        for i in range(0, len(spans), CHUNK):
-            for held in spans[i : i + CHUNK]:
-                pipeline.store.decide(held, Ending(status))
-            pipeline.clock.export()
-            if i + CHUNK < len(spans):
-                pipeline.store.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
-                if (left := self._left(deadline)) > 0:
-                    self._within(partial(pipeline.flush_next, left), left)
-        return pipeline.store.wait_left(0.0 if pipeline.is_own_thread() else self._left(deadline))
-
-    def _flush_sinks(self, timeout: float) -> bool:
-        """Have the sinks send what waits within ``timeout`` s; return False if they do not."""
-        pipeline = self.pipeline
-        if not pipeline.scorer.delivers:
-            return True
-        timeout = 0.0 if pipeline.is_own_thread() else timeout
-        return self._within(partial(pipeline.scorer.flush, timeout), timeout)
-
-    def _flush_providers(self, deadline: float) -> None:
-        """Flush the providers that report the scores, which the application may have set late."""
-        pipeline = self.pipeline
-        meters = None if pipeline.is_forked else pipeline.meters or get_meter_provider()
-        for provider in (pipeline.logger_provider, meters):
-
-            def flush(provider: Any = provider) -> None:
-                with pipeline.release_edge:
-                    provider.force_flush(int(_MAX_FLUSH_WAIT * 1000))
-
-            if hasattr(provider, "force_flush"):  # the API's own providers have none
-                self._call(flush, deadline)
-
-    def _call(self, call: Callable[[], object], deadline: float) -> None:
-        """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
-        self._within(call, max(_GRACE, self._left(deadline)))
-
-    def _within(self, call: Callable[[], object], timeout: float) -> bool:
-        """Make ``call()`` on a thread of its own; return False if it does, or after ``timeout``."""
-        pipeline = self.pipeline
-        if pipeline.is_own_thread() or pipeline.is_off:
-            return call() is not False
-        return pipeline.flushes.wait_for(lambda: call() is not False, timeout)
-
-    def _left(self, deadline: float) -> float:
-        return max(0.0, deadline - self.pipeline.now())
