@@ -61,9 +61,8 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         async def searched_async(store: Any, *args: Any, **options: Any) -> Any:
             with _search(store, args, options) as results:
-                found = await method(store, *args, **options)
-                results.append(found)
-            return found
+                results.append(await method(store, *args, **options))
+            return results[0]
 
         wrapper: Callable[..., Any] = searched_async
     else:
@@ -71,9 +70,8 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def searched(store: Any, *args: Any, **options: Any) -> Any:
             with _search(store, args, options) as results:
-                found = method(store, *args, **options)
-                results.append(found)
-            return found
+                results.append(method(store, *args, **options))
+            return results[0]
 
         wrapper = searched
     setattr(wrapper, _IS_WRAPPED, True)
@@ -84,18 +82,17 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[list[Any]]:
     """Record a search; yield the list that takes its results. Prompts search for examples."""
     results: list[Any] = []
-    active = None if _SEARCHING.get() else active_run()
+    handler, above = (None if _SEARCHING.get() else active_run()) or (None, None)
     run = None
-    if active is not None and active[1].kind != "retriever" and not active[1].is_prompt:
-        with active[0].edge:
+    if handler and above and above.kind != "retriever" and not above.is_prompt:
+        with handler.edge:
             query = args[0] if args else options.get("query")
-            run = active[0].search(active[1], type(store).__name__)
+            run = handler.search(above, type(store).__name__)
             if run is not None:
                 run.asked = query if isinstance(query, str) else None
-    if active is None or run is None:
+    if handler is None or run is None:
         yield results
         return
-    handler = active[0]
     token = _SEARCHING.set(True)
     try:
         yield results

@@ -140,8 +140,7 @@ class _Report(SpanProcessor):
     def drain_and_flush(self, timeout: float) -> None:  # noqa: ARG002  # called at each ending
         self.drain()
 
-    def flush_all(self, timeout: float) -> None:
-        """Do nothing: the process goes on."""
+    def flush_all(self, timeout: float) -> None: ...  # the process goes on
 
     def _lines(self) -> Iterator[str]:
         pipeline, config = self._pipeline, self._pipeline.config

@@ -489,19 +489,14 @@ _intakes: Final[list[ReferenceType[FeedbackIntake]]] = []  # of this process, th
 
 def register(intake: FeedbackIntake) -> None:
     """Let `record_feedback` find ``intake`` until its evaluator is shut down."""
-    is_open = [each for each in _alive() if not each.evaluator.is_closed]
-    _intakes[:] = map(ref, [*is_open, intake])
-
-
-def _alive() -> list[FeedbackIntake]:
-    return [intake for each in _intakes if (intake := each()) is not None]
+    alive = filter(None, [each() for each in _intakes])
+    _intakes[:] = map(ref, [*(each for each in alive if not each.evaluator.is_closed), intake])
 
 
 def intake_for(trace_id: int) -> FeedbackIntake | None:
     """Return the intake that knows the trace, or else the newest open one, or else the newest."""
-    newest_last = sorted(
-        _alive(), key=lambda each: (not each.evaluator.is_closed, each.knows(trace_id))
-    )
+    alive = filter(None, [each() for each in _intakes])
+    newest_last = sorted(alive, key=lambda one: (not one.evaluator.is_closed, one.knows(trace_id)))
     return newest_last[-1] if newest_last else None
 
 

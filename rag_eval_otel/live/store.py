@@ -293,11 +293,9 @@ class Store:
         return trace
 
     def _add(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
-        known = trace.spans.get(view.span_id)
-        is_known = known is not None and (  # the SDK makes copies of a span
-            (known.name, known.start, known.end) == (view.name, view.start, view.end)
-        )
-        if trace.is_lost or is_known:
+        known = trace.spans.get(view.span_id)  # the SDK makes copies of a span
+        same = (view.name, view.start, view.end)
+        if trace.is_lost or (known is not None and (known.name, known.start, known.end) == same):
             trace.last = self.clock()
             return "no"
         trace.is_doubled |= known is not None
