@@ -83,7 +83,7 @@ _SPANS = 1024  # the most spans whose log records are kept; some spans never end
 _LOST_RECORDS = (LogView(event=""),)  # stands for log records that were dropped
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class PendingLogs:
     """Stores log records until their span has ended; drops the oldest above ``max_bytes``."""
 

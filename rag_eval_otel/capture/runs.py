@@ -60,7 +60,7 @@ class Run:
         self.start = time.time_ns()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RunTree:
     """A LangChain root run and all runs below it, in the order in which they started."""
 
@@ -182,7 +182,7 @@ class TreeIntake(Protocol):
     def waiting(self) -> None: ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RunRecorder:
     """Stores the runs of every LangChain root run until its tree is complete, then passes it on."""
 

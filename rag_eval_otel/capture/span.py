@@ -173,7 +173,7 @@ def _value_of_otlp(value: Any) -> Any:
     return None if kind is None else getattr(value, kind)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Copier:
     """Copies values into plain data: strings, numbers, lists and dicts of exactly these types."""
 

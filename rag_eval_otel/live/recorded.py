@@ -325,7 +325,7 @@ class _Known:
     said: tuple[Feedback, ...] = ()
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackIntake:
     """Join feedback with the recent turns of one pipeline; a sink of evaluations."""
 

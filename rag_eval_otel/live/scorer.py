@@ -69,7 +69,7 @@ _BAD: Final = re.compile(
 )
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Admission:
     """Decide for each RAG turn whether the turn is evaluated, on the evaluator's thread."""
 
@@ -169,7 +169,7 @@ def _is_bad(feedback: object) -> bool:
     return _BAD.fullmatch(str(feedback).strip().lower()) is not None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Evaluations:
     """Evaluates turns by ``measurement`` within ``budget``, and equal ones once."""
 
@@ -188,10 +188,6 @@ class Evaluations:
     def _reset(self) -> None:
         self._under_way: dict[str, Future[Evaluation | None]] = {}
         self._kept: OrderedDict[str, Evaluation] = OrderedDict()
-
-    @property
-    def is_spent(self) -> bool:
-        return self.budget is not None and self.budget.spent_limit is not None
 
     async def of(
         self,
@@ -217,7 +213,7 @@ class Evaluations:
             self._kept.move_to_end(key)
             self.count("hit")
             return replace(kept, duration=self.measurement.clock() - started)
-        if self.is_spent:
+        if self.budget is not None and self.budget.spent_limit is not None:
             return None
         while (shared := self._under_way.get(key)) is not None:
             # A caller that is cancelled must not cancel what the other callers wait for.
@@ -457,7 +453,7 @@ class TurnScorer:
         return replace(judged, offline=offline)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TurnJob:
     """A job of `BackgroundEvaluator` that scores one RAG turn and then lets its span leave."""
 

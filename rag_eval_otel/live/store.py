@@ -62,7 +62,7 @@ class Taken:
     evicted: Sequence[int] = ()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Store:
     """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
 
@@ -414,7 +414,7 @@ class Store:
         self._bytes -= trace.size
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Clock:
     """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for what leaves.
 

@@ -52,7 +52,7 @@ def require(module: str, extra: str = EXTRA) -> Any:
         raise MissingDependencyError(error.name or module, extra) from error
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class LimitedLog:
     """Writes at most one warning of each kind within ``seconds``, and counts those left out."""
 
@@ -87,7 +87,7 @@ class LimitedLog:
             self.write(kind or f"{part} {cause}", message, part, cause, error=shown)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Edge:
     """A context manager that keeps exceptions of this library from the application.
 

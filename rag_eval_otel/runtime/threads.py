@@ -196,7 +196,7 @@ class Call:
 _Slot: TypeAlias = "asyncio.Future[bool]"  # whether the waiting job may run, or is too late
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BackgroundEvaluator:
     """Run jobs in an event loop on its own thread, ``concurrency`` at a time, the newest first.
 
