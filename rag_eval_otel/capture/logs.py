@@ -17,43 +17,30 @@ from rag_eval_otel.runtime.guard import JUDGING, Edge
 _MARK = "_rag_eval_otel_tap"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Listener:
-    """Passes log records to ``add_log``, except those of a judge."""
-
-    add_log: Callable[[int, int, LogView], None]
-    edge: Edge
-
-
 class LogTap:
     """A log record processor of the SDK that passes log records to listeners, and exports none."""
 
-    _listeners: tuple[Listener, ...] = ()
-
-    def open(self, listener: Listener) -> None:
-        self._listeners = (*self._listeners, listener)
-
-    def close(self, listener: Listener) -> None:
-        self._listeners = tuple(other for other in self._listeners if other is not listener)
+    def __init__(self) -> None:
+        # By what listens, a function that takes its log records, and what handles its errors.
+        self.listeners: dict[object, tuple[Callable[[int, int, LogView], None], Edge]] = {}
 
     def on_emit(self, log_record: Any) -> None:
-        if self._listeners:
-            record = log_record.log_record
-            name = record.event_name
-            if name is None and record.attributes:
-                name = record.attributes.get("event.name")
-            for listener in self._listeners if may_be_read(name) and record.span_id else ():
-                if JUDGING.get() is None:
-                    with listener.edge:
-                        values = record.attributes or {}
-                        view = LogView(event=name, body=record.body, attributes=values)
-                        listener.add_log(record.trace_id, record.span_id, view)
+        if not self.listeners or JUDGING.get() is not None:
+            return
+        record = log_record.log_record
+        values = record.attributes or {}
+        name: Any = values.get("event.name") if record.event_name is None else record.event_name
+        if record.span_id and may_be_read(name):
+            for add_log, edge in tuple(self.listeners.values()):
+                with edge:
+                    view = LogView(event=name, body=record.body, attributes=values)
+                    add_log(record.trace_id, record.span_id, view)
 
     def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
-        return bool(self._listeners) and may_be_read(event_name)
+        return bool(self.listeners) and may_be_read(event_name)
 
     def shutdown(self) -> None:
-        self._listeners = ()
+        self.listeners.clear()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's name
         return True

@@ -80,12 +80,6 @@ class RunTree:
     def root(self) -> Run:
         return self.runs[0]
 
-    @property
-    def may_be_turn(self) -> bool:
-        """Whether a model was called after a retrieval, so that there may be an answer to score."""
-        searched, called = self.searched, self.called
-        return searched is not None and called is not None and called >= searched
-
     def steps(self, *, parent: int | None = None, most: int = MAX_TEXT_CHARS) -> list[Step]:
         """Convert all runs into steps. The root's step becomes a child of ``parent``."""
         has_model = any(run.kind == "llm" for run in self.runs)  # else LangChain's cache had it

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from opentelemetry.sdk.trace import Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
-from rag_eval_otel.capture.logs import Listener, log_tap
+from rag_eval_otel.capture.logs import log_tap
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.drift.canary import Canary, CanaryMonitor
@@ -73,9 +73,8 @@ class Handle:
         self._attachment = attachment
         # Log records are read as parts of spans. Without spans, no log record is read.
         self._log_tap = log_tap(pipeline.logger_provider) if processor is not None else None
-        self._log_listener = Listener(add_log=pipeline.store.add_log, edge=pipeline.edge("logs"))
         if self._log_tap is not None:
-            self._log_tap.open(self._log_listener)
+            self._log_tap.listeners[self] = (pipeline.store.add_log, pipeline.edge("logs"))
         self._at_end = call_at_end(
             pipeline, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
         )
@@ -184,7 +183,7 @@ class Handle:
             if isinstance(sink, DriftSink):
                 sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge
         if self._log_tap is not None:
-            self._log_tap.close(self._log_listener)
+            self._log_tap.listeners.pop(self, None)
         if self._attachment is not None and self._attachment.owner is self:
             self._attachment.detach(self.processor)
         self._at_end.cancel()

@@ -33,7 +33,7 @@ from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.trace import Held, Trace, ids_above, is_own
+from rag_eval_otel.capture.trace import Held, Subtree, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores
@@ -268,7 +268,8 @@ class Pipeline:
 
     def _join(self, tree: RunTree) -> bool:
         """Add ``tree`` to the trace of the current span, if it may be a part of a turn there."""
-        is_whole = tree.may_be_turn and self.config.spans != "none"
+        is_turn = Subtree(tree.searched, tree.called).is_turn
+        is_whole = is_turn and self.config.spans != "none"
         if tree.root.error is not None or tree.lost or is_whole:
             return False
         span = get_current_span(tree.context)
