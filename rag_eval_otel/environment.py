@@ -77,24 +77,13 @@ def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
 def exporter_names(signal: Signal, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the entry points of exporters that the ``OTEL_*`` variables name for ``signal``."""
     protocol = _otlp(signal, "PROTOCOL", environ)
-    has_http_port = _has_port(4318, _otlp(signal, "ENDPOINT", environ))
+    has_http_port = ":4318/" in _otlp(signal, "ENDPOINT", environ) + "/"
     is_http = protocol.startswith("http") if protocol else has_http_port
     names = names_in(environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp")
     otlp = "otlp_proto_http" if is_http else "otlp_proto_grpc"
     return tuple(otlp if name == "otlp" else name for name in names if name != "none")
 
 
-def guessed_grpc_endpoint(signal: Signal, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the endpoint of ``signal`` if no variable and no usual port says the protocol."""
-    url = _otlp(signal, "ENDPOINT", environ)
-    is_known = _otlp(signal, "PROTOCOL", environ) or _has_port(4317, url) or _has_port(4318, url)
-    return None if is_known or not url else url
-
-
 def _otlp(signal: Signal, suffix: str, environ: Mapping[str, str]) -> str:
     special = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{suffix}")
     return special or environ.get(f"OTEL_EXPORTER_OTLP_{suffix}", "")
-
-
-def _has_port(port: int, url: str) -> bool:
-    return f":{port}/" in f"{url}/"

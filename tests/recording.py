@@ -26,10 +26,11 @@ from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree, TreeIntake
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config, ExportContent, Spans
+from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.scorer import Measurement, TurnJob, TurnScorer, build_measurement
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer, build_measurement
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
 
@@ -149,10 +150,6 @@ class NotingIntake:
         self.on_call("finished")
         self.inner.finished(tree)
 
-    def evicted(self, tree: RunTree) -> None:
-        self.on_call("evicted")
-        self.inner.evicted(tree)
-
     def waiting(self) -> None:
         self.on_call("waiting")
 
@@ -183,14 +180,14 @@ def capture(
     measurement = NotingMeasurement(metrics=(), judge=usual.judge, embedder=usual.embedder)
     object.__setattr__(measurement, "samples", [])
     scorer = NotingScorer(
-        measurement,
-        evaluator=evaluator or InlineEvaluator(),
+        config,
         instruments=instruments,
-        raise_errors=config.raise_errors,
+        measurement=measurement,
+        evaluator=evaluator or InlineEvaluator(),
     )
     scorer.turns = []
     pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)
-    pipeline.clock.run_inline()
+    pipeline.clock.is_inline = True
     pipeline.recorder = RunRecorder(NotingIntake(inner=pipeline, on_call=on_intake), **options)
     processor = RagEvalSpanProcessor.of_pipeline(SimpleSpanProcessor(exporter), pipeline)
     provider.add_span_processor(processor)

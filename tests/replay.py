@@ -328,7 +328,7 @@ def replay(
         now=clock,
     )
     processor = RagEvalSpanProcessor.of_pipeline(exported, pipeline)
-    pipeline.clock.run_inline()  # the recorded times of the calls are used instead
+    pipeline.clock.is_inline = True  # the recorded times of the calls are used instead
     live: dict[int, ReplayedSpan] = {}
     for call in calls:
         if timed:
@@ -338,7 +338,7 @@ def replay(
             for record in call.span.logs:
                 pipeline.store.add_log(call.span.trace_id, call.span.span_id, record)
         _feed(call, live, processor)
-    pipeline.draining.drain(0.0)
+    pipeline.drain(0.0)
     ended = sum(span.end_time is not None for span in live.values())
     if len(exported.spans) != ended or len({id(span) for span in exported.spans}) != ended:
         msg = f"{ended} spans ended, {len(exported.spans)} left"

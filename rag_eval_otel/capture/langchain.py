@@ -1,14 +1,6 @@
 """Record LangChain runs by a callback handler, on the application's thread.
 
-A run is one call of a chain, model, retriever or tool. At the start and the end of a run, the
-handler stores the time and the content. Containers are copied, because applications change them
-later. Nothing is parsed here, and no span is made. The handler never attaches an OpenTelemetry
-context, because the context would leak into the application.
-
-Asynchronous LangChain calls a plain handler in another thread. If any handler has set
-``run_inline``, LangChain does not report the start of a model call to the other handlers. So the
-methods of our handler look like coroutine functions (`_Event`). They do their work when they are
-called, and return an awaitable that is done.
+Nothing is parsed here, and no OpenTelemetry context is attached: it would leak to the application.
 """
 
 from __future__ import annotations
@@ -40,15 +32,13 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SCALARS: Final = frozenset({bool, int, float, type(None)})
-_LEVELS: Final = 5  # levels of containers within containers that are copied
+_SCALARS: Final = frozenset({str, bool, int, float, type(None)})
+_LEVELS: Final = 6  # levels of containers within containers that are copied
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
-_PAIR: Final = 2
-_RECORD_MARKS: Final = ("model_fields", "__attrs_attrs__")
 
 
 class _Done:
-    """An awaitable that is already done, which the event methods of the handler return."""
+    """An awaitable that is already done."""
 
     __slots__ = ()
 
@@ -60,13 +50,14 @@ _DONE: Final = _Done()
 
 
 async def _pattern(*_: Any, **__: Any) -> None:
-    """Provide the code object that makes `inspect` take an `_Event` for a coroutine function."""
+    """Have the code object that makes `inspect` take an `_Event` for a coroutine function."""
 
 
 class _Event:
-    """A method of a callback handler that `inspect` takes for a coroutine function.
+    """A method that `inspect` takes for a coroutine function, and that works when it is called.
 
-    Synchronous LangChain ignores what it returns, asynchronous LangChain awaits it in its own loop.
+    Asynchronous LangChain calls a plain handler in another thread, and not for a model's start if
+    another handler has set ``run_inline``.
     """
 
     __code__: CodeType = _pattern.__code__
@@ -85,15 +76,17 @@ class _Event:
 
 
 def _event(function: F) -> F:
-    kind = type("_Event", (_Event,), {"__call__": staticmethod(function)})
+    def call(handler: LangChainCapture, *args: Any, **event: Any) -> _Done:
+        with handler.edge:
+            function(handler, *args, **event)
+        return _DONE
+
+    kind = type("_Event", (_Event,), {"__call__": staticmethod(call)})
     return cast("F", kind(function))
 
 
 class LangChainCapture(BaseCallbackHandler):
-    """A LangChain callback handler that records every run of a chain, model, retriever or tool.
-
-    ``recorder()`` stores the runs. ``edge`` keeps our exceptions from the application.
-    """
+    """A LangChain callback handler that records every run of a chain, model, retriever or tool."""
 
     raise_error = False
     run_inline = False
@@ -107,87 +100,63 @@ class LangChainCapture(BaseCallbackHandler):
                 setattr(self, name, MethodType(event, self))  # type: ignore[arg-type]
 
     @_event
-    def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> _Done:
-        with self.edge:
-            run = self._start("chain", serialized, event, note, inputs)
-            if run is not None:
-                run.is_prompt = event.get("run_type") == "prompt"
-        return _DONE
+    def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> None:
+        run = self._start("chain", serialized, event, note, inputs)
+        if run is not None:
+            run.is_prompt = event.get("run_type") == "prompt"
 
     @_event
-    def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> _Done:
-        with self.edge:
-            self._start("llm", serialized, event, _note_messages, messages)
-        return _DONE
+    def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> None:
+        self._start("llm", serialized, event, note, messages[0] if messages else None)
 
     @_event
-    def on_llm_start(self, serialized: Any, prompts: Any, **event: Any) -> _Done:
-        with self.edge:
-            self._start("llm", serialized, event, note, prompts[0] if prompts else None)
-        return _DONE
+    def on_llm_start(self, serialized: Any, prompts: Any, **event: Any) -> None:
+        self._start("llm", serialized, event, note, prompts[0] if prompts else None)
 
     @_event
-    def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> _Done:
-        with self.edge:
-            self._start("retriever", serialized, event, note, query)
-        return _DONE
+    def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> None:
+        self._start("retriever", serialized, event, note, query)
 
     @_event
-    def on_tool_start(self, serialized: Any, input_str: Any, **event: Any) -> _Done:
-        with self.edge:
-            arguments = event.get("inputs")
-            asked = input_str if arguments is None else arguments
-            run = self._start("tool", serialized, event, note, asked)
-            if run is not None:
-                run.description = (serialized or {}).get("description")
-        return _DONE
+    def on_tool_start(self, serialized: Any, input_str: Any, **event: Any) -> None:
+        arguments = event.get("inputs")
+        asked = input_str if arguments is None else arguments
+        run = self._start("tool", serialized, event, note, asked)
+        if run is not None:
+            run.description = (serialized or {}).get("description")
 
     @_event
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> _Done:
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
         """Record the end and the output of a chain, and its input if that came as a stream."""
-        with self.edge:
-            run = self.find(run_id)
-            if run is not None:
-                try:
-                    if inputs is not None:
-                        run.asked = note(inputs)
-                finally:
-                    self.end(run, note, outputs)
-        return _DONE
+        run = self.find(run_id)
+        if run is not None:
+            try:
+                if inputs is not None:
+                    run.asked = note(inputs)
+            finally:
+                self.end(run, note, outputs)
 
     @_event
-    def on_llm_end(self, response: Any, **event: Any) -> _Done:
-        """Record the end of a model call and the reply of the model.
-
-        If another handler has set ``run_inline``, LangChain did not report the start of the call.
-        """
-        with self.edge:
-            run = self.find(event["run_id"])
-            if run is None and self.find(event.get("parent_run_id")) is not None:
-                run = self._start("llm", None, event, note, None)
-            if run is not None:
-                self.end(run, partial(_note_reply, run), response)
-        return _DONE
+    def on_llm_end(self, response: Any, **event: Any) -> None:
+        run = self.find(event["run_id"])
+        if run is None and self.find(event.get("parent_run_id")) is not None:
+            run = self._start("llm", None, event, note, None)
+        if run is not None:
+            self.end(run, partial(_note_reply, run), response)
 
     @_event
-    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> _Done:
-        with self.edge:
-            self.end(self.find(run_id), _note_documents, documents)
-        return _DONE
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
+        self.end(self.find(run_id), note, documents)
 
     @_event
-    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> _Done:
-        with self.edge:
-            self.end(self.find(run_id), note, output)
-        return _DONE
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        self.end(self.find(run_id), note, output)
 
     @_event
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        with self.edge:
-            run = self.find(run_id)
-            if run is not None:
-                self.failed(run, error)
-        return _DONE
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        run = self.find(run_id)
+        if run is not None:
+            self.failed(run, error)
 
     on_llm_error = on_retriever_error = on_tool_error = on_chain_error
 
@@ -199,7 +168,6 @@ class LangChainCapture(BaseCallbackHandler):
         noted: Callable[[Any], Any],
         asked: Any,
     ) -> Run | None:
-        """Record the start of a run with the input ``noted(asked)``; return it, or None."""
         if not self.enabled:
             return None
         recorder = self._recorder()
@@ -215,18 +183,15 @@ class LangChainCapture(BaseCallbackHandler):
         return run
 
     def find(self, run_id: UUID | None) -> Run | None:
-        """Return the run with the id ``run_id``, or None if it has ended or is not recorded."""
         return None if run_id is None else self._recorder().runs.get(run_id.int)
 
     def search(self, above: Run, name: str) -> Run | None:
-        """Record the start of a vector store search as a retrieval below the run ``above``."""
         run = self._recorder().start("retriever", uuid4().int, above.id, name, {})
         if run is not None:
             run.is_search = True
         return run
 
     def end(self, run: Run | None, noted: Callable[[Any], Any], output: Any) -> None:
-        """Record that ``run`` has ended with ``noted(output)``, if it is recorded."""
         if run is not None:
             try:
                 run.told = noted(output)
@@ -234,13 +199,11 @@ class LangChainCapture(BaseCallbackHandler):
                 self._recorder().end(run)
 
     def failed(self, run: Run, error: BaseException) -> None:
-        """Record that ``run`` has ended with the exception ``error``."""
         run.error = type(error).__qualname__
         self._recorder().end(run)
 
 
 def active_run() -> tuple[LangChainCapture, Run] | None:
-    """Return the LangChain run that the caller is in, with our handler that records it."""
     config = var_child_runnable_config.get()
     manager = config.get("callbacks") if config else None
     if not isinstance(manager, BaseCallbackManager):
@@ -255,15 +218,11 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
 
 
 class LangChainHook:
-    """Makes LangChain report all runs to our handler, in every thread, without passing callbacks.
+    """Makes LangChain report all runs to our handler, in every thread; it cannot be taken back."""
 
-    LangChain cannot remove a hook. It goes on to call `get`, which returns None after `remove`.
-    """
-
-    def __init__(self) -> None:
-        self._handler: LangChainCapture | None = None
-        self._unless: Callable[[], bool] | None = None
-        self._known = False
+    _handler: LangChainCapture | None = None
+    _unless: Callable[[], bool] | None = None
+    _known = False
 
     def install(self, handler: LangChainCapture, unless: Callable[[], bool] | None = None) -> None:
         """Report LangChain runs to ``handler``, unless ``unless()`` is True at the first run."""
@@ -301,16 +260,13 @@ def _note_reply(run: Run, response: Any) -> Any:
     usage = getattr(message, "usage_metadata", None)
     if usage:
         run.tokens = (usage["input_tokens"], usage["output_tokens"])
-    return {**note_message(message), "content": generation.text}
+    return {**_note_message(message), "content": generation.text}
 
 
 def note(value: Any, depth: int = 0) -> Any:
-    """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect.
-
-    Messages, documents, dataclass instances and the like become dicts, other objects None.
-    """
+    """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect."""
     kind = type(value)
-    if kind is str or kind in _SCALARS:
+    if kind in _SCALARS:
         return value
     if depth > _LEVELS:
         return None
@@ -325,11 +281,11 @@ def note(value: Any, depth: int = 0) -> Any:
 
 def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for each kind of value
     if isinstance(value, BaseMessage):
-        return note_message(value, depth)
+        return _note_message(value, depth)
     if isinstance(value, Document):
-        return note_document(value)
+        return _note_document(value)
     if isinstance(value, PromptValue):
-        return [note_message(message, depth + 1) for message in value.to_messages()]
+        return [_note_message(message, depth + 1) for message in value.to_messages()]
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -340,15 +296,14 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     if names is not None:
         return {name: note(getattr(value, name, None), depth + 1) for name in names}
     members = getattr(value, "__dict__", None)
-    if members and any(hasattr(type(value), mark) for mark in _RECORD_MARKS):
+    if members and (
+        hasattr(type(value), "model_fields") or hasattr(type(value), "__attrs_attrs__")
+    ):
         return {name: note(part, depth + 1) for name, part in islice(members.items(), _ITEMS)}
     return None
 
 
-def note_document(document: Any) -> Any:
-    """Return the text, the id and the metadata of a LangChain document as a dict."""
-    if not isinstance(document, Document):
-        return note(document)
+def _note_document(document: Document) -> Any:
     fields = document.__dict__  # read often: the model's own attribute access is slower
     metadata = fields.get("metadata")
     return {
@@ -358,30 +313,18 @@ def note_document(document: Any) -> Any:
     }
 
 
-def _note_messages(messages: Sequence[Sequence[Any]]) -> Any:
-    return list(map(note_message, messages[0])) if messages else None
-
-
-def _note_documents(documents: Any) -> Any:
-    return list(map(note_document, documents)) if isinstance(documents, list | tuple) else None
-
-
 def note_search(results: Sequence[Any]) -> list[Any]:
     """Return the results of a vector store search, documents or pairs with a score, as dicts."""
     noted = []
     for result in results:
-        is_pair = isinstance(result, tuple) and len(result) == _PAIR
-        document, score = result if is_pair else (result, None)
-        noted.append(note_document(document))
+        document, score = result if isinstance(result, tuple) else (result, None)
+        noted.append(note(document))
         if isinstance(noted[-1], dict) and isinstance(score, SupportsFloat):  # numpy's, too
             noted[-1]["score"] = float(score)
     return noted
 
 
-def note_message(message: Any, depth: int = 0) -> Any:
-    """Return the role, content, tool calls and artifact of a chat message as a dict."""
-    if not isinstance(message, BaseMessage):  # a pair, a dict or a text
-        return note(message, depth)
+def _note_message(message: BaseMessage, depth: int = 0) -> Any:
     fields = message.__dict__
     noted = {"type": fields["type"], "content": note(fields["content"], depth + 1)}
     if fields.get("tool_calls"):

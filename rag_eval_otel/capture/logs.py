@@ -17,49 +17,30 @@ from rag_eval_otel.runtime.guard import JUDGING, Edge
 _MARK = "_rag_eval_otel_tap"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Listener:
-    """Passes log records to ``add_log``, except those of a judge."""
-
-    add_log: Callable[[int, int, LogView], None]
-    edge: Edge
-
-    def hear(self, name: str, record: Any) -> None:
-        """Pass the log ``record`` of the event ``name`` on if it was written within a span."""
-        if record.span_id and JUDGING.by is None:
-            with self.edge:
-                view = LogView(event=name, body=record.body, attributes=record.attributes or {})
-                self.add_log(record.trace_id, record.span_id, view)
-
-
 class LogTap:
     """A log record processor of the SDK that passes log records to listeners, and exports none."""
 
     def __init__(self) -> None:
-        self._listeners: tuple[Listener, ...] = ()
-
-    def open(self, listener: Listener) -> None:
-        self._listeners = (*self._listeners, listener)
-
-    def close(self, listener: Listener) -> None:
-        self._listeners = tuple(other for other in self._listeners if other is not listener)
+        # By what listens, a function that takes its log records, and what handles its errors.
+        self.listeners: dict[object, tuple[Callable[[int, int, LogView], None], Edge]] = {}
 
     def on_emit(self, log_record: Any) -> None:
-        if self._listeners:
-            record = log_record.log_record
-            name = record.event_name
-            if name is None and record.attributes:
-                name = record.attributes.get("event.name")
-            if may_be_read(name):
-                for listener in self._listeners:
-                    listener.hear(name, record)
+        if not self.listeners or JUDGING.by is not None:
+            return
+        record = log_record.log_record
+        values = record.attributes or {}
+        name: Any = values.get("event.name") if record.event_name is None else record.event_name
+        if record.span_id and may_be_read(name):
+            for add_log, edge in tuple(self.listeners.values()):
+                with edge:
+                    view = LogView(event=name, body=record.body, attributes=values)
+                    add_log(record.trace_id, record.span_id, view)
 
     def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
-        """Return True if log records of this event are read."""
-        return bool(self._listeners) and may_be_read(event_name)
+        return bool(self.listeners) and may_be_read(event_name)
 
     def shutdown(self) -> None:
-        self._listeners = ()
+        self.listeners.clear()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's name
         return True
@@ -89,11 +70,13 @@ _SPANS = 1024  # the most spans whose log records are kept; some spans never end
 _LOST_RECORDS = (LogView(event=""),)  # stands for log records that were dropped
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PendingLogs:
     """Stores log records until their span has ended; drops the oldest above ``max_bytes``."""
 
-    def __init__(self, *, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    max_bytes: int
+
+    def __post_init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
@@ -106,16 +89,15 @@ class PendingLogs:
             return
         self._records[key] = (*known, record)
         self.size += size_of_log(record)
-        for oldest in list(self._records) if self.size > self._max_bytes else ():
+        for oldest in list(self._records) if self.size > self.max_bytes else ():
             self.take(oldest)
             self._records[oldest] = _LOST_RECORDS
-            if self.size <= self._max_bytes:
+            if self.size <= self.max_bytes:
                 break
         while len(self._records) > _SPANS:
             self.take(next(iter(self._records)))
 
     def take(self, key: Key) -> Sequence[LogView]:
-        """Remove and return the log records of one span. ``key`` is its trace id and span id."""
         records = self._records.pop(key, ())
         if records is not _LOST_RECORDS:
             self.size -= sum(map(size_of_log, records))

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 Request: TypeAlias = "ExportTraceServiceRequest | ExportLogsServiceRequest"
-Message: TypeAlias = "Mapping[str, Any] | Request"
-"""An export request, as the object of OTLP JSON or in protobuf."""
-
-_TRACE_ID, _SPAN_ID = 16, 8  # bytes
+Message: TypeAlias = "Mapping[str, Any] | Request"  # as OTLP JSON or in protobuf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +39,10 @@ def parts_of(message: Message) -> Iterator[TracePart]:
         for request in _requests(message) if isinstance(message, Mapping) else [message]:
             yield from _parts_of(request)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = f"is not valid OTLP: {error!r}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"is not valid OTLP: {error!r}") from error
 
 
 def _requests(message: Mapping[str, Any]) -> Iterator[Request]:
-    """Yield ``message``, OTLP JSON, in protobuf."""
     from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
     from opentelemetry.proto.collector.trace.v1 import (  # noqa: PLC0415
         trace_service_pb2 as traces,
@@ -84,7 +79,6 @@ def _fill(message: Any, content: Mapping[str, Any]) -> None:
 
 @cache
 def _fields(descriptor: Any) -> Mapping[str, tuple[str, Callable[[Any], Any] | None]]:
-    """Return name and conversion of the fields of a message, by their names in JSON."""
     fields: dict[str, tuple[str, Callable[[Any], Any] | None]] = {}
     for field in descriptor.fields:
         convert = None if field.message_type is not None else _CONVERT.get(field.type, int)
@@ -100,13 +94,8 @@ def _number(enum: Any, value: int | str) -> int:
     return enum.values_by_name[value].number if isinstance(value, str) else value
 
 
-_CONVERT: Final[Mapping[int, Callable[[Any], Any]]] = {
-    1: float,
-    8: bool,
-    9: str,
-    12: bytes.fromhex,  # ids
-}
-"""Conversions by the type of a field in its descriptor. Other fields are integers."""
+# Conversions by the type of a field in its descriptor: double, bool, string, and bytes for ids.
+_CONVERT: Final[Mapping[int, Any]] = {1: float, 8: bool, 9: str, 12: bytes.fromhex}
 
 
 def _parts_of(request: Any) -> Iterator[TracePart]:
@@ -115,10 +104,11 @@ def _parts_of(request: Any) -> Iterator[TracePart]:
         service = str(attributes_of_otlp(resource.resource).get("service.name") or "")
         for scope in resource.scope_spans if is_of_spans else resource.scope_logs:
             for item in scope.spans if is_of_spans else scope.log_records:
-                has_ids = (len(item.trace_id), len(item.span_id)) == (_TRACE_ID, _SPAN_ID)
-                if is_of_spans and not (has_ids and len(item.parent_span_id) in {0, _SPAN_ID}):
-                    msg = f"the ids of the span {item.name!r} do not have 16 and 8 bytes"
-                    raise ValueError(msg)
+                has_ids = (len(item.trace_id), len(item.span_id)) == (16, 8)
+                if is_of_spans and not (has_ids and len(item.parent_span_id) in {0, 8}):
+                    raise ValueError(
+                        f"the ids of the span {item.name!r} do not have 16 and 8 bytes"
+                    )
                 if is_of_spans or (has_ids and may_be_read(LogView.from_otlp(item).event)):
                     yield TracePart(
                         signal="span" if is_of_spans else "log",
@@ -130,10 +120,7 @@ def _parts_of(request: Any) -> Iterator[TracePart]:
 
 
 def spans_of(parts: Iterable[TracePart], *, value_limit: int | None = None) -> list[Span]:
-    """Return the spans in ``parts``, which are of one trace, each with its log records.
-
-    Repeated parts count once. ``value_limit`` is that of the SDK that wrote the spans.
-    """
+    """Return the spans in ``parts``, which are of one trace, each with its log records."""
     from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord  # noqa: PLC0415
     from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage  # noqa: PLC0415
 
@@ -158,7 +145,6 @@ def spans_of(parts: Iterable[TracePart], *, value_limit: int | None = None) -> l
 
 
 def as_attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return ``values``, plain data by name, as a list of attributes in OTLP JSON."""
     return [{"key": exportable(name), "value": _as_value(value)} for name, value in values.items()]
 
 

@@ -26,17 +26,11 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def messages_in(paths: Iterable[Path]) -> Iterator[Message]:
-    """Yield the messages of all files ``paths``, in their order."""
     return chain.from_iterable(map(read_messages, paths))
 
 
 def read_messages(path: Path) -> Iterator[Message]:
-    """Yield the messages in the file ``path``, one at a time, each as it is in the file.
-
-    The file has JSON, in one message or one in each line, or protobuf messages, each after its
-    length in four bytes; gzip is allowed. An incomplete message at the end is left out, as the file
-    may be still written. Raises `ConfigError` for any other file.
-    """
+    """Yield the messages in the file ``path``, one at a time, each as it is in the file."""
     with _opened(path) as file:
         yield from _json_messages(path, file) if _is_json(file) else _protobuf_messages(path, file)
 
@@ -45,8 +39,7 @@ def read_json_messages(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the messages in the file ``path``, which must be JSON, as `read_messages` does."""
     with _opened(path) as file:
         if not _is_json(file):
-            msg = f"{path}: must be OTLP JSON, an object with {' or '.join(SIGNALS)}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}: must be OTLP JSON, an object with {' or '.join(SIGNALS)}")
         yield from _json_messages(path, file)
 
 
@@ -56,14 +49,12 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
         with path.open("rb") as raw:
             start = raw.read(_LENGTH)
         if start == _ZSTD:
-            msg = f"{path} is compressed by zstd; decompress it first: zstd -d {path}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path} is compressed by zstd; decompress it first: zstd -d {path}")
         is_gzip = start.startswith(_GZIP)
         with cast("BufferedReader", gzip.open(path) if is_gzip else path.open("rb")) as file:
             yield file
     except (EOFError, OSError, zlib.error) as error:
-        msg = f"{path} cannot be read: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def check_size(text: str | bytes, place: object = "") -> None:
@@ -103,8 +94,9 @@ def _json_messages(path: Path, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
         if message is not None:
             yield _checked(message, f"{path}")
         elif b"\n" in content:
-            msg = f"{path}, line 1: is not JSON; use the OTLP JSON of a collector's file exporter"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{path}, line 1: is not JSON; use the OTLP JSON of a collector's file exporter"
+            )
         return
     yield _checked(message, f"{path}, line 1")
     for number, line in lines:
@@ -112,8 +104,7 @@ def _json_messages(path: Path, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
         if message is not None:
             yield _checked(message, f"{path}, line {number}")
         elif line.strip() and line.endswith(b"\n"):
-            msg = f"{path}, line {number}: is not JSON"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}, line {number}: is not JSON")
 
 
 def _parsed(text: bytes) -> Any:
@@ -124,13 +115,11 @@ def _parsed(text: bytes) -> Any:
 
 
 def _checked(message: Any, place: str) -> Mapping[str, Any]:
-    """Return ``message`` if it is an export request, else raise `ConfigError`."""
     if not (isinstance(message, dict) and not message.keys().isdisjoint(SIGNALS)):
-        msg = (
+        raise ConfigError(
             f"{place}: is no OTLP export request: an object with resourceSpans, resourceLogs or"
             " resourceMetrics, as the file exporter of an OpenTelemetry Collector writes them"
         )
-        raise ConfigError(msg)
     return message
 
 
@@ -139,8 +128,9 @@ def _protobuf_messages(path: Path, file: IO[bytes]) -> Iterator[Request]:
     while length:
         size = int.from_bytes(length, "big")
         if len(length) < _LENGTH or size > LONGEST:
-            msg = f"{path}: is neither OTLP JSON nor OTLP protobuf of a collector's file exporter"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{path}: is neither OTLP JSON nor OTLP protobuf of a collector's file exporter"
+            )
         content = file.read(size)
         if len(content) < size:  # the file is being written
             return
@@ -175,5 +165,4 @@ def _decoded(path: Path, content: bytes) -> Iterator[Request]:
     try:
         yield logs.ExportLogsServiceRequest.FromString(content)
     except DecodeError as error:
-        msg = f"{path}: is neither OTLP JSON nor OTLP protobuf: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{path}: is neither OTLP JSON nor OTLP protobuf: {error}") from error

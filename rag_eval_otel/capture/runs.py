@@ -1,9 +1,4 @@
-"""Record LangChain runs, and convert them into steps once the root run has ended.
-
-A run is one call of a chain, model, retriever or tool. The application's thread only stores times
-and copied values (`RunRecorder`). A background thread later reads questions, answers and documents
-from these values (`RunTree.steps`).
-"""
+"""Record LangChain runs, and convert them into steps once the root run has ended."""
 
 from __future__ import annotations
 
@@ -29,16 +24,9 @@ if TYPE_CHECKING:
 
 MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
 
-_RETRIEVALS = frozenset({"retriever", "tool"})
-
 
 class Run:
-    """One recorded LangChain run. Times are nanoseconds since the epoch.
-
-    ``asked`` and ``told`` are its input and output, plain data that nobody changes any more.
-    ``said`` are texts and documents that the application itself recorded within the run, and
-    ``query`` is the query of such a retrieval. ``tokens`` are those of input and output.
-    """
+    """A LangChain run with its input ``asked``, output ``told`` and recorded texts ``said``."""
 
     # Defaults of the class. A run sets only attributes that differ, which is faster than slots.
     end: int | None = None
@@ -72,15 +60,9 @@ class Run:
         self.start = time.time_ns()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RunTree:
-    """A LangChain root run and all runs below it, in the order in which they started.
-
-    ``context`` is the one in which the root run started. ``open`` is the number of runs that have
-    not ended, and ``lost`` that of runs over `MAX_RUNS`. Until it is passed on, it ``is_kept``.
-    ``searched`` is the start of the first retrieval or tool call, ``called`` of the last model
-    call.
-    """
+    """A LangChain root run and all runs below it, in the order in which they started."""
 
     context: Context
     started_at: float
@@ -92,25 +74,15 @@ class RunTree:
     size: int = 0
     searched: int | None = None
     called: int | None = None
+    is_joined: bool = False  # whether turns are found in the trace around it
 
     @property
     def root(self) -> Run:
-        """The run that has no parent."""
         return self.runs[0]
 
-    @property
-    def may_be_turn(self) -> bool:
-        """Whether a model was called after a retrieval, so that there may be an answer to score."""
-        both = self.searched is not None and self.called is not None
-        return both and self.called >= self.searched  # type: ignore[operator]  # just checked
-
     def steps(self, *, parent: int | None = None, most: int = MAX_TEXT_CHARS) -> list[Step]:
-        """Convert all runs of this tree into steps. The root's step becomes a child of ``parent``.
-
-        Without the call of a model (LangChain's cache had the reply, or the model is not one of
-        LangChain's), a run that filled a prompt template becomes the step of a model.
-        """
-        has_model = any(run.kind == "llm" for run in self.runs)
+        """Convert all runs into steps. The root's step becomes a child of ``parent``."""
+        has_model = any(run.kind == "llm" for run in self.runs)  # else LangChain's cache had it
         _nest_searches(self.runs)
         said = _said(self.runs)
         steps = []
@@ -125,22 +97,15 @@ class RunTree:
 
 
 def _nest_searches(runs: Sequence[Run]) -> None:
-    """Set the parent of each vector store search to the retriever that made the search.
-
-    A retriever does not become LangChain's active run, so both have the same parent.
-    """
+    """Set the parent of each vector store search to the retriever that made the search."""
+    # A retriever does not become LangChain's active run: both have the same parent.
     retrievers = [run for run in runs if run.kind == "retriever" and not run.is_search]
-    for search in runs if retrievers else ():
-        if search.is_search:
-            end = search.end or search.start
-            around = (
-                run.id
-                for run in reversed(retrievers)
-                if run.parent == search.parent
-                and run.start <= search.start
-                and (run.end is None or run.end >= end)
-            )
-            search.parent = next(around, search.parent)
+    for search in (run for run in runs if run.is_search):
+        end, parent = search.end or search.start, search.parent
+        for run in retrievers:  # the last counts
+            is_around = run.start <= search.start and (run.end is None or run.end >= end)
+            if is_around and run.parent == parent:
+                search.parent = run.id
 
 
 def _step_of(run: Run, most: int) -> Step:
@@ -190,13 +155,12 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
             parts[part] = None
     if parts.get("documents") is not None:
         parts["documents"] = tuple(distinct_passages(parts["documents"]))
-    recorded = frozenset(said)
-    query, all_cut = (run.query or "")[:most] or None, (step.cut - recorded) | cut
+    recorded, query = frozenset(said), (run.query or "")[:most] or None
+    all_cut = (step.cut - recorded) | cut
     return replace(step, **parts, query=query, recorded=recorded, cut=all_cut, flat=False)
 
 
 def size_of(value: object) -> int:
-    """Return the number of characters in all texts of plain data."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
@@ -205,49 +169,29 @@ def size_of(value: object) -> int:
 
 
 class TreeIntake(Protocol):
-    """Takes complete trees, and trees that were removed to limit memory.
-
-    After ``waiting()``, a root run has ended before runs below it: `RunRecorder.sweep` must be
-    called.
-    """
+    """Takes complete trees; after ``waiting()``, `RunRecorder.sweep` must be called."""
 
     def finished(self, tree: RunTree) -> None: ...
-
-    def evicted(self, tree: RunTree) -> None: ...
 
     def waiting(self) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class RunRecorder:
-    """Stores the runs of every LangChain root run until its tree is complete, then passes it on.
+    """Stores the runs of every LangChain root run until its tree is complete, then passes it on."""
 
-    The tree is complete when all of its runs have ended, or ``grace`` seconds after the end of its
-    root run: if a stream is abandoned, the root run ends before its model call, and a cancelled
-    model call never ends. The oldest tree is removed if it is older than ``max_age`` seconds, if
-    there are more than ``max_trees``, or if all runs contain more than ``max_size`` characters.
-    """
+    intake: TreeIntake
+    max_trees: int = 4096
+    max_size: int = 256 * 1024 * 1024  # characters
+    max_age: float = 3600.0  # seconds, as `grace`: a stream that is abandoned ends after its root
+    grace: float = 0.5
+    clock: Callable[[], float] = time.monotonic
 
-    def __init__(
-        self,
-        intake: TreeIntake,
-        *,
-        max_trees: int = 4096,
-        max_size: int = 256 * 1024 * 1024,
-        max_age: float = 3600.0,
-        grace: float = 0.5,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._intake = intake
-        self._max_trees = max_trees
-        self._max_size = max_size
-        self._max_age = max_age
-        self._grace = grace
-        self._clock = clock
+    def __post_init__(self) -> None:
         self._reset()
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Delete all trees. In a forked child process they belong to the parent process."""
         # Reentrant, because garbage collection under the lock may close a stream and end its runs.
         self._lock = threading.RLock()
         self.runs: dict[int, Run] = {}
@@ -260,10 +204,7 @@ class RunRecorder:
     def start(
         self, kind: Kind, run_id: int, parent: int | None, name: str, metadata: Mapping[str, Any]
     ) -> Run | None:  # positional: see `Run`
-        """Record the start of a run; return None if it is already known, or if its tree is full.
-
-        If its parent is not known, as the handler was added late, the run becomes a root run.
-        """
+        """Record the start of a run; return None if it is already known, or if its tree is full."""
         stale: list[RunTree] = []
         with self._lock:
             if run_id in self.runs:
@@ -271,7 +212,7 @@ class RunRecorder:
             above = self.runs.get(parent) if parent is not None else None
             if above is None:
                 stale = self._stale()
-                tree = self._trees[run_id] = RunTree(otel_context.get_current(), self._clock())
+                tree = self._trees[run_id] = RunTree(otel_context.get_current(), self.clock())
             else:
                 tree = above.tree
                 if len(tree.runs) >= MAX_RUNS:
@@ -283,19 +224,19 @@ class RunRecorder:
             self.runs[run_id] = run
             if kind == "llm":
                 tree.called = run.start
-            elif kind in _RETRIEVALS and tree.searched is None:
+            elif kind in {"retriever", "tool"} and tree.searched is None:
                 tree.searched = run.start
         for old in stale:
-            self._intake.evicted(old)
+            old.lost = max(1, old.lost)
+            self.intake.finished(old)
         return run
 
     def _stale(self) -> list[RunTree]:
-        """Remove and return the oldest trees if there are too many or they are too old or large."""
         stale: list[RunTree] = []
         while self._trees:
             oldest = next(iter(self._trees.values()))
-            too_many = len(self._trees) >= self._max_trees or self._size > self._max_size
-            if not too_many and self._clock() - oldest.started_at <= self._max_age:
+            too_many = len(self._trees) >= self.max_trees or self._size > self.max_size
+            if not too_many and self.clock() - oldest.started_at <= self.max_age:
                 break
             self._forget(oldest)
             stale.append(oldest)
@@ -316,34 +257,31 @@ class RunRecorder:
                 tree.size += size
                 self._size += size
             if is_root:
-                tree.ended_at = self._clock()
+                tree.ended_at = self.clock()
             elif tree.ended_at is None:
                 return
             is_finished = tree.open == 0 or tree.root.error is not None
             if is_finished and not self._forget(tree):
                 return
         if is_finished:
-            self._intake.finished(tree)
+            self.intake.finished(tree)
         elif is_root:
-            self._intake.waiting()
+            self.intake.waiting()
 
     def sweep(self) -> None:
         """Pass on the trees whose root ended at least ``grace`` seconds ago."""
-        self._pass_ended(self._clock() - self._grace)
+        self.flush(self.grace)
 
-    def flush(self) -> None:
-        """Pass on the trees whose root has ended, without waiting for the runs below it."""
-        self._pass_ended(self._clock())
-
-    def _pass_ended(self, until: float) -> None:
+    def flush(self, grace: float = 0.0) -> None:
+        """Pass on the trees whose root ended ``grace`` seconds ago, with or without runs below."""
+        until = self.clock() - grace
         with self._lock:
             ended = [t for t in self._trees.values() if t.ended_at is not None]
             ready = [t for t in ended if (t.ended_at or 0.0) <= until and self._forget(t)]
         for tree in ready:
-            self._intake.finished(tree)
+            self.intake.finished(tree)
 
     def _forget(self, tree: RunTree) -> bool:
-        """Remove ``tree``, and return False if another thread has already removed this tree."""
         if self._trees.pop(tree.root.id, None) is None:
             return False
         tree.is_kept = False

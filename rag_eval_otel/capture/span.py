@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
@@ -19,14 +20,9 @@ if TYPE_CHECKING:
     from rag_eval_otel.capture.runs import Run
 
 _NOTHING: Mapping[str, Any] = {}
-_AS_IT_IS: Final = frozenset({bool, int, float, type(None)})
 _DEPTH: Final = 50  # levels of containers within containers that are copied
-_SEVERAL: Final = 4  # JSON has several texts: it may be so many times as long as one text
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
-_REMOTE_KINDS: Final = frozenset({2, 5})  # server and consumer, from an SDK without these flags
-_ERROR: Final = 2  # a status code of OTLP
-ROUTES: Final = ("http.route", "url.path", "http.target")
-"""The attributes with the route of a web request, the most general first."""
+ROUTES: Final = ("http.route", "url.path", "http.target")  # the most general first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +44,7 @@ class LogView:
 class Span:
     """A span or a LangChain run. Times are nanoseconds since the epoch.
 
-    ``events`` are pairs of a name and attributes. ``error`` is the type or message of the error
-    with which the span failed. The SDK dropped ``dropped`` attributes, and cut values at
-    ``value_limit`` characters. ``end`` is None while the span is open. ``is_cut``: whether `plain`
-    cut a text.
+    ``value_limit`` is the length at which the SDK cut texts; ``is_cut``: `plain` cut one.
     """
 
     name: str
@@ -79,9 +72,8 @@ class Span:
         context, parent, scope = span.context, span.parent, span.instrumentation_scope
         context = context or INVALID_SPAN_CONTEXT
         attributes, status = attributes_of(span), span.status
-        error = None
-        if not (status.is_unset or status.is_ok):
-            error = str(attributes.get("error.type") or status.description or "error")
+        has_failed = not (status.is_unset or status.is_ok)
+        error = str(attributes.get("error.type") or status.description or "error")
         limit = getattr(getattr(span, "_attributes", None), "max_value_len", None)
         events = () if span.end_time is None else span.events  # an open span is not read yet
         return cls(
@@ -94,7 +86,7 @@ class Span:
             parent_id=parent.span_id if parent is not None else None,
             parent_is_remote=parent is not None and parent.is_remote,
             context=context,
-            error=error,
+            error=error if has_failed else None,
             attributes=attributes,
             events=[(event.name, event.attributes or _NOTHING) for event in events],
             logs=logs,
@@ -105,7 +97,6 @@ class Span:
 
     @classmethod
     def from_run(cls, run: Run) -> Span:
-        """Return a record of a LangChain run, without its texts."""
         return cls(
             name=run.name,
             span_id=run.id,
@@ -122,10 +113,10 @@ class Span:
         attributes = attributes_of_otlp(span)
         parent_id = int.from_bytes(span.parent_span_id, "big") or None
         says_remote = bool(span.flags & _HAS_REMOTE)
-        is_remote = bool(span.flags & _IS_REMOTE) if says_remote else span.kind in _REMOTE_KINDS
-        error = None
-        if span.status.code == _ERROR:
-            error = str(attributes.get("error.type") or span.status.message or "error")
+        is_entry = span.kind in {span.SPAN_KIND_SERVER, span.SPAN_KIND_CONSUMER}
+        is_remote = bool(span.flags & _IS_REMOTE) if says_remote else is_entry
+        has_failed = span.status.code == span.status.STATUS_CODE_ERROR
+        error = str(attributes.get("error.type") or span.status.message or "error")
         return cls(
             name=span.name,
             span_id=int.from_bytes(span.span_id, "big"),
@@ -134,7 +125,7 @@ class Span:
             trace_id=int.from_bytes(span.trace_id, "big"),
             parent_id=parent_id,
             parent_is_remote=parent_id is not None and is_remote,
-            error=error,
+            error=error if has_failed else None,
             attributes=attributes,
             events=[(event.name, attributes_of_otlp(event)) for event in span.events],
             dropped=span.dropped_attributes_count,
@@ -171,7 +162,6 @@ class Span:
 
 
 def attributes_of_otlp(message: Any) -> dict[str, Any]:
-    """Return the attributes of a protobuf message as plain data."""
     return {item.key: _value_of_otlp(item.value) for item in message.attributes}
 
 
@@ -184,18 +174,12 @@ def _value_of_otlp(value: Any) -> Any:
     return None if kind is None else getattr(value, kind)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Copier:
-    """Copies values into plain data: strings, numbers, lists and dicts of exactly these types.
+    """Copies values into plain data: strings, numbers, lists and dicts of exactly these types."""
 
-    Texts are cut after ``most`` + 1 characters, so that their length shows it; of JSON of up to
-    four times that length, each text. Bytes become text, objects of other types None.
-    """
-
-    __slots__ = ("is_cut", "most")
-
-    def __init__(self, most: int = MAX_TEXT_CHARS) -> None:
-        self.most = most
-        self.is_cut = False
+    most: int = MAX_TEXT_CHARS
+    is_cut: bool = False
 
     def values(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         return {exact(name): self.value(value) for name, value in attributes.items()}
@@ -203,8 +187,7 @@ class Copier:
     def value(  # noqa: PLR0911  # one for each kind of value
         self, value: Any, within: tuple[int, ...] = ()
     ) -> Any:
-        """Copy ``value``; ``within`` are the ids of the containers around it."""
-        if type(value) in _AS_IT_IS:
+        if value is None or type(value) in {bool, int, float}:
             return value
         if isinstance(value, bytes | bytearray | memoryview):
             value = bytes(value).decode(errors="replace")
@@ -224,7 +207,7 @@ class Copier:
     def _text(self, text: str, *, may_be_json: bool) -> Any:
         if len(text) <= self.most:
             return text
-        if may_be_json and len(text) <= _SEVERAL * self.most:
+        if may_be_json and len(text) <= 4 * self.most:  # JSON has several texts
             data = json_in(text, opening="{[")
             if data is not None:
                 return self.value(data, (id(text),))
@@ -260,22 +243,16 @@ def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
 
 Scalar: TypeAlias = "str | bool | int | float"
 
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {  # under which applications write these values
     semconv.SESSION_ID: ("session.id", "session_id", "langfuse_session_id", "mlflow.trace.session"),
     semconv.USER_ID: ("user.id", "user_id", "langfuse_user_id", "mlflow.trace.user", "enduser.id"),
     semconv.GEN_AI_CONVERSATION_ID: ("gen_ai.conversation.id", "conversation_id", "thread_id"),
 }
-"""Standard names of attributes, and the names under which applications may write their values."""
-
-_KNOWN: Final = frozenset(name for names in _NAMES.values() for name in names)
+_KNOWN: Final = frozenset(chain.from_iterable(_NAMES.values()))
 
 
 def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> Mapping[str, Any]:
-    """Return the metadata that the application wrote into ``attributes``, by name.
-
-    They are in the JSON object ``metadata``, under ``prefixes``, and under names such as
-    ``user_id``.
-    """
+    """Return the metadata that the application wrote into ``attributes``, by name."""
     prefixes = (*prefixes, "metadata.")
     data = json_in(attributes.get("metadata"))
     metadata: dict[str, Any] = data if isinstance(data, dict) else {}
@@ -290,15 +267,11 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
-    """Return session, user and conversation of a trace, and the metadata ``keys``, for a span.
-
-    ``metadata`` are those of each step. Without a conversation id, the session id counts as one.
-    """
+    """Return session, user and conversation of a trace, and the metadata ``keys``, for a span."""
     merged: dict[str, Any] = {}
-    for values in metadata:
-        for name, value in values.items():
-            if value is not None and value != "":
-                merged.setdefault(name, value)
+    for name, value in chain.from_iterable(values.items() for values in metadata):
+        if value is not None and value != "":
+            merged.setdefault(name, value)
     known: dict[str, Scalar] = {}
     for standard, names in _NAMES.items():
         value = next((merged[name] for name in names if name in merged), None)

@@ -1,7 +1,4 @@
-"""Keep the ended spans of one trace (`Trace`), and say which of them may get scores.
-
-A *turn* is one question of a user and its answer. Its *anchor* is the span that gets the scores.
-"""
+"""Keep the ended spans of one trace (`Trace`), and say which of them may get scores."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
 
-Key: TypeAlias = "tuple[int, int]"
-"""Trace id and span id. LangChain run trees have trace id 0, as their spans do not exist yet."""
+Key: TypeAlias = "tuple[int, int]"  # trace id and span id; run trees have trace id 0
 
 T = TypeVar("T")
 State: TypeAlias = Literal["collecting", "scoring", "leaving", "left"]
@@ -48,25 +44,17 @@ _ENTRY = 100  # estimated bytes of an attribute without its value
 _NESTING = 8  # levels of a value that are measured
 _FLAT: Final = frozenset({str, bool, int, float})
 _OPEN = 4096  # the most open spans that are kept; some spans never end
-_ENDED = 256  # the most ended spans that are kept of traces in which no RAG was found
-_STARTED = 4096  # the most started spans that are kept until the next refresh
 _NEWEST = 64  # the most spans that are searched on the application's thread
 _DEPTH = 100  # the most ancestors that are searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceLimits:
-    """The waiting times, in seconds, before a trace is read, and the limits of stored traces.
+    """The waiting times, in seconds, before a trace is read, and the limits of stored traces."""
 
-    A trace is read ``root_quiet`` after its last span; ``slow_quiet`` if its root has not ended or
-    its spans are exported late; a turn below an open span ``quiet`` after its last span. Removed
-    are the oldest traces, and each trace with more than ``max_spans`` spans or a quarter of
-    ``max_bytes``.
-    """
-
-    quiet: float = 0.5
-    root_quiet: float = 0.05
-    slow_quiet: float = 5.0
+    quiet: float = 0.5  # after the last span of a turn below an open span
+    root_quiet: float = 0.05  # after the last span, if the root has ended
+    slow_quiet: float = 5.0  # after the last span otherwise, or if spans are exported late
     max_age: float = 300.0
     max_traces: int = 1024
     max_spans: int = 10_000
@@ -75,9 +63,9 @@ class TraceLimits:
 
 @dataclass(slots=True, eq=False)
 class Subtree:
-    """When the first retrieval (``searched``) and the last LLM call (``called``) below a span were.
+    """When the first retrieval and the last LLM call below a span were.
 
-    ``shown``: whether a chain took or returned documents, which may be of an unknown retrieval.
+    ``shown``: a chain took or returned documents, which may be of an unknown retrieval.
     """
 
     searched: int | None = None
@@ -85,9 +73,8 @@ class Subtree:
     shown: bool = False
 
     def add(self, other: Subtree) -> None:
-        """Add the retrieval and the LLM call that were found below a child of this span."""
         searched, called = other.searched, other.called
-        self.shown = self.shown or other.shown
+        self.shown |= other.shown
         if searched is not None and (self.searched is None or searched < self.searched):
             self.searched = searched
         if called is not None and (self.called is None or called > self.called):
@@ -96,8 +83,8 @@ class Subtree:
     @property
     def is_turn(self) -> bool:
         """Whether an LLM call follows a retrieval, and no span below may stand for that turn."""
-        both = self.searched is not None and self.called is not None
-        return both and self.called >= self.searched  # type: ignore[operator]  # just checked
+        searched, called = self.searched, self.called
+        return searched is not None and called is not None and called >= searched
 
     @property
     def above(self) -> Subtree:
@@ -114,14 +101,7 @@ class Subtree:
 class Held:
     """A span or a LangChain run tree that is kept back from the exporter, because of its scores.
 
-    ::
-
-        collecting ──► scoring ──► leaving ──► left
-            └─────────────────────────►┘
-
-    It is scoring when a turn was found for it, and leaving when its ``ending`` was decided; the
-    first decision counts. It leaves in ``context``, the one in which the span ended. If it is not
-    likely, another span will probably get the scores, and this one leaves as it is.
+    collecting → scoring, when a turn was found → leaving, when its ``ending`` was decided → left.
     """
 
     key: Key
@@ -131,12 +111,9 @@ class Held:
     is_likely: bool
     deadline: float = 0.0
     number: int = -1
-    takes_place: bool = False
-    """Whether it counts for the most spans that may wait for scores."""
-    is_claimed: bool = False
-    """Whether a thread writes the spans of this run tree, or has written them."""
-    is_late: bool = False
-    """Whether it left at its deadline, or found no room: scores come too late for it."""
+    takes_place: bool = False  # whether it counts for the most spans that may wait for scores
+    is_claimed: bool = False  # whether a thread writes the spans of this run tree
+    is_late: bool = False  # whether it left at its deadline, or found no room
     state: State = "collecting"
     ending: Ending | None = None
 
@@ -148,38 +125,28 @@ class Trace:
     trace_id: int
     first: float
     last: float
-    spans: dict[int, Span] = field(default_factory=dict)
-    """The ended spans by span id, in the order in which they ended."""
-    arrivals: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """By span id, the time at which a span ended, and its size in bytes."""
+    spans: dict[int, Span] = field(default_factory=dict)  # in the order in which they ended
+    arrivals: dict[int, tuple[float, int]] = field(default_factory=dict)  # time, size in bytes
     held: dict[int, Held] = field(default_factory=dict)
-    """The spans that are kept back from the exporter until they are scored, by span id."""
-    trees: list[tuple[int, RunTree]] = field(default_factory=list)
-    """LangChain runs within open spans of the trace, each with the id of the span around it."""
+    trees: list[tuple[int, RunTree]] = field(default_factory=list)  # with ids of spans around them
     subtrees: dict[int, Subtree] = field(default_factory=dict)
-    turns: set[int] = field(default_factory=set)
-    """The ids of the spans below which an LLM call follows a retrieval."""
+    turns: set[int] = field(default_factory=set)  # spans with an LLM call after a retrieval below
     size: int = 0
-    unheld: int = 0
-    """The number of bytes added since a span was last kept back from the exporter."""
+    unheld: int = 0  # number of bytes added since a span was last kept back from the exporter
     is_slow: bool = False
     root_ended: bool = False
-    is_lost: bool = False
-    """Whether the trace was removed to limit memory. Its later spans are ignored."""
-    is_doubled: bool = False
-    """Whether two different spans have the same span id."""
-    is_claimed: bool = False
-    """Whether its turns were counted: by the thread that has found them, or that gave it up."""
+    is_lost: bool = False  # whether it was removed to limit memory; later spans are ignored
+    is_doubled: bool = False  # whether two different spans have the same span id
+    is_claimed: bool = False  # whether its turns were counted
 
     def add(self, view: Span, *, size: int, now: float) -> None:
-        """Add the ended span ``view`` of ``size`` bytes to the trace."""
         self.last = now
         self.spans[view.span_id] = view
         self.arrivals[view.span_id] = (now, size)
         self.size += size
         self.unheld += size
-        self.root_ended = self.root_ended or view.parent_id is None or view.parent_is_remote
-        self.is_slow = self.is_slow or is_exported_late(view)
+        self.root_ended |= view.parent_id is None or view.parent_is_remote
+        self.is_slow |= is_exported_late(view)
 
     def note_turn(self, span_id: int) -> None:
         """Record that an LLM call follows a retrieval below the span ``span_id``."""
@@ -188,7 +155,6 @@ class Trace:
             self.held[span_id].is_likely = True
 
     def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
-        """Add the LangChain runs ``tree``, which were made within the open span ``span_id``."""
         self.last = now
         self.trees.append((span_id, tree))
         self.size += size
@@ -196,7 +162,6 @@ class Trace:
         note_above(self, span_id, Subtree(tree.searched, tree.called))
 
     def add_bystander(self, view: Span) -> int:
-        """Add a span if it is no part of RAG and not known. Return the bytes added."""
         if view.span_id in self.spans or view.scope == semconv.SCOPE or kind_of(view) != "other":
             return 0
         self.spans[view.span_id] = view.bystander()
@@ -205,7 +170,6 @@ class Trace:
         return OVERHEAD
 
     def part(self, ids: Iterable[int]) -> Trace:
-        """Move the spans with these ``ids`` from this trace to a new trace, and return it."""
         chosen = dict.fromkeys(ids)
         _moved(self.subtrees, chosen)
         part = Trace(
@@ -239,7 +203,6 @@ def _moved(items: dict[int, T], ids: Iterable[int]) -> dict[int, T]:
 
 
 def size_of(view: Span) -> int:
-    """Return the estimated size of a span in bytes, with its attributes, events and log records."""
     values = view.attributes.values()
     size = OVERHEAD + _ENTRY * len(values) + sum(map(getsizeof, values))
     size += sum(_weight(value) for value in values if type(value) not in _FLAT)
@@ -263,23 +226,13 @@ def _weight(value: Any, level: int = 0) -> int:
     return 0
 
 
-Anchoring: TypeAlias = Literal["no", "possibly", "likely"]
-"""Whether a span may get the scores of a turn, as far as is known when the span has ended."""
+Anchoring: TypeAlias = Literal["no", "possibly", "likely"]  # to get the scores of a turn
 
 
 def may_be_anchor(
-    trace: Trace,
-    view: Span,
-    kind: Kind,
-    *,
-    spans: OpenSpans,
-    contexts_from_prompt: bool = False,
+    trace: Trace, view: Span, kind: Kind, *, spans: OpenSpans, contexts_from_prompt: bool = False
 ) -> Anchoring:
-    """Return whether the span ``view`` may get scores.
-
-    It may if a retrieval is below it. It is likely if a later LLM call is below it, too, and below
-    none of its children, or if a streamed answer may still be written below it.
-    """
+    """Return whether the span ``view`` may get scores."""
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
     if "documents" in said or holds_documents(view):
@@ -299,7 +252,7 @@ def may_be_anchor(
         is_possible = is_exported_late(view)
     else:
         up = own
-        own.shown = own.shown or (kind == "chain" and shows_documents(view))
+        own.shown |= kind == "chain" and shows_documents(view)
         is_possible = own.may_be_turn or (kind != "other" and is_exported_late(view))
         is_likely = bool(said) or own.is_turn  # recorded: it gets the reason for no scores, too
         may_go_on = own.searched is not None or kind != "other"
@@ -353,7 +306,6 @@ def _answers_alone(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) 
 
 
 def _is_open_below(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) -> bool:
-    """Return True if a retrieval, or a span that follows a retrieval, is open below ``view``."""
     newest = spans.newest(view.trace_id)
     views = [Span.from_sdk(span) for span in newest if span.end_time is None]
     parents = {one.span_id: one.parent_id for one in views}
@@ -371,11 +323,7 @@ def _is_open_below(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) 
 def completed_parts(
     trace: Trace, opened: Iterable[ReadableSpan], *, until: float
 ) -> Iterator[list[int]]:
-    """Yield the span ids of each part of ``trace`` that is complete and can be scored.
-
-    A part is an ended span without a parent, or below an ``opened`` span that is no part of RAG,
-    and all spans below it. None of them is open, and none has ended after ``until``.
-    """
+    """Yield the span ids of each part of ``trace`` that is complete and can be scored."""
     if trace.is_slow or trace.turns.isdisjoint(trace.spans):
         return
     views = list(map(Span.from_sdk, opened))
@@ -412,10 +360,9 @@ class OpenSpans:
     """Knows the newest open spans of all traces, by weak references, except our own spans."""
 
     def __init__(self) -> None:
-        self.starts: deque[ref[ReadableSpan]] = deque(maxlen=_STARTED)
-        """All spans of the application that have started since the last refresh."""
-        self.ended: deque[ReadableSpan] = deque(maxlen=_ENDED)
-        """Recently ended spans that are no part of RAG. RAG may follow in their traces."""
+        self.starts: deque[ref[ReadableSpan]] = deque(maxlen=4096)  # since the last refresh
+        # Recently ended spans that are no part of RAG, which may follow in their traces.
+        self.ended: deque[ReadableSpan] = deque(maxlen=256)
         self._open: dict[int, list[ReadableSpan]] = {}
         self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
         self._refreshing = threading.RLock()  # a signal handler may flush
@@ -423,8 +370,7 @@ class OpenSpans:
     def refresh(self) -> None:
         """Add the spans that have started since the last refresh, and drop ended spans.
 
-        A span that has just ended is kept until the next refresh: the SDK sets its end time before
-        it calls the span processor.
+        Those stay until the next refresh: the SDK sets an end time before it calls the processor.
         """
         with self._refreshing:  # not the store's lock, for which the application's threads wait
             seen = self.starts.copy()

@@ -1,8 +1,4 @@
-"""Record the searches that applications make in LangChain vector stores without a retriever.
-
-LangChain has no callback event for these searches. So the search methods of all vector store
-classes are wrapped. A search within a recorded LangChain run is recorded as a retrieval below it.
-"""
+"""Record the searches that applications make in LangChain vector stores without a retriever."""
 
 from __future__ import annotations
 
@@ -30,16 +26,13 @@ _KINDS: Final = (
 _METHODS: Final = (*_KINDS, *(f"a{name}" for name in _KINDS))
 _IS_WRAPPED: Final = "_rag_eval_otel_wrapped"
 
+# Whether a search is running. If its method calls another search method, that is not recorded.
 _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", default=False)
-"""Whether a search is running. If its method calls another search method, that is not recorded."""
 
 
 @cache
 def record_searches() -> None:
-    """Wrap the search methods of all vector store classes, also of classes defined later.
-
-    Outside of a recorded run the methods do what they did before, so they are never unwrapped.
-    """
+    """Wrap the search methods of all vector store classes, also of classes defined later."""
     hook: Any = classmethod(_wrap_subclass)
     setattr(VectorStore, "__init_subclass__", hook)  # noqa: B010  # mypy forbids assigning it
     stores: list[type] = [VectorStore]
@@ -63,15 +56,13 @@ def _wrap(store: type) -> None:
 
 
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``method``, the search method of a vector store, wrapped to record each search."""
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)
         async def searched_async(store: Any, *args: Any, **options: Any) -> Any:
             with _search(store, args, options) as results:
-                found = await method(store, *args, **options)
-                results.append(found)
-            return found
+                results.append(await method(store, *args, **options))
+            return results[0]
 
         wrapper: Callable[..., Any] = searched_async
     else:
@@ -79,9 +70,8 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def searched(store: Any, *args: Any, **options: Any) -> Any:
             with _search(store, args, options) as results:
-                found = method(store, *args, **options)
-                results.append(found)
-            return found
+                results.append(method(store, *args, **options))
+            return results[0]
 
         wrapper = searched
     setattr(wrapper, _IS_WRAPPED, True)
@@ -92,18 +82,17 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[list[Any]]:
     """Record a search; yield the list that takes its results. Prompts search for examples."""
     results: list[Any] = []
-    active = None if _SEARCHING.get() else active_run()
+    handler, above = (None if _SEARCHING.get() else active_run()) or (None, None)
     run = None
-    if active is not None and active[1].kind != "retriever" and not active[1].is_prompt:
-        with active[0].edge:
+    if handler and above and above.kind != "retriever" and not above.is_prompt:
+        with handler.edge:
             query = args[0] if args else options.get("query")
-            run = active[0].search(active[1], type(store).__name__)
+            run = handler.search(above, type(store).__name__)
             if run is not None:
                 run.asked = query if isinstance(query, str) else None
-    if active is None or run is None:
+    if handler is None or run is None:
         yield results
         return
-    handler = active[0]
     token = _SEARCHING.set(True)
     try:
         yield results

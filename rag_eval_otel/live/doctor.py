@@ -1,7 +1,6 @@
-"""The causes of missing scores, and a report when a process ends, if ``RAG_EVAL_DOCTOR=1`` is set.
+"""The causes of missing scores (``causes.md``), and a report on them when a process ends.
 
-``causes.md`` describes the causes, and what to do. ``rag-eval-otel doctor`` shares them. The report
-has counts, names and causes; it never has texts of the application, arguments or keys.
+The report never has texts of the application, arguments or keys.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
@@ -49,29 +48,22 @@ class Finding:
 
 
 def causes_text() -> str:
-    """Return the text of ``causes.md``, which the page on statuses repeats."""
     return (files("rag_eval_otel.live") / "causes.md").read_text(encoding="utf-8")
 
 
 @cache
 def causes() -> Mapping[str, Finding]:
-    """Return the causes in ``causes.md`` by their ids."""
     entry = r"^- `([a-z-]+)` \((\w+)\): (.+)\n  \*Do:\* (.+)$"
-    entries = re.findall(entry, causes_text(), re.MULTILINE)
-    levels: Mapping[str, Level] = {level: level for level in get_args(Level)}
     return {
-        cause: Finding(cause=cause, level=levels[level], why=why, fix=fix)
-        for cause, level, why, fix in entries
+        cause: Finding(cause=cause, level=cast("Level", level), why=why, fix=fix)
+        for cause, level, why, fix in re.findall(entry, causes_text(), re.MULTILINE)
     }
 
 
 def finding(cause: str, seen: str, *, level: Level | None = None) -> Finding:
-    """Return the finding of a known ``cause`` with the evidence ``seen``, or with another level."""
     usual = causes()[cause]
     return replace(usual, level=level or usual.level, seen=seen)
 
-
-# --- turns without scores -------------------------------------------------------------------------
 
 _OF_SCORES: Final[Mapping[str, str]] = {
     "transport": "server-unreachable",
@@ -92,14 +84,12 @@ _OF_SCORES: Final[Mapping[str, str]] = {
 
 
 def cause_of(status: str, reason: str) -> str:
-    """Return the id of the cause for which turns of a ``status`` and ``reason`` lack scores."""
     if status in {"skipped", "dropped"}:
         return f"turns-{reason.replace('_', '-')}"
     return _OF_SCORES.get(reason, "scores-undefined")
 
 
 def findings_on_turns(turns: Mapping[str, int]) -> Sequence[Finding]:
-    """Return a finding for each status and reason in ``turns`` that lacks scores."""
     is_scored = any(key.partition(" ")[0] == "scored" for key in turns)
     results = []
     for key, number in sorted(turns.items()):
@@ -111,9 +101,6 @@ def findings_on_turns(turns: Mapping[str, int]) -> Sequence[Finding]:
         seen = f"{number} turns lack a score" if status == "scored" else f"{number} turns {status}"
         results.append(finding(cause_of(status, reason), f"{seen}: {reason}", level=level))
     return results
-
-
-# --- the report -----------------------------------------------------------------------------------
 
 
 def report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
@@ -145,7 +132,6 @@ class _Report(SpanProcessor):
         self._spans[scope.name if scope is not None else ""] += 1
 
     def drain(self) -> None:
-        """Print the report to stderr, once."""
         if not self._is_printed:
             self._is_printed = True
             with self._pipeline.edge("doctor"):
@@ -154,15 +140,18 @@ class _Report(SpanProcessor):
     def drain_and_flush(self, timeout: float) -> None:  # noqa: ARG002  # called at each ending
         self.drain()
 
-    def flush_all(self, timeout: float) -> None:
-        """Do nothing: the process goes on."""
+    def flush_all(self, timeout: float) -> None: ...  # the process goes on
 
     def _lines(self) -> Iterator[str]:
         pipeline, config = self._pipeline, self._pipeline.config
         stats = pipeline.stats
         program = Path(sys.argv[0]).name or "python"
         yield f"rag-eval-otel {semconv.VERSION}, {program}, process {os.getpid()}"
-        yield f"judge     {_name_of(config.judge)}; embedder {_name_of(config.embedder)}"
+        judge, embedder = (
+            model if isinstance(model, str) else f"an object, {type(model).__name__}"
+            for model in (config.judge, config.embedder)
+        )
+        yield f"judge     {judge}; embedder {embedder}"
         yield f"spans     {listed(self._spans)}"
         yield f"read      {listed(stats.sources)}"
         waiting = f"; pending: {stats.pending}" if stats.pending > 0 else ""
@@ -199,7 +188,6 @@ class _Report(SpanProcessor):
             yield finding("sampler-off", f"{name} with {text}: no span recorded")
 
     def _why_silent(self, stats: Stats) -> Finding:
-        """Return the finding that explains why no turn was found in the spans."""
         if semconv.SCOPE in self._spans or stats.sources:
             return finding("no-turns", f"spans by {listed(self._spans)}")
         if "langchain_core.runnables" in sys.modules:
@@ -209,17 +197,10 @@ class _Report(SpanProcessor):
         return finding("no-spans", "no span has ended on the provider that is attached")
 
 
-def _name_of(model: object) -> str:
-    return model if isinstance(model, str) else f"an object, {type(model).__name__}"
-
-
 def listed(counts: Mapping[str, int]) -> str:
-    """Return the names and numbers in ``counts`` as text, the largest number first."""
     items = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{name or 'no name'} {number}" for name, number in items) or "none"
 
-
-# --- what is installed ----------------------------------------------------------------------------
 
 OURS: Final = (
     "rag-eval-otel",
@@ -230,18 +211,15 @@ OURS: Final = (
     "langchain-core",
     "openai",
 )
-"""The names of this package and of the main packages that it requires."""
 
-_OTHERS: Final = re.compile(
+_OTHERS: Final = re.compile(  # what makes spans that this library reads, or changes them
     r"arize-phoenix-otel|ddtrace|haystack-ai|lang(chain|fuse|graph|smith)|llama-index-(core|obs.*)"
     r"|logfire|mlflow(-skinny)?|(openinference|opentelemetry)-instrumentation(-.+)?"
     r"|opentelemetry-(distro|util-genai)|pydantic-ai(-slim)?|traceloop-sdk"
 )
-"""Instrumentations and frameworks whose spans this library reads, or that change the spans."""
 
 
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python, of the packages in `OURS`, and of instrumentations."""
     from importlib.metadata import distributions  # noqa: PLC0415  # 30 ms
 
     installed = {str(each.metadata["Name"]).lower(): each.version for each in distributions()}

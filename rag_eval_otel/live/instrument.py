@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from opentelemetry.sdk.trace import Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
-from rag_eval_otel.capture.logs import Listener, log_tap
+from rag_eval_otel.capture.logs import log_tap
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.drift.canary import Canary, CanaryMonitor
@@ -25,7 +25,7 @@ from rag_eval_otel.export.backends.delivery import BackendSink
 from rag_eval_otel.export.drift import DriftSink, DriftTelemetry
 from rag_eval_otel.export.metrics import OVERALL, InstrumentSink, Stats
 from rag_eval_otel.live.doctor import report_at_exit
-from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
+from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.log import log
@@ -73,11 +73,10 @@ class Handle:
         self._attachment = attachment
         # Log records are read as parts of spans. Without spans, no log record is read.
         self._log_tap = log_tap(pipeline.logger_provider) if processor is not None else None
-        self._log_listener = Listener(add_log=pipeline.store.add_log, edge=pipeline.edge("logs"))
         if self._log_tap is not None:
-            self._log_tap.open(self._log_listener)
+            self._log_tap.listeners[self] = (pipeline.store.add_log, pipeline.edge("logs"))
         self._at_end = call_at_end(
-            pipeline.draining, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
+            pipeline, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
         )
         pipeline.instruments.watch(pipeline.store, pipeline.scorer.measurements)
 
@@ -142,8 +141,9 @@ class Handle:
         pipeline = self._pipeline
         monitor = next((s.monitor for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
         if monitor is None:
-            msg = "a canary set needs drift='on': its alarms are reported with those of live scores"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "a canary set needs drift='on': its alarms are reported with those of live scores"
+            )
         measurement = build_measurement(self.config)
         comparison = CanaryMonitor(monitor.report, rows=len(samples), service=monitor.service)
         canary = Canary(
@@ -169,7 +169,7 @@ class Handle:
         True does not mean that a server has the spans: the SDK's processors return True even if
         their exporter fails or drops spans. The exporter logs such failures.
         """
-        return self._pipeline.draining.flush(timeout)
+        return self._pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for scores, export all spans, and detach.
@@ -178,12 +178,12 @@ class Handle:
         ``timeout`` is the option ``shutdown_seconds``.
         """
         self.remove_langchain_hook()
-        self._pipeline.draining.drain(timeout)
+        self._pipeline.drain(timeout)
         for sink in self._pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
                 sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge
         if self._log_tap is not None:
-            self._log_tap.close(self._log_listener)
+            self._log_tap.listeners.pop(self, None)
         if self._attachment is not None and self._attachment.owner is self:
             self._attachment.detach(self.processor)
         self._at_end.cancel()
@@ -196,7 +196,6 @@ def recorder_of(handle: Handle) -> RunRecorder:
 
 
 def pipeline_of(handle: Handle) -> Pipeline:
-    """Return the pipeline behind ``handle``, for other modules of this package and for tests."""
     return handle._pipeline  # noqa: SLF001
 
 
@@ -223,7 +222,7 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     def __init__(
         self,
-        next_processor: NextProcessor,
+        next_processor: SpanProcessor,
         config: Config | None = None,
         *,
         tracer_provider: TracerProvider | None = None,
@@ -233,23 +232,23 @@ class RagEvalSpanProcessor(SpanProcessor):
         **options: Unpack[ConfigOptions],
     ) -> None:
         check_processor(next_processor)
-        _new_handle(
-            _config(config, options),
-            provider=tracer_provider or get_tracer_provider(),
-            meters=meter_provider,
-            logs=logger_provider,
-            sinks=find_sinks(sinks),
-            connect=partial(self._connect, next_processor),
-        )
+        config = _config(config, options)
+        provider = tracer_provider or get_tracer_provider()
+        own_sinks = find_sinks(sinks)
+        pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
+        self._connect(next_processor, pipeline)
+        report_at_exit(pipeline, provider, None)
+        Handle(pipeline, processor=self)
 
     @classmethod
-    def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
+    def of_pipeline(cls, next_processor: SpanProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
         return cls.__new__(cls)._connect(next_processor, pipeline)  # noqa: SLF001
 
-    def _connect(self, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
+    def _connect(self, next_processor: SpanProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
         if isinstance(next_processor, RagEvalSpanProcessor):
-            msg = "the next processor is a RagEvalSpanProcessor: wrap the one that exports, once"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "the next processor is a RagEvalSpanProcessor: wrap the one that exports, once"
+            )
         self._next = next_processor
         self._pipeline = pipeline
         pipeline.attach(next_processor)
@@ -268,7 +267,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
             pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
-            pipeline.draining.drain(0.0)
+            pipeline.drain(0.0)
             pipeline.store.is_fed = False  # the first pipeline counts the turns
             log.warning(
                 "a provider has two pipelines of rag_eval_otel: this RagEvalSpanProcessor passes"
@@ -278,12 +277,12 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Wait for scores for half of ``timeout_millis`` (5 s at most), then export all spans."""
-        return self._pipeline.draining.force_flush(timeout_millis / 1000)
+        return self._pipeline.force_flush(timeout_millis / 1000)
 
     def shutdown(self) -> None:
         """Wait for scores, export all waiting spans, and shut down the next processor."""
         try:
-            self._pipeline.draining.drain()
+            self._pipeline.drain()
         finally:
             self._next.shutdown()
 
@@ -299,7 +298,7 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
-    wrap: NextProcessor | None = None,
+    wrap: SpanProcessor | None = None,
     sinks: Sequence[Sink | str] = (),
     **options: Unpack[ConfigOptions],
 ) -> Handle:
@@ -331,24 +330,22 @@ def instrument(
         find = get_tracer_provider if made else global_or_new_tracer_provider
         provider = tracer_provider or find()
         attachment = attachment_of(provider) if wrap is None else None
-        known = _handle_on(attachment)
+        owner = None if attachment is None else attachment.owner
+        handles = (each.handle for each in _ours(attachment))
+        others = (each for each in handles if pipeline_of(each).store.is_open)
+        known = owner if isinstance(owner, Handle) else next(others, None)
         if known is not None:
-            kinds = set(map(_kind, known._pipeline.scorer.sinks))  # noqa: SLF001
+            kinds = set(map(_kind, pipeline_of(known).scorer.sinks))
             is_new = not kinds.issuperset(map(_kind, own_sinks))
             if is_new or (has_options and known.config != config):
                 log.warning(
                     "already instrumented: the options and sinks of the first call stay in force"
                 )
             return known
-        handle = _new_handle(
-            config,
-            provider=provider,
-            meters=meter_provider,
-            logs=logger_provider,
-            sinks=own_sinks,
-            connect=partial(_attach, attachment, wrap, provider),
-            attachment=attachment,
-        )
+        pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
+        processor = _attach(attachment, wrap, provider, pipeline)
+        report_at_exit(pipeline, provider, attachment)  # before `Handle`: reversed at the exit
+        handle = Handle(pipeline, processor=processor, attachment=attachment)
         if attachment is not None:
             attachment.mark(handle)
         return handle
@@ -358,63 +355,46 @@ ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
 
 
 def _kind(sink: Sink) -> object:
-    """Return what tells ``sink`` from others: a function itself, and the class of an object."""
-    return sink if isinstance(sink, FunctionType) else type(sink)
+    return sink if isinstance(sink, FunctionType) else type(sink)  # a name makes a new object
 
 
 def _config(config: Config | None, options: ConfigOptions) -> Config:
     config = config or Config.from_env(**options)
     value: object = config
     if not isinstance(value, Config):
-        msg = f"config must be a Config, not {value!r}; pass options by name"
-        raise ConfigError(msg)
+        raise ConfigError(f"config must be a Config, not {value!r}; pass options by name")
     metrics = {metric.name for metric in resolve_metrics(config.metrics)}
     compared = {f"{name}.agreement" for name in (*metrics, OVERALL)}
     unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - metrics - compared))
     if unknown:
-        msg = f"drift has targets for {unknown}, but metrics has {', '.join(sorted(metrics))}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"drift has targets for {unknown}, but metrics has {', '.join(sorted(metrics))}"
+        )
     if not sdk_disabled():
         return config
     return replace(config, sample_rate=0.0, cascade=None, spans="none")
 
 
-def _handle_on(attachment: Attachment | None) -> Handle | None:
-    if attachment is not None and isinstance(attachment.owner, Handle):
-        return attachment.owner
-    handles = (each.handle for each in _ours(attachment))
-    return next((each for each in handles if pipeline_of(each).store.is_open), None)
-
-
-def _new_handle(
+def _new_pipeline(
     config: Config,
-    *,
     provider: TracerProvider,
     meters: MeterProvider | None,
     logs: LoggerProvider | None,
     sinks: Sequence[Sink],
-    connect: Callable[[Pipeline], RagEvalSpanProcessor | None],
-    attachment: Attachment | None = None,
-) -> Handle:
-    """Return the handle of a new pipeline; ``connect`` returns the processor that feeds it."""
-    built_in = build_sinks(config, provider=provider, meters=meters, logs=logs)
-    pipeline = Pipeline(
+) -> Pipeline:
+    return Pipeline(
         config,
         provider=NoOpTracerProvider() if sdk_disabled() else provider,
         instruments=InstrumentSink(meters),
-        sinks=(*sinks, *built_in),
+        sinks=(*sinks, *build_sinks(config, provider=provider, meters=meters, logs=logs)),
         meters=meters,
         logs=logs,
     )
-    processor = connect(pipeline)
-    # Before `Handle`, because exit handlers run in reverse.
-    report_at_exit(pipeline, provider, attachment)
-    return Handle(pipeline, processor=processor, attachment=attachment)
 
 
 def _attach(
     attachment: Attachment | None,
-    wrap: NextProcessor | None,
+    wrap: SpanProcessor | None,
     provider: TracerProvider,
     pipeline: Pipeline,
 ) -> RagEvalSpanProcessor | None:
@@ -437,11 +417,7 @@ def _attach(
     return None
 
 
-# --- sinks ----------------------------------------------------------------------------------------
-
-
 def print_scores(evaluation: Evaluation) -> None:
-    """Print a line with the scores of a turn, for a first look: the sink ``"print"``."""
     scores = []
     for score in evaluation.scores:
         value = score.reason if score.value is None else f"{score.value:.2f}"
@@ -450,15 +426,12 @@ def print_scores(evaluation: Evaluation) -> None:
 
 
 SINKS = Registry(kind="sink", built_in={"print": "rag_eval_otel.live.instrument:print_scores"})
-"""Finds a sink that the user names in ``instrument(sinks=[...])``: a function, or a class."""
 
 
 def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
-    """Return ``sinks``, in which each name is replaced by the sink of this name."""
     value: object = sinks
     if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"sinks must be a sequence of sinks and names, not {value!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"sinks must be a sequence of sinks and names, not {value!r}")
     return tuple(map(_sink, sinks))
 
 
@@ -467,8 +440,9 @@ def _sink(sink: Any) -> Sink:
         name, sink = sink, SINKS.find(sink)
         sink = SINKS.make(name) if isinstance(sink, type) else sink
     if not callable(sink):
-        msg = f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
+        )
     checked: Sink = sink
     return checked
 
@@ -480,7 +454,6 @@ def build_sinks(
     meters: MeterProvider | None = None,
     logs: LoggerProvider | None = None,
 ) -> Iterator[Sink]:
-    """Yield the sinks for log events, for backends and for drift, as far as ``config`` asks."""
     if config.score_events != "span":
         yield EventSink(logs, explanations=config.explanations)
     if config.backends and not sdk_disabled():

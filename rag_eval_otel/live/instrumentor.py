@@ -30,12 +30,14 @@ class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     _handle: Handle | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return the packages that must be installed for this instrumentor to be used."""
         return ("langchain-core >= 0.3",)
 
     def _instrument(self, **options: Any) -> None:
-        config = options.pop("config", None) or Config.from_env(**_config_options(options))
-        others = {name: options[name] for name in _ARGUMENTS if options.get(name)}
+        for name in ("skip_dep_check", "raise_exception_on_conflict"):
+            options.pop(name, None)
+        names = ("tracer_provider", "meter_provider", "logger_provider", "sinks")
+        others = {name: value for name in names if (value := options.pop(name, None))}
+        config = options.pop("config", None) or Config.from_env(**options)
         self._handle = instrument(config, **others)
         self._handle.install_langchain_hook(unless=_is_traced_by_others)
 
@@ -60,11 +62,3 @@ def _is_traced_by_others() -> bool:
             )
             return True
     return False
-
-
-_ARGUMENTS = ("tracer_provider", "meter_provider", "logger_provider", "sinks")
-_NOT_OURS = (*_ARGUMENTS, "skip_dep_check", "raise_exception_on_conflict")
-
-
-def _config_options(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in _NOT_OURS}

@@ -1,26 +1,14 @@
-"""`SpanWriter`: write the spans of LangChain run trees that have ended.
-
-A run tree is a root run of LangChain and all runs below it. The spans start with the recorded
-times, because the id of a turn's span must be known before the judge is paid. The clock ends them:
-those that are no turn at once, the others with their scores.
-"""
+"""`SpanWriter`: write the spans of LangChain run trees that have ended."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import (
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-    set_span_in_context,
-)
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import openinference
@@ -28,7 +16,7 @@ from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.values import exportable, messages_in, plain
-from rag_eval_otel.config import Spans
+from rag_eval_otel.config import Config
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
@@ -39,26 +27,7 @@ if TYPE_CHECKING:
 
     Attributes = dict[str, AttributeValue | None]
 
-_ESSENTIAL = frozenset({"llm", "retriever", "tool"})
-_CLIENT = frozenset({"llm", "retriever"})
-_OVERHEAD = 4096  # bytes of a held tree without its texts
-_OPERATIONS = {
-    "retriever": semconv.OPERATION_RETRIEVAL,
-    "tool": semconv.OPERATION_EXECUTE_TOOL,
-}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EndedTree:
-    """A run tree whose root has ended. If it is joined, turns are found in the trace around it."""
-
-    tree: RunTree
-    is_joined: bool = False
-
-    @property
-    def size(self) -> int:
-        """About how many bytes this tree keeps in memory."""
-        return _OVERHEAD + self.tree.size
+_OPERATIONS = {"retriever": semconv.OPERATION_RETRIEVAL, "tool": semconv.OPERATION_EXECUTE_TOOL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,50 +35,39 @@ class SpanWriter:
     """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``."""
 
     tracer: Tracer
-    spans: Spans = "essential"
-    has_texts: bool = False
-    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    metadata_keys: Sequence[str] = ()
+    config: Config
+    redactor: Redactor
 
     def start(
-        self,
-        tree: RunTree,
-        steps: Mapping[Hashable, Step],
-        *,
-        also: Iterable[Hashable],
-        edge: Edge,
+        self, tree: RunTree, steps: Mapping[Hashable, Step], *, also: Iterable[Hashable], edge: Edge
     ) -> dict[int, Span]:
-        """Start the spans of ``tree``, those of parents first, and return the spans by run id.
-
-        The root run, the runs with ids in ``also``, and the runs that the option ``spans`` selects
-        get a span. ``steps`` maps a run id to the texts that were read from the run. If a span
-        cannot be started, it is missing from the result, and ``edge`` handles the error.
-        """
-        if self.spans == "none":
+        """Start the spans of ``tree``, those of parents first, and return the spans by run id."""
+        if self.config.spans == "none":
             return {}
         by_id = {run.id: run for run in tree.runs}
         forced = {tree.root.id, *also}
         started: dict[int, Span] = {}
         for run in tree.runs:
-            above = _above(run, by_id)
-            if run.id in forced or self._is_visible(run, above):
+            above: list[Run] = []
+            while (parent_run := by_id.get((above[-1] if above else run).parent or 0)) is not None:
+                above.append(parent_run)
+            is_inner = run.kind == "retriever" and any(each.kind == "retriever" for each in above)
+            if self.config.spans == "all":
+                is_visible = not (is_inner and run.is_search)  # LangChain has no run for it
+            else:
+                is_visible = run.kind in {"llm", "retriever", "tool"} and not is_inner
+            if is_visible or run.id in forced:
                 with edge:
                     parent = next((started[each.id] for each in above if each.id in started), None)
                     started[run.id] = self._start(run, steps.get(run.id), parent)
         return started
-
-    def _is_visible(self, run: Run, above: Sequence[Run]) -> bool:
-        is_inner = run.kind == "retriever" and any(each.kind == "retriever" for each in above)
-        if self.spans == "all":
-            return not (is_inner and run.is_search)  # LangChain has no run for it
-        return run.kind in _ESSENTIAL and not is_inner
 
     def _start(self, run: Run, step: Step | None, parent: Span | None) -> Span:
         context, operation = run.tree.context, operation_of(run)
         target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
         name = " ".join(str(part) for part in (operation, target) if part) or run.name
         attributes: Attributes = {}
-        if self.has_texts and step is not None:
+        if self.config.export_content == "all" and step is not None:
             with suppress(RedactionError):  # then no text of the run is exported
                 attributes |= _content(run, step, clean=self.redactor)
         # After the texts: at a limit of attributes, the SDK drops the first ones.
@@ -123,11 +81,11 @@ class SpanWriter:
         attributes[semconv.GEN_AI_OPERATION_NAME] = operation
         attributes |= _described(run, operation)
         if run is run.tree.root:
-            attributes |= about([run.metadata], self.metadata_keys)
+            attributes |= about([run.metadata], self.config.metadata_keys)
         return self.tracer.start_span(
             exportable(name),
             context=context if parent is None else set_span_in_context(parent, context),
-            kind=SpanKind.CLIENT if run.kind in _CLIENT else SpanKind.INTERNAL,
+            kind=SpanKind.CLIENT if run.kind in {"llm", "retriever"} else SpanKind.INTERNAL,
             attributes={
                 key: exportable(value) if isinstance(value, str) else value
                 for key, value in attributes.items()
@@ -146,15 +104,6 @@ def end_span(span: Span, run: Run) -> None:
     span.end(end_time=None if at is None else max(at, run.start))
 
 
-def _above(run: Run, by_id: Mapping[int, Run]) -> list[Run]:
-    above = []
-    parent = by_id.get(run.parent or 0)
-    while parent is not None:
-        above.append(parent)
-        parent = by_id.get(parent.parent or 0)
-    return above
-
-
 def operation_of(run: Run) -> str | None:
     """Return the GenAI operation name of a LangChain run, or None for a chain within a run."""
     if run.kind == "llm":
@@ -164,12 +113,10 @@ def operation_of(run: Run) -> str | None:
         return _OPERATIONS.get(run.kind)
     runs = run.tree.runs
     # Without the run of a tool, its call is a structured output.
-    is_agent = any(map(_calls_tools, runs)) and any(each.kind == "tool" for each in runs)
+    replies = (each.told for each in runs if each.kind == "llm" and isinstance(each.told, dict))
+    calls = any(reply.get("tool_calls") for reply in replies)
+    is_agent = calls and any(each.kind == "tool" for each in runs)
     return semconv.OPERATION_INVOKE_AGENT if is_agent else semconv.OPERATION_INVOKE_WORKFLOW
-
-
-def _calls_tools(run: Run) -> bool:
-    return run.kind == "llm" and isinstance(run.told, dict) and bool(run.told.get("tool_calls"))
 
 
 def _described(run: Run, operation: str | None) -> Attributes:
@@ -194,7 +141,6 @@ def _described(run: Run, operation: str | None) -> Attributes:
 
 
 def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
-    """Return the attributes with the texts of ``run``."""
     asked = None if step.input is None else clean.text(step.input)
     told = None if step.output is None else clean.text(step.output)
     documents: list[Passage] = []
@@ -215,7 +161,11 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
             semconv.GEN_AI_TOOL_CALL_RESULT: told,
         }
     else:
-        messages = [(role, clean.text(text)) for role, text in _messages_shown(run)]
+        if run.kind == "llm" and isinstance(run.asked, str):
+            messages = [("user", clean.text(run.asked))]
+        elif run.kind == "llm":
+            parts = messages_in(plain(run.asked))
+            messages = [(str(m["role"]), clean.text(str(m.get("content") or ""))) for m in parts]
         shown = messages or ([("user", asked)] if asked else [])
         attributes = {
             semconv.GEN_AI_INPUT_MESSAGES: _messages(shown),
@@ -223,14 +173,6 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
         }
     same = openinference.texts(asked=asked, told=told, documents=documents, messages=messages)
     return {**same, **attributes}
-
-
-def _messages_shown(run: Run) -> list[tuple[str, str]]:
-    if run.kind != "llm":
-        return []
-    if isinstance(run.asked, str):
-        return [("user", run.asked)]
-    return [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(plain(run.asked))]
 
 
 def _messages(messages: Iterable[tuple[str, str]]) -> str | None:

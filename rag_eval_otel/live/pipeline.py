@@ -1,16 +1,7 @@
-"""`Pipeline`: take ended spans and LangChain runs, find and score RAG turns, and export the spans.
+"""`Pipeline`: take ended spans and LangChain runs, score RAG turns, and export the spans.
 
-A *turn* is one question of a user and its answer. Each tracer provider has one pipeline. Spans come
-from `RagEvalSpanProcessor`, run trees of LangChain from the callback handler. What each thread
-does::
-
-    application   take(span)        add the span to its trace; hold it if it may stand for a turn
-                  finished(tree)    hold a LangChain run tree whose root has ended
-    clock         sweep()           submit the traces that are complete
-                  leave(held)       export a held span, or end the spans of a run tree
-    evaluator     read(trace)       find the turns of a trace; submit each, release the other spans
-                  read_tree(held)   start the spans of a run tree, find its turns
-                  TurnJob           score a turn, then release its span with the scores
+The application's thread takes spans and runs, the clock's completes traces and exports, and the
+evaluator's reads and scores.
 """
 
 from __future__ import annotations
@@ -18,20 +9,20 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
 from opentelemetry import context as otel_context
 from opentelemetry._logs import get_logger_provider
 from opentelemetry.metrics import get_meter_provider
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import (
     INVALID_SPAN_CONTEXT,
     NoOpTracerProvider,
+    Span,
     TracerProvider,
     get_current_span,
 )
@@ -42,14 +33,14 @@ from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.trace import Held, Trace, ids_above, is_own
+from rag_eval_otel.capture.trace import Held, Subtree, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
-from rag_eval_otel.live.langchain_spans import EndedTree, SpanWriter, end_span
+from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
-from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around, build_scorer
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
 from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.fork import call_in_child
@@ -63,25 +54,19 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace import Span as StartedSpan
-    from opentelemetry.trace import Span, SpanContext
 
-_MAX_HUNG: Final = 4  # threads for flushes that hang
+_OF_TREE: Final = 4096  # bytes of a held run tree without its texts
 _MAX_FLUSH_WAIT: Final = 5.0  # seconds that a flush waits for scores
-_MAX_RESERVE: Final = 1.0  # seconds of a drain that are left to export the spans and to clean up
-_RESERVE: Final = 0.2  # of the time of a drain, if that is less
 _GRACE: Final = 0.5  # seconds that spans have to leave if the time of a drain is up
 
 
-class NextProcessor(Protocol):
-    """The span processor that gets the spans after `RagEvalSpanProcessor`."""
-
-    def on_start(self, span: StartedSpan, parent_context: Context | None = None) -> None: ...
-
-    def on_end(self, span: ReadableSpan) -> None: ...
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool: ...
-
-    def shutdown(self) -> None: ...
+@contextmanager
+def _within(context: Context) -> Iterator[None]:
+    token = otel_context.attach(context)
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
 
 
 class Pipeline:
@@ -99,28 +84,24 @@ class Pipeline:
         meters: MeterProvider | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Build the parts, except those that are given; start no thread."""
         self.config = config
         self.logs, self.meters = logs, meters
         self.instruments = instruments
         self.now = now
         self.is_off = isinstance(provider, NoOpTracerProvider)
         self.is_forked = False
-        self._next: NextProcessor | None = None
+        self._next: SpanProcessor | None = None
         redact = redactor(config.redact)
         self.content = ContentFilter(exported=config.export_content, redactor=redact)
-        self.scorer = scorer or build_scorer(config, instruments=instruments, sinks=sinks)
+        self.scorer = scorer or TurnScorer(config, instruments=instruments, sinks=sinks)
         self.scorer.sinks = (*self.scorer.sinks, self._warn_of_missing_providers)
         self.evaluator = self.scorer.evaluator
         self.store = Store(config, clock=now)
         self.recorder = RunRecorder(self, clock=now)
         self.clock = Clock(
-            self.store,
-            sweep=self.sweep,
-            leave=self.leave,
-            is_idle=lambda: not self.recorder.runs,
+            self.store, sweep=self.sweep, leave=self.leave, is_idle=lambda: not self.recorder.runs
         )
-        self.flushes = Workers(_MAX_HUNG)
+        self.flushes = Workers(4)  # for flushes, which may hang
         self.scorer.feedback.is_under_way = lambda number: (
             number in self.store.traces or number in self.recorder.runs
         )
@@ -134,28 +115,21 @@ class Pipeline:
             tracer=provider.get_tracer(
                 semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
             ),
-            spans=config.spans,
-            has_texts=config.export_content == "all",
+            config=config,
             redactor=redact,
-            metadata_keys=config.metadata_keys,
         )
         self._tree_edge = self.edge("callback")
         self._end_edge = self.edge("on_end")
         self._read_edge = self.edge("reading")
         self.release_edge = self.edge("release")
         self._sweeping = threading.RLock()
-        self.draining = Draining(self)
         call_in_child(self._after_fork)
 
     def edge(self, place: str) -> Edge:
-        """Return an `Edge` that counts errors in the part ``place`` of this library."""
         on_error = self.instruments.internal_error
         return Edge(place, on_error=on_error, raise_errors=self.config.raise_errors)
 
-    # --- spans of other instrumentations, on the application's thread -----------------------------
-
-    def attach(self, next_processor: NextProcessor) -> None:
-        """Export spans through ``next_processor`` from now on."""
+    def attach(self, next_processor: SpanProcessor) -> None:
         self._next = next_processor
         self.start_next: Callable[..., None] = next_processor.on_start
         is_content_exported = self.config.export_content != "none"
@@ -170,20 +144,14 @@ class Pipeline:
 
     @property
     def has_spans(self) -> bool:
-        """Whether a span processor passes spans to this pipeline, so that spans can be scored."""
         return self._next is not None
 
     def on_start(self, span: StartedSpan, parent_context: Context | None = None) -> None:
-        """Record that ``span`` has started, and call the next processor."""
         self._starts.append(ref(span))
         self.start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
-
-        For a judge, spans that this library writes for LangChain runs are passed on. Any other
-        span is dropped: it comes from an instrumented client of the judge.
-        """
+        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once."""
         if JUDGING.by is not None:
             if is_own(span):
                 self._pass_on(span)
@@ -239,7 +207,6 @@ class Pipeline:
             self._next.on_end(self.content.bare(span) if shown is None else shown)
 
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
-        """Export a copy of ``span`` with the scores in ``ending``, or the reason for no scores."""
         with self.release_edge:
             if ending.status is not None:
                 self.instruments.released(ending.status)
@@ -247,25 +214,17 @@ class Pipeline:
         with self.release_edge:
             self.export(span)
 
-    # --- what was held leaves, on the clock's thread ----------------------------------------------
-
     def leave(self, held: Held) -> bool:
-        """Export a held span, or end held spans of a run tree, in the context in which it ended.
-
-        A run tree that is not read yet is read now; return False, as its spans leave by themselves.
-        """
+        """Export a held span, or end held spans of a run tree, in the context in which it ended."""
         item, ending = held.item, held.ending or UNTOUCHED
-        if isinstance(item, EndedTree):
+        if isinstance(item, RunTree):
             self.read_tree(held)
             return False
-        token = otel_context.attach(held.context)
-        try:
+        with _within(held.context):
             if isinstance(item, tuple):
                 self._end_spans(item, ending)
             else:
                 self.export_enriched(item, ending)
-        finally:
-            otel_context.detach(token)
         return True
 
     def _end_spans(self, spans: Iterable[tuple[Span, Run]], ending: Ending) -> None:
@@ -277,15 +236,11 @@ class Pipeline:
             with self._tree_edge:
                 end_span(span, run)
 
-    # --- run trees of LangChain -------------------------------------------------------------------
-
     def finished(self, tree: RunTree) -> None:
-        """Hold a LangChain run tree whose root has ended, and have it read and scored."""
-        item = EndedTree(tree)
         with self._tree_edge:
             self.prepare_calls()
-            item = EndedTree(tree, is_joined=self._join(tree))
-        held = self._hold_tree(item)
+            tree.is_joined = self._join(tree)
+        held = self._hold_tree(tree)
         if held is not None:  # if it is given up, the clock writes the spans and counts the turns
             self._submit(
                 held.size,
@@ -293,37 +248,28 @@ class Pipeline:
                 lambda why: self.clock.release(held, Ending(why)),
             )
 
-    def evicted(self, tree: RunTree) -> None:
-        """Write the spans of a LangChain run tree that was given up before its root had ended."""
-        tree.lost = max(1, tree.lost)
-        self.finished(tree)
-
     def waiting(self) -> None:
-        """Wake the clock: a LangChain root run has ended before runs below it."""
         self.clock.wake()
 
-    def _hold_tree(self, item: EndedTree) -> Held | None:
+    def _hold_tree(self, tree: RunTree) -> Held | None:
         """Hold a run tree, or write its spans and count its turns if there is no room."""
-        tree = item.tree
-        held = Held((0, id(item)), item, tree.context, item.size, is_likely=True)
+        held = Held((0, id(tree)), tree, tree.context, _OF_TREE + tree.size, is_likely=True)
         if self.clock.start() and self.store.hold(held):
             self.clock.wake()
             return held
         why: GivenUp = "overload" if self.store.is_open else "shutdown"
-        turns, spans = self._start_tree(item)
+        turns, spans = self._start_tree(tree)
         self.scorer.drop(why, len(turns))
-        token = otel_context.attach(tree.context)
-        try:
+        with _within(tree.context):
             for run, span in spans.items():
                 is_turn = run.id in turns and span.is_recording()
                 self._end_spans([(span, run)], Ending(why) if is_turn else UNTOUCHED)
-        finally:
-            otel_context.detach(token)
         return None
 
     def _join(self, tree: RunTree) -> bool:
         """Add ``tree`` to the trace of the current span, if it may be a part of a turn there."""
-        is_whole = tree.may_be_turn and self._writer.spans != "none"
+        is_turn = Subtree(tree.searched, tree.called).is_turn
+        is_whole = is_turn and self.config.spans != "none"
         if tree.root.error is not None or tree.lost or is_whole:
             return False
         span = get_current_span(tree.context)
@@ -341,17 +287,15 @@ class Pipeline:
         """Start the spans of a held run tree, and have its turns scored, at the first call only."""
         if not self.store.claim(held):
             return
-        turns: Mapping[Hashable, Turn] = {}
-        spans: Mapping[Run, Span] = {}
-        of_turns: dict[Hashable, Held] = {}
-        others: list[tuple[Span, Run]] = []
-        tree: RunTree = held.item.tree
+        tree: RunTree = held.item
+        turns, spans = dict[Hashable, Turn](), dict[Run, Span]()
+        of_turns, others = dict[Hashable, Held](), list[tuple[Span, Run]]()
 
         def part(item: object, size: int, *, is_likely: bool) -> Held:
             return Held((0, id(item)), item, held.context, size, is_likely)
 
         try:
-            turns, spans = self._start_tree(held.item)
+            turns, spans = self._start_tree(tree)
             for run, span in spans.items():
                 if run.id in turns and span.is_recording():
                     size = held.size // len(turns)
@@ -366,9 +310,7 @@ class Pipeline:
         if status in {"overload", "shutdown", "error"}:  # the spans say it
             self.scorer.drop(status, len(turns))
             return
-        contexts: dict[Hashable, SpanContext] = {
-            run.id: span.get_span_context() for run, span in spans.items()
-        }
+        contexts: dict[Hashable, Any] = {run.id: s.get_span_context() for run, s in spans.items()}
         around = get_current_span(tree.context)
         for turn_id, turn in turns.items():
             context = contexts.get(turn_id) or around.get_span_context()
@@ -386,26 +328,16 @@ class Pipeline:
             )
             self.scorer.submit(job)
 
-    def _start_tree(self, item: EndedTree) -> tuple[Mapping[Hashable, Turn], Mapping[Run, Span]]:
-        """Read a run tree, count its turns, and start its spans.
-
-        Return the turns by run id, and the spans in the order in which their runs ended.
-        """
-        tree = item.tree
-        steps: Mapping[Hashable, Step] = {}
-        turns: Mapping[Hashable, Turn] = {}
-        root = Ending("error")
+    def _start_tree(self, tree: RunTree) -> tuple[dict[Hashable, Turn], dict[Run, Span]]:
+        steps, turns, root = dict[Hashable, Step](), dict[Hashable, Turn](), Ending("error")
         with self._tree_edge:  # an error in reading must not keep the spans from being written
-            steps, turns, root = self._read_tree(item)
+            steps, turns, root = self._read_tree(tree)
         with self._tree_edge:
             self.instruments.found(1 if root.status == "error" else len(turns))
             if root.status == "error":
                 self.instruments.turn("error", "internal")
-        token = otel_context.attach(tree.context)
-        try:
+        with _within(tree.context):
             spans = self._writer.start(tree, steps, also=turns.keys(), edge=self._tree_edge)
-        finally:
-            otel_context.detach(token)
         if root.status is not None and tree.root.id in spans:
             with self._tree_edge:
                 self._scores.write(spans[tree.root.id], root)
@@ -414,14 +346,14 @@ class Pipeline:
         return turns, {run: spans[run.id] for run in runs}
 
     def _read_tree(
-        self, item: EndedTree
-    ) -> tuple[Mapping[Hashable, Step], Mapping[Hashable, Turn], Ending]:
-        """Return steps and turns by run id, and what is written on the root if there is no turn."""
-        steps = item.tree.steps(most=self.config.max_text_chars)
-        by_id: Mapping[Hashable, Step] = {step.id: step for step in steps}
-        if item.is_joined:
+        self, tree: RunTree
+    ) -> tuple[dict[Hashable, Step], dict[Hashable, Turn], Ending]:
+        """Return steps and turns by run id, and what is written on the root without a turn."""
+        steps = tree.steps(most=self.config.max_text_chars)
+        by_id: dict[Hashable, Step] = {step.id: step for step in steps}
+        if tree.is_joined:
             return by_id, {}, UNTOUCHED
-        if item.tree.lost:
+        if tree.lost:
             self.instruments.found()
             self.scorer.refuse("evicted")
             return by_id, {}, Ending("skipped", "evicted")
@@ -429,8 +361,6 @@ class Pipeline:
         reason = None if turns else self.scorer.refuse_steps(steps)
         root = UNTOUCHED if reason is None else Ending("skipped", reason)
         return by_id, {turn.path[-1].id: turn for turn in turns}, root
-
-    # --- complete traces: on the clock's thread, then on the evaluator's --------------------------
 
     def sweep(self) -> None:
         """Submit the LangChain run trees and the traces that are complete by now for scoring."""
@@ -441,7 +371,6 @@ class Pipeline:
             self._submit_all(self.store.sweep)
 
     def submit_ended(self) -> None:
-        """Submit the traces in which no span is open for scoring, and wait for no more spans."""
         with self.release_edge:
             self._submit_all(self.store.flush)
 
@@ -478,18 +407,15 @@ class Pipeline:
             elif (reason := self.scorer.refuse_steps(steps)) is not None:
                 ending = Ending("skipped", reason)
         for turn in turns:
-            is_submitted = False
             with self._read_edge:
                 self.scorer.submit(self._turn_job(trace, turn))
-                is_submitted = True
-            if not is_submitted:
-                self.scorer.drop("error")
+                continue
+            self.scorer.drop("error")
         self.release_held(trace, ending)
 
     def _steps_of(self, trace: Trace) -> list[Step]:
-        for name, count in Counter(map(convention_of, trace.spans.values())).items():
-            if name is not None:
-                self.instruments.tally.add("source", name, number=count)
+        for name in filter(None, map(convention_of, trace.spans.values())):
+            self.instruments.tally.add("source", name)
         most = self.config.max_text_chars
         steps = [read(view, most=most) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
@@ -497,12 +423,7 @@ class Pipeline:
         return steps
 
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
-        """Return a job that scores ``turn`` for the first held span that can take scores.
-
-        That is its anchor or a span around it, or below it the last LLM call or a span around that.
-        If it has left at its deadline, or found no room, the turn is late. If there is none, the
-        turn has missed its span.
-        """
+        """Return a job that scores ``turn`` for the first held span that can take scores."""
         ids = [cast("int", step.id) for step in turn.path]
         last = trace.spans.get(cast("int", turn.calls[-1].id)) if turn.calls else None
         below = [] if last is None else [*ids_above(last.span_id, trace.spans, {})]
@@ -530,32 +451,27 @@ class Pipeline:
         )
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
-        """Count the turns of ``trace``, unless it was read, and release its held spans.
-
-        ``why`` is None if the spans of the trace are ambiguous.
-        """
+        """Count the turns of ``trace``, unless it was read, and release its held spans."""
+        if why is None:
+            ending, count = Ending("skipped", "ambiguous"), partial(self.scorer.refuse, "ambiguous")
+        else:
+            ending = Ending("error", "internal") if why == "error" else Ending(why)
+            count = partial(self.scorer.drop, why)
         with self._read_edge:
             if self.store.claim(trace):
                 turns = trace.count_turns()
                 self.instruments.found(turns)
-                if why is None:
-                    self.scorer.refuse("ambiguous", turns=turns)
-                else:
-                    self.scorer.drop(why, turns)
-        self.release_held(trace, Ending("skipped", "ambiguous") if why is None else _ending(why))
+                count(turns=turns)
+        self.release_held(trace, ending)
 
     def release_held(self, trace: Trace, ending: Ending) -> None:
-        """Release the held spans of ``trace`` that belong to no submitted turn."""
         spans, trace.held = trace.held, {}
         for held in spans.values():
             self.store.decide(held, ending)
         self.clock.export()
 
-    # --- flush and shutdown -----------------------------------------------------------------------
-
     @property
     def stats(self) -> Stats:
-        """The counts of turns, waiting spans and errors up to now."""
         scoring = self.store.count("scoring")
         return self.instruments.tally.stats(held=len(self.store), scoring=scoring)
 
@@ -567,7 +483,6 @@ class Pipeline:
             self._submit_all(self.store.close)
 
     def flush_next(self, timeout: float) -> bool:
-        """Flush the next processor; return False if it does. It may return nothing."""
         with self.release_edge:
             return self._next is None or self._next.force_flush(int(timeout * 1000)) is not False
         return False
@@ -578,13 +493,7 @@ class Pipeline:
         self.flushes.prepare()
 
     def is_own_thread(self) -> bool:
-        """Return True on the threads of this pipeline, which must not wait for each other."""
         return self.evaluator.is_current() or self.clock.is_current()
-
-    @property
-    def is_idle_child(self) -> bool:
-        """Whether this process was forked, and has taken no span and no LangChain run since."""
-        return self.is_forked and not (self.clock.is_awake or self.recorder.runs)
 
     def _after_fork(self) -> None:
         """Forget the spans of the parent process, because the parent exports them itself."""
@@ -596,22 +505,124 @@ class Pipeline:
 
     @property
     def logger_provider(self) -> LoggerProvider:
-        """The logger provider that reports the scores, which the application may set late."""
         return self.logs or get_logger_provider()
 
     def missing_providers(self) -> list[str]:
         """Return the kinds of providers that the application must set, and has not set by now."""
-        kinds: dict[str, object] = {}
-        if self.meters is None:
-            kinds["MeterProvider"] = get_meter_provider()
-        if self.logs is None and self.config.score_events != "span":
-            kinds["LoggerProvider"] = get_logger_provider()
-        return [kind for kind, provider in kinds.items() if is_stand_in(provider)]
+        kinds = [] if self.meters or not is_stand_in(get_meter_provider()) else ["MeterProvider"]
+        needs_logs = self.logs is None and self.config.score_events != "span"
+        if needs_logs and is_stand_in(get_logger_provider()):
+            kinds.append("LoggerProvider")
+        return kinds
 
     def _warn_of_missing_providers(self, _: Evaluation) -> None:
-        """Log once which providers the application has not set by the first evaluation: a sink."""
         if missing := self.missing_providers():
             _warn_of_missing(*missing)
+
+    def flush(self, timeout: float) -> bool:
+        """Read ended spans and runs, wait for their scores, and export all held spans."""
+        deadline = self.now() + timeout
+        self.recorder.flush()
+        is_flushed = self.force_flush(self._left(deadline))
+        is_scored = self.evaluator.flush(self._left(deadline))
+        return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed
+
+    def flush_all(self, timeout: float) -> None:
+        """Flush as `flush` does, and then the exporters of logs and metrics."""
+        deadline = self.now() + timeout
+        self.flush(timeout)
+        self._flush_providers(deadline)
+
+    def force_flush(self, timeout: float) -> bool:
+        """Wait for scores for half of ``timeout`` (5 s at most), and export all spans."""
+        if self.is_own_thread():
+            self.flush_next(timeout)
+            return not self.store.held
+        deadline = self.now() + timeout
+        if self.store.traces:
+            self.submit_ended()
+        self.store.wait_left(min(_MAX_FLUSH_WAIT, timeout / 2))
+        is_released = self._release_all("flushed", deadline)
+        left = self._left(deadline)
+        return self._call_within(partial(self.flush_next, left), left) and is_released
+
+    def drain_and_flush(self, timeout: float) -> None:
+        """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics."""
+        if self.is_forked and not (self.clock.is_awake or self.recorder.runs):
+            return  # the child has taken no span and no run
+        end = self.now() + timeout
+        self.drain(timeout, flushes=True)
+        self._flush_providers(end)
+        self.flushes.shutdown()
+
+    def drain(self, timeout: float | None = None, *, flushes: bool = False) -> None:
+        """End the pipeline within ``timeout`` seconds, by default ``shutdown_seconds``."""
+        flush = partial(self.flush_next, _MAX_FLUSH_WAIT)
+        timeout = self.config.shutdown_seconds if timeout is None else timeout
+        reserve = min(1.0, timeout / 5)  # seconds to export the spans and to clean up
+        end = self.now() + timeout
+        self.close()
+        wait = 0.0 if self.is_own_thread() else self._left(end - reserve)
+        try:
+            self.store.wait_left(wait)
+        finally:  # also if Ctrl-C has interrupted the wait
+            self._release_all("shutdown", max(end - reserve / 2, self.now() + _GRACE))
+        if flushes:
+            self._call(flush, end - reserve / 2)
+        share = max(reserve, _GRACE) / 4
+        wait = self._left(end - 2 * share)
+        cancel = partial(self.evaluator.shutdown, wait, grace=share)
+        self._call_within(cancel, wait + share + _GRACE)
+        if self.scorer.delivers:  # a backend takes the scores of a span that it has
+            self._call_within(flush, max(share, self._left(end) / 2))
+            self._flush_sinks(max(share, self._left(end)))
+        self._call_within(self.scorer.close, max(2 * share, self._left(end)))
+        self.flushes.shutdown()
+
+    def _release_all(self, status: HoldStatus, deadline: float) -> bool:
+        """Let all that is held now leave with ``status``, and wait for it until ``deadline``."""
+        spans = self.store.older()
+        for i in range(0, len(spans), CHUNK):
+            for held in spans[i : i + CHUNK]:
+                self.store.decide(held, Ending(status))
+            self.clock.export()
+            if i + CHUNK < len(spans):
+                self.store.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
+                if (left := self._left(deadline)) > 0:
+                    self._call_within(partial(self.flush_next, left), left)
+        return self.store.wait_left(0.0 if self.is_own_thread() else self._left(deadline))
+
+    def _flush_sinks(self, timeout: float) -> bool:
+        """Have the sinks send what waits within ``timeout`` s; return False if they do not."""
+        if not self.scorer.delivers:
+            return True
+        timeout = 0.0 if self.is_own_thread() else timeout
+        return self._call_within(partial(self.scorer.flush, timeout), timeout)
+
+    def _flush_providers(self, deadline: float) -> None:
+        """Flush the providers that report the scores, which the application may have set late."""
+        meters = None if self.is_forked else self.meters or get_meter_provider()
+        for provider in (self.logger_provider, meters):
+
+            def flush(provider: Any = provider) -> None:
+                with self.release_edge:
+                    provider.force_flush(int(_MAX_FLUSH_WAIT * 1000))
+
+            if hasattr(provider, "force_flush"):  # the API's own providers have none
+                self._call(flush, deadline)
+
+    def _call(self, call: Callable[[], object], deadline: float) -> None:
+        """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
+        self._call_within(call, max(_GRACE, self._left(deadline)))
+
+    def _call_within(self, call: Callable[[], object], timeout: float) -> bool:
+        """Make ``call()`` on a thread of its own; return False if it does, or after ``timeout``."""
+        if self.is_own_thread() or self.is_off:
+            return call() is not False
+        return self.flushes.wait_for(lambda: call() is not False, timeout)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self.now())
 
 
 _LOST: Final[Mapping[str, str]] = {
@@ -624,137 +635,3 @@ _LOST: Final[Mapping[str, str]] = {
 def _warn_of_missing(*names: str) -> None:
     losses = "; ".join(f"no {name} is set: {_LOST[name]}" for name in names)
     log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
-
-
-def _ending(why: GivenUp) -> Ending:
-    return Ending("error", "internal") if why == "error" else Ending(why)
-
-
-@dataclass(frozen=True, slots=True)
-class Draining:
-    """Flushes ``pipeline``, and drains it: ends it after its spans were scored and exported.
-
-    Exporters and sinks are called on threads of their own, so that one that hangs delays nobody for
-    longer than the time that a caller gives.
-    """
-
-    pipeline: Pipeline
-
-    def flush(self, timeout: float) -> bool:
-        """Read ended spans and runs, wait for their scores, and export all held spans."""
-        pipeline = self.pipeline
-        deadline = pipeline.now() + timeout
-        pipeline.recorder.flush()
-        is_flushed = self.force_flush(self._left(deadline))
-        is_scored = pipeline.evaluator.flush(self._left(deadline))
-        return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed
-
-    def flush_all(self, timeout: float) -> None:
-        """Flush as `flush` does, and then the exporters of logs and metrics."""
-        deadline = self.pipeline.now() + timeout
-        self.flush(timeout)
-        self._flush_providers(deadline)
-
-    def force_flush(self, timeout: float) -> bool:
-        """Wait for scores for half of ``timeout`` (5 s at most), and export all spans."""
-        pipeline = self.pipeline
-        if pipeline.is_own_thread():
-            pipeline.flush_next(timeout)
-            return not pipeline.store.held
-        deadline = pipeline.now() + timeout
-        if pipeline.store.traces:
-            pipeline.submit_ended()
-        pipeline.store.wait_left(min(_MAX_FLUSH_WAIT, timeout / 2))
-        is_released = self._release_all("flushed", deadline)
-        left = self._left(deadline)
-        return self._within(partial(pipeline.flush_next, left), left) and is_released
-
-    def drain(self, timeout: float | None = None) -> None:
-        """End the pipeline within ``timeout`` seconds, by default ``shutdown_seconds``."""
-        self._drain(timeout, lambda _: None)
-
-    def drain_and_flush(self, timeout: float) -> None:
-        """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics."""
-        pipeline = self.pipeline
-        if pipeline.is_idle_child:
-            return
-        end = pipeline.now() + timeout
-        flush = partial(pipeline.flush_next, _MAX_FLUSH_WAIT)
-        self._drain(timeout, lambda until: self._call(flush, until))
-        self._flush_providers(end)
-        pipeline.flushes.shutdown()
-
-    def _drain(self, timeout: float | None, exported: Callable[[float], object]) -> None:
-        """Drain, and call ``exported(until)`` when all spans were passed on."""
-        pipeline = self.pipeline
-        timeout = pipeline.config.shutdown_seconds if timeout is None else timeout
-        reserve = min(_MAX_RESERVE, timeout * _RESERVE)
-        end = pipeline.now() + timeout
-        pipeline.close()
-        wait = 0.0 if pipeline.is_own_thread() else self._left(end - reserve)
-        try:
-            pipeline.store.wait_left(wait)
-        finally:  # also if Ctrl-C has interrupted the wait
-            self._release_all("shutdown", max(end - reserve / 2, pipeline.now() + _GRACE))
-        exported(end - reserve / 2)
-        share = max(reserve, _GRACE) / 4
-        wait = self._left(end - 2 * share)
-        cancel = partial(pipeline.evaluator.shutdown, wait, grace=share)
-        self._within(cancel, wait + share + _GRACE)
-        if pipeline.scorer.delivers:  # a backend takes the scores of a span that it has
-            flush = partial(pipeline.flush_next, _MAX_FLUSH_WAIT)
-            self._within(flush, max(share, self._left(end) / 2))
-            self._flush_sinks(max(share, self._left(end)))
-        self._within(pipeline.scorer.close, max(2 * share, self._left(end)))
-        pipeline.flushes.shutdown()
-
-    def _release_all(self, status: HoldStatus, deadline: float) -> bool:
-        """Let all that is held now leave with ``status``, and wait for it until ``deadline``."""
-        pipeline = self.pipeline
-        spans = pipeline.store.older()
-        for i in range(0, len(spans), CHUNK):
-            for held in spans[i : i + CHUNK]:
-                pipeline.store.decide(held, Ending(status))
-            pipeline.clock.export()
-            if i + CHUNK < len(spans):
-                pipeline.store.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
-                if (left := self._left(deadline)) > 0:
-                    self._within(partial(pipeline.flush_next, left), left)
-        return pipeline.store.wait_left(0.0 if pipeline.is_own_thread() else self._left(deadline))
-
-    def _flush_sinks(self, timeout: float) -> bool:
-        """Have the sinks send what waits within ``timeout`` s; return False if they do not."""
-        pipeline = self.pipeline
-        if not pipeline.scorer.delivers:
-            return True
-        timeout = 0.0 if pipeline.is_own_thread() else timeout
-        return self._within(partial(pipeline.scorer.flush, timeout), timeout)
-
-    def _flush_providers(self, deadline: float) -> None:
-        """Flush the providers that report the scores, which the application may have set late."""
-        pipeline = self.pipeline
-        providers: list[Any] = [pipeline.logger_provider]
-        if not pipeline.is_forked:
-            providers.append(pipeline.meters or get_meter_provider())
-        for provider in providers:
-            flush = getattr(provider, "force_flush", None)  # the API's own providers have none
-            if flush is not None:
-                self._call(partial(self._flush_provider, flush), deadline)
-
-    def _flush_provider(self, flush: Callable[[int], object]) -> None:
-        with self.pipeline.release_edge:
-            flush(int(_MAX_FLUSH_WAIT * 1000))
-
-    def _call(self, call: Callable[[], object], deadline: float) -> None:
-        """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
-        self._within(call, max(_GRACE, self._left(deadline)))
-
-    def _within(self, call: Callable[[], object], timeout: float) -> bool:
-        """Make ``call()`` on a thread of its own; return False if it does, or after ``timeout``."""
-        pipeline = self.pipeline
-        if pipeline.is_own_thread() or pipeline.is_off:
-            return call() is not False
-        return pipeline.flushes.wait_for(lambda: call() is not False, timeout)
-
-    def _left(self, deadline: float) -> float:
-        return max(0.0, deadline - self.pipeline.now())

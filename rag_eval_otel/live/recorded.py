@@ -1,9 +1,4 @@
-"""What an application records: `record_question`, `record_retrieval`, `record_answer`, feedback.
-
-A call belongs to the LangChain run in which it is made, if the callback handler records that run.
-Otherwise the call belongs to the current span. Recorded texts take precedence over observed texts.
-`FeedbackIntake` joins feedback with the turns of a pipeline.
-"""
+"""What an application records on the active LangChain run, or else on the current span."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import isfinite
@@ -45,12 +41,8 @@ _ACCEPTED: Final = (
     " (LangChain, Haystack) or with get_content() (LlamaIndex), or a pair of one of these and its"
     " score"
 )
-_TRACE_DIGITS, _SPAN_DIGITS = 32, 16
-_TRACEPARENT = re.compile(r"[^-]*-([^-]*)-([^-]*)-[^-]*")
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-Origin: TypeAlias = Literal["ids", "current", "run"]
-"""Where the ids of feedback come from: the caller, the current span, or a LangChain run."""
+Origin: TypeAlias = Literal["ids", "current", "run"]  # who names the turn of feedback
 
 
 def record_question(text: str) -> None:
@@ -138,7 +130,7 @@ def record_feedback(
         number = _checked(score, name, comment=comment)
         trace, span, origin = _ids(trace_id, span_id)
         if trace == 0:
-            _warn_lost("record_feedback")
+            _current_span("record_feedback")  # logs that there is none
             return
         feedback = Feedback(trace_id=trace, span_id=span, score=number, name=name, comment=comment)
         if origin == "current" and get_current_span().is_recording():
@@ -179,22 +171,16 @@ def _current_span(caller: str) -> Span:
     """Return the current span; log a warning if there is none."""
     span = get_current_span()
     if not span.get_span_context().is_valid:
-        _warn_lost(caller)
+        message = (
+            "%s() has no effect: no span is current, and no LangChain run that reports to"
+            " RagEvalCallbackHandler is active; start a span around the turn"
+        )
+        _warnings().write(caller, message, caller)
     return span
-
-
-def _warn_lost(caller: str) -> None:
-    _warnings().write(
-        caller,
-        "%s() has no effect: no span is current, and no LangChain run that reports to"
-        " RagEvalCallbackHandler is active; start a span around the turn",
-        caller,
-    )
 
 
 @cache
 def _warnings() -> LimitedLog:
-    """Return the log of all ``record_...()`` functions of the process."""
     return LimitedLog()
 
 
@@ -209,21 +195,15 @@ def _edge(*, raise_errors: bool) -> Edge:
 def _text(caller: str, text: object) -> str:
     if isinstance(text, str):
         return exportable(text)
-    msg = f"{caller}() takes the text as a str, not {type(text).__name__}"
-    raise TypeError(msg)
-
-
-# --- documents ------------------------------------------------------------------------------------
+    raise TypeError(f"{caller}() takes the text as a str, not {type(text).__name__}")
 
 
 def passages_of(documents: object, *, caller: str = "record_retrieval()") -> list[Passage]:
-    """Return ``documents``, which may have the types that `record_retrieval` takes, as passages."""
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Collection):
-        msg = (
+        raise TypeError(
             f"{caller} takes a list of documents, not {type(documents).__name__};"
             " pass [document] for one and [] for none"
         )
-        raise TypeError(msg)
     return [_passage(document) for document in documents]
 
 
@@ -247,21 +227,18 @@ def _passage(document: Any) -> Passage:
             return Passage(text=document)
     if isinstance(document, Mapping):
         passage = passage_of(document)
-    else:
-        text, score = _text_in(document), getattr(document, "score", None)
+    elif (text := _text_in(document)) is not None:
         names = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
-        passage = (
-            None
-            if text is None
-            else Passage(
-                text=text,
-                id=next((str(name) for name in names if name is not None), None),
-                score=float(score) if score is not None and _is_number(score) else None,
-            )
+        rank: Any = getattr(document, "score", None)
+        passage = Passage(
+            text=text,
+            id=next((str(name) for name in names if name is not None), None),
+            score=float(rank) if _is_number(rank) else None,
         )
+    else:
+        passage = None
     if passage is None:
-        msg = f"a document is {_ACCEPTED}, not {type(document).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
     return passage
 
 
@@ -278,27 +255,23 @@ def _is_number(value: object) -> bool:
     return not isinstance(value, bool | str) and hasattr(value, "__float__")
 
 
-# --- arguments of feedback ------------------------------------------------------------------------
-
-
 def _checked(score: object, name: object, *, comment: object) -> float:
-    """Return ``score`` as a float; raise `TypeError` or `ValueError` for a wrong argument."""
     if isinstance(score, str) or not hasattr(score, "__float__"):
-        msg = f"record_feedback() takes a score from 0 to 1 or a bool, not {type(score).__name__}"
-        raise TypeError(msg)
+        raise TypeError(
+            f"record_feedback() takes a score from 0 to 1 or a bool, not {type(score).__name__}"
+        )
     number = float(score)
     if not 0 <= number <= 1:
-        msg = (
+        raise ValueError(
             f"record_feedback() takes a score from 0 (bad) to 1 (good), not {number:g}; bring stars"
             " to this scale with (stars - 1) / 4, and thumbs of -1 and 1 with (thumb + 1) / 2"
         )
-        raise ValueError(msg)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        msg = "the name of feedback has 1 to 64 ASCII letters, digits, _ and -, and no others"
-        raise ValueError(msg)
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise ValueError(
+            "the name of feedback has 1 to 64 ASCII letters, digits, _ and -, and no others"
+        )
     if not isinstance(comment, str | None):
-        msg = f"the comment of feedback is a str, not {type(comment).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"the comment of feedback is a str, not {type(comment).__name__}")
     return number
 
 
@@ -308,49 +281,39 @@ def _ids(
     """Return trace id, span id and their origin. The trace id is 0 if there is no current span."""
     if trace_id is None:
         if span_id is not None:
-            msg = "record_feedback(span_id=...) needs trace_id=..., too"
-            raise ValueError(msg)
+            raise ValueError("record_feedback(span_id=...) needs trace_id=..., too")
         context, run = get_current_span().get_span_context(), _active_run()
         if context.is_valid or run is None:
             return context.trace_id, context.span_id or None, "current"
         return run.tree.root.id, None, "run"
-    if isinstance(trace_id, str) and (header := _TRACEPARENT.fullmatch(trace_id)):
+    if isinstance(trace_id, str) and (
+        header := re.fullmatch(r"[^-]*-([^-]*)-([^-]*)-[^-]*", trace_id)
+    ):
         trace_id, span = header.groups()
         span_id = span if span_id is None else span_id
     origin: Origin = "run" if isinstance(trace_id, UUID) or "-" in str(trace_id) else "ids"
-    trace = _number(trace_id, name="trace_id", digits=_TRACE_DIGITS)
-    span_number = None if span_id is None else _number(span_id, name="span_id", digits=_SPAN_DIGITS)
+    trace = _number(trace_id, name="trace_id", digits=32)
+    span_number = None if span_id is None else _number(span_id, name="span_id", digits=16)
     return trace, span_number, origin
 
 
 def _number(value: object, *, name: str, digits: int) -> int:
     number = value.int if isinstance(value, UUID) else value
     if isinstance(number, str):
-        text = number.strip().replace("-", "")
-        is_hex = re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", text) is not None
-        number = int(text, 16) if is_hex else None
+        match = re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", number.strip().replace("-", ""))
+        number = None if match is None else int(match[0], 16)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 16**digits:
-        msg = (
+        raise ValueError(
             f"{name} must be {digits} hexadecimal digits, or an int, not {value!r}; take it from"
             " OpenTelemetry's span context, not from a backend"
         )
-        raise ValueError(msg)
     return number
 
 
-# --- feedback joined with turns -------------------------------------------------------------------
-
-_Labels: TypeAlias = "dict[str, tuple[Label, str]]"
-"""The label and the version of each metric."""
+_Labels: TypeAlias = "dict[str, tuple[Label, str]]"  # label and the version of each metric
 
 _MAX_TURNS: Final = 4096  # turns whose labels are remembered
-_MAX_EARLY: Final = 1024  # traces whose feedback waits for a turn
 _MAX_SAID: Final = 16  # feedback on one turn
-_UNMATCHED: Final = {
-    False: "no turn of it is known here; the feedback is passed on with its ids",
-    True: "no turn of this LangChain run is known here, so the feedback has no span and is not"
-    " passed on",
-}
 
 
 @dataclass(slots=True)
@@ -362,27 +325,17 @@ class _Known:
     said: tuple[Feedback, ...] = ()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackIntake:
-    """Join feedback with the recent turns of one pipeline; a sink of evaluations.
+    """Join feedback with the recent turns of one pipeline; a sink of evaluations."""
 
-    Feedback often comes minutes after the answer, and names the turn by the id of its trace.
-    ``pass_on`` gives feedback, or its agreement with the judge, to the sinks. All but `submit`,
-    `drop` and `knows` runs on the evaluator's thread.
-    """
+    instruments: InstrumentSink
+    evaluator: BackgroundEvaluator
+    pass_on: Callable[[Feedback | Agreement], None]
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    is_under_way: Callable[[int], bool] = lambda _: False
 
-    def __init__(
-        self,
-        *,
-        instruments: InstrumentSink,
-        evaluator: BackgroundEvaluator,
-        pass_on: Callable[[Feedback | Agreement], None],
-        redactor: Redactor = Redactor(),  # noqa: B008  # frozen
-    ) -> None:
-        self.instruments = instruments
-        self.evaluator = evaluator
-        self._pass_on = pass_on
-        self._redactor = redactor
-        self.is_under_way: Callable[[int], bool] = lambda _: False
+    def __post_init__(self) -> None:
         self._warnings = LimitedLog()
         self._reset()
         call_in_child(self._reset)
@@ -394,7 +347,6 @@ class FeedbackIntake:
         self._early: OrderedDict[Hashable, list[tuple[Feedback, bool]]] = OrderedDict()
 
     def submit(self, feedback: Feedback, origin: Origin) -> None:
-        """Have ``feedback`` joined and passed on by the evaluator's thread."""
         # Looked up now: the trace may end before the evaluator's thread takes the feedback.
         is_expected = origin == "current" or self.is_under_way(feedback.trace_id)
         take = partial(self.take, feedback, origin, is_expected=is_expected)
@@ -403,12 +355,10 @@ class FeedbackIntake:
             self.drop(feedback)
 
     def drop(self, feedback: Feedback) -> None:
-        """Count ``feedback`` as dropped, because there was no room, or after a shutdown."""
         self.instruments.feedback(feedback, "dropped")
         self._warn("dropped", feedback, "there is no room for it, or the pipeline was shut down")
 
     def knows(self, trace_id: int) -> bool:
-        """Return True if a turn, or a trace under way, has this id."""
         is_known = trace_id in self._runs or any(key[0] == trace_id for key in tuple(self._turns))
         return is_known or self.is_under_way(trace_id)
 
@@ -426,7 +376,7 @@ class FeedbackIntake:
                 known = self._find(early.trace_id, early.span_id)
                 feedback = early if known is None else self._add(known, early)
                 if not is_passed:
-                    self._pass_on(feedback)
+                    self.pass_on(feedback)
 
     def facts(self, span: SpanContext) -> dict[str, Any]:
         """Return the attributes of feedback that came before its turn, for sampling rules."""
@@ -437,7 +387,6 @@ class FeedbackIntake:
         return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
 
     def of(self, span: SpanRef) -> tuple[Feedback, ...]:
-        """Return the feedback on the turn of ``span`` up to now."""
         known = self._turns.get((span.trace_id, span.span_id))
         if known is None:
             return ()
@@ -467,18 +416,21 @@ class FeedbackIntake:
             self.instruments.feedback(feedback, "joined")
             joined = self._add(known, feedback)
             keeps_ids = origin == "ids" and feedback.span_id is not None
-            self._pass_on(feedback if keeps_ids else joined)
+            self.pass_on(feedback if keeps_ids else joined)
             return
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
-            self._warn("unmatched", feedback, _UNMATCHED[is_run])
+            why = "no turn of it is known here; the feedback is passed on with its ids"
+            if is_run:
+                why = "no turn of this LangChain run is known here, so the feedback has no span"
+                why += " and is not passed on"
+            self._warn("unmatched", feedback, why)
         if not is_run:
-            self._pass_on(feedback)
+            self.pass_on(feedback)
         self._wait(feedback, is_passed=not is_run)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:
-        """Add ``feedback`` to its turn, and return it with the ids of the turn's span."""
         feedback = replace(feedback, trace_id=known.key[0], span_id=known.key[1])
         known.said = (*known.said, feedback)[-_MAX_SAID:]
         if known.labels is not None:
@@ -489,14 +441,12 @@ class FeedbackIntake:
         """Tell the sinks whether labels agree with ``feedback``, which may name one metric."""
         for name in {feedback.name} if feedback.name in labels else labels.keys():
             label, version = labels[name]
-            self._pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
+            self.pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
 
     def _cleaned(self, comment: str | None) -> str | None:
-        """Return ``comment`` after redaction; None if it cannot be redacted."""
-        try:
-            return None if comment is None else exportable(self._redactor.text(comment))
-        except RedactionError:
-            return None
+        with suppress(RedactionError):
+            return None if comment is None else exportable(self.redactor.text(comment))
+        return None
 
     def _warn(self, kind: str, feedback: Feedback, why: str) -> None:
         message = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"
@@ -530,29 +480,23 @@ class FeedbackIntake:
         waiting = self._early.setdefault(feedback.trace_id, [])
         waiting.append((feedback, is_passed))
         del waiting[:-_MAX_SAID]
-        if len(self._early) > _MAX_EARLY:
+        if len(self._early) > 1024:  # noqa: PLR2004  # traces whose feedback waits for a turn
             self._early.popitem(last=False)
 
 
-_intakes: Final[list[ReferenceType[FeedbackIntake]]] = []
-"""The intakes of this process, the newest last."""
+_intakes: Final[list[ReferenceType[FeedbackIntake]]] = []  # of this process, the newest last
 
 
 def register(intake: FeedbackIntake) -> None:
     """Let `record_feedback` find ``intake`` until its evaluator is shut down."""
-    is_open = [each for each in _alive() if not each.evaluator.is_closed]
-    _intakes[:] = map(ref, [*is_open, intake])
-
-
-def _alive() -> list[FeedbackIntake]:
-    return [intake for each in _intakes if (intake := each()) is not None]
+    alive = filter(None, [each() for each in _intakes])
+    _intakes[:] = map(ref, [*(each for each in alive if not each.evaluator.is_closed), intake])
 
 
 def intake_for(trace_id: int) -> FeedbackIntake | None:
     """Return the intake that knows the trace, or else the newest open one, or else the newest."""
-    newest_last = sorted(
-        _alive(), key=lambda each: (not each.evaluator.is_closed, each.knows(trace_id))
-    )
+    alive = filter(None, [each() for each in _intakes])
+    newest_last = sorted(alive, key=lambda one: (not one.evaluator.is_closed, one.knows(trace_id)))
     return newest_last[-1] if newest_last else None
 
 

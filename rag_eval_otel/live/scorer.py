@@ -1,8 +1,6 @@
 """`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks.
 
-A *turn* is one question of a user and its answer. A *sink* is called with each evaluation, for
-example to write an event or a metric. In a *cascade*, the offline judge evaluates all turns, and
-the judge a sample, with more of the turns whose offline scores are bad.
+In a cascade, the offline judge evaluates all turns, and the judge a sample of them.
 """
 
 from __future__ import annotations
@@ -58,83 +56,59 @@ from rag_eval_otel.types import (
     SpanRef,
     Usage,
 )
-from rag_eval_otel.untrusted import Redactor, redactor
+from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-_CELLS: Final = 60_000  # of a window: in a minute, a turn counts one millisecond too long at most
-_SUSPICIOUS: Final = 4.0  # how much more often a turn is chosen whose offline scores are bad
-_KEPT: Final = 1024  # turns whose scores are kept for equal turns; an offline judge costs nothing
-_EXPORTED: Final = ("injection", "truncated")  # the entries of details that quote no texts
-_INTENDED: Final = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
-"""Reasons that are not logged: the configuration wants them, or the turn is scored elsewhere."""
-
-_MODELS: Final = (
-    *("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
-    *("ls_model_name", "model"),
-)
+_GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 _FEEDBACK: Final = ("feedback", "user_feedback", "feedback.score", "user.feedback")
 _BAD: Final = re.compile(
     r":?(bad|negative|(thumbs[-_ ]?)?down|dislike|no|false|wrong|incorrect|poor|unhelpful):?"
     "|\N{THUMBS DOWN SIGN}.*"  # a tone of skin may follow
 )
-_BAD_NUMBER: Final = 0.5  # below it, a number is bad feedback: 0 or 1, -1 or 1
 
 
-# --- which turns are evaluated --------------------------------------------------------------------
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class Admission:
     """Decide for each RAG turn whether the turn is evaluated, on the evaluator's thread."""
 
-    def __init__(
-        self,
-        *,
-        sample_rate: float = 1.0,
-        rules: Sequence[SamplingRule] = (),
-        limits: Iterable[Limit] = (),
-        has_cascade: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.has_cascade = has_cascade
-        self._rate = sample_rate
-        self._rules = rules
-        self._clock = clock
-        self._windows = [
-            (limit.amount, SlidingWindow(limit.seconds, cells=_CELLS)) for limit in limits
-        ]
+    sample_rate: float = 1.0
+    rules: Sequence[SamplingRule] = ()
+    limits: Iterable[Limit] = ()
+    has_cascade: bool = False
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._windows = [(a.amount, SlidingWindow(a.seconds, cells=60_000)) for a in self.limits]
 
     def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
         """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated."""
         sampling = Sampling()
-        if self._rate < 1 or self._rules:
-            # With the rate 0 and no rules, scoring is off, also for turns with errors.
-            is_off = self._rate <= 0 and not self._rules
-            probability = (
-                0.0 if is_off else probability_of(facts(), self._rules, otherwise=self._rate)
-            )
+        if self.sample_rate < 1 or self.rules:
+            probability = 0.0
+            if (
+                self.sample_rate > 0 or self.rules
+            ):  # else scoring is off, also for turns with errors
+                probability = probability_of(facts(), self.rules, otherwise=self.sample_rate)
             sampling = self._sampling(trace_id, probability)
             if not self.has_cascade and sampling_point(trace_id) >= probability:
                 return "sample_rate"
         return "budget" if not self.has_cascade and self.is_over_budget() else sampling
 
     def judged(self, trace_id: int, sampling: Sampling, *, offline: Evaluation) -> Sampling | None:
-        """Return how a turn of a cascade was chosen for the judge; None if it was not chosen."""
-        probability = sampling.probability
-        if offline.label != "pass":
-            probability = min(1.0, probability * _SUSPICIOUS)
+        factor = 1 if offline.label == "pass" else 4  # a bad turn is chosen more often
+        probability = min(1.0, sampling.probability * factor)
         is_chosen = sampling_point(trace_id) < probability
         return self._sampling(trace_id, probability) if is_chosen else None
 
     def _sampling(self, trace_id: int, probability: float) -> Sampling:
-        """Return how a turn was chosen; ``sample_rate`` alone would not choose a targeted one."""
-        is_targeted = sampling_point(trace_id) >= self._rate
+        is_targeted = sampling_point(trace_id) >= self.sample_rate
         return Sampling(probability=probability, is_targeted=is_targeted)
 
     def is_over_budget(self) -> bool:
         """Count one turn, and return True if a limit of turns is reached."""
-        now = self._clock() if self._windows else 0.0
+        now = self.clock() if self._windows else 0.0
         if any(window.sum(now) >= amount for amount, window in self._windows):
             return True
         for _, window in self._windows:
@@ -157,7 +131,10 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
         values[f"metadata.{name}"].append(value)
     bare = {name.removeprefix("metadata."): each for name, each in values.items()}
     facts: dict[str, Sequence[object]] = dict(values)
-    for name, names in (("route", (*ROUTES, "route")), ("model", _MODELS)):
+    for name, names in (
+        ("route", (*ROUTES, "route")),
+        ("model", (*_GENAI_MODELS, "ls_model_name", "model")),
+    ):
         facts[name] = tuple(v for each in names for v in bare.get(each, ()) if v is not None)
     facts["error"] = (any(step.error is not None for step in steps),)
     feedback = [value for each in _FEEDBACK for value in bare.get(each, ())]
@@ -170,7 +147,6 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
 
 
 def attributes_around(turn: Turn, spans: Mapping[Any, Span]) -> Iterator[Mapping[str, Any]]:
-    """Yield the attributes of the spans of ``turn``, then those of spans around RAG."""
     own = {step.id: spans[step.id] for step in _steps(turn) if step.id in spans}
     yield from (view.attributes for view in own.values())
     yield from (view.bystander().attributes for view in spans.values())
@@ -183,55 +159,36 @@ def _steps(turn: Turn) -> Iterator[Step]:
 
 def _is_bad(feedback: object) -> bool:
     """Return True for a number below one half, also as a text, and for words such as "bad"."""
-    if isinstance(feedback, Mapping):
-        return any(map(_is_bad, feedback.values()))
-    if isinstance(feedback, list | tuple):
-        return any(map(_is_bad, feedback))
+    if isinstance(feedback, Mapping | list | tuple):
+        parts = feedback.values() if isinstance(feedback, Mapping) else feedback
+        return any(map(_is_bad, parts))
     try:
-        return float(feedback) < _BAD_NUMBER  # type: ignore[arg-type]
+        return float(feedback) * 2 < 1  # type: ignore[arg-type]
     except (OverflowError, TypeError, ValueError):
         pass
     return _BAD.fullmatch(str(feedback).strip().lower()) is not None
 
 
-# --- evaluations within a budget, equal turns once -----------------------------------------------
-
-
+@dataclass(eq=False, repr=False)
 class Evaluations:
-    """Evaluates turns by ``measurement`` within ``budget``, and equal ones once.
+    """Evaluates turns by ``measurement`` within ``budget``, and equal ones once."""
 
-    Of samples that come at the same time, the first is evaluated, and the others get its scores.
-    The scores of the last ``max_kept`` samples are kept, if all of them are final. They cost
-    nothing, so they are used also when the budget is spent. ``count`` is called with ``hit`` or
-    ``miss``, ``on_spent`` with an evaluation in whose middle the budget ended.
-    """
+    measurement: Measurement
+    budget: Budget | None = None
+    max_kept: int = 0
+    count: Callable[[str], None] = lambda _: None
+    on_spent: Callable[[Evaluation], object] = lambda _: None
 
-    def __init__(
-        self,
-        measurement: Measurement,
-        *,
-        budget: Budget | None = None,
-        max_kept: int = 0,
-        count: Callable[[str], None] = lambda _: None,
-        on_spent: Callable[[Evaluation], object] = lambda _: None,
-    ) -> None:
+    def __post_init__(self) -> None:
         """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
-        self._budget = budget
-        self._measurement = measurement if budget is None else replace(measurement, budget=budget)
-        self._max_kept = max_kept
-        self._count = count
-        self._on_spent = on_spent
+        if self.budget is not None:
+            self.measurement = replace(self.measurement, budget=self.budget)
         self._reset()
         call_in_child(self._reset)
 
     def _reset(self) -> None:
         self._under_way: dict[str, Future[Evaluation | None]] = {}
         self._kept: OrderedDict[str, Evaluation] = OrderedDict()
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether a limit of the budget is reached now."""
-        return self._budget is not None and self._budget.spent_limit is not None
 
     async def of(
         self,
@@ -240,13 +197,10 @@ class Evaluations:
         *,
         otherwise: Evaluation | None = None,
     ) -> Evaluation | SkipReason:
-        """Return the scores of ``sample``; if the budget leaves none, ``otherwise`` or ``budget``.
-
-        Raises `RedactionError` if ``redact`` fails.
-        """
+        """Return scores of ``sample``; without a budget for them, ``otherwise`` or ``budget``."""
         evaluation = await self._evaluation(sample)
         if evaluation is not None and (evaluation.status, evaluation.reason) == ("error", "budget"):
-            self._on_spent(evaluation)
+            self.on_spent(evaluation)
             evaluation = None
         if evaluation is None:
             return otherwise or "budget"
@@ -254,48 +208,43 @@ class Evaluations:
 
     async def _evaluation(self, sample: Sample) -> Evaluation | None:
         """Return the scores of ``sample``; None if the budget is spent and they are not kept."""
-        started = self._measurement.clock()
-        prepared, cut = self._measurement.prepared(sample)
+        started = self.measurement.clock()
+        prepared, cut = self.measurement.prepared(sample)
         # A judge may change its model, also while a process runs.
-        text = repr((self._measurement.judge.model, prepared))
+        text = repr((self.measurement.judge.model, prepared))
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         if (kept := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
-            self._count("hit")
-            return replace(kept, duration=self._measurement.clock() - started)
-        if self.is_spent:
+            self.count("hit")
+            return replace(kept, duration=self.measurement.clock() - started)
+        if self.budget is not None and self.budget.spent_limit is not None:
             return None
         while (shared := self._under_way.get(key)) is not None:
             # A caller that is cancelled must not cancel what the other callers wait for.
             evaluation = await asyncio.shield(asyncio.wrap_future(shared))
             if evaluation is not None:  # else the first evaluation has failed
                 return _unpaid(evaluation)
-        if self._max_kept:
-            self._count("miss")
+        if self.max_kept:
+            self.count("miss")
         result = self._under_way[key] = Future[Evaluation | None]()
         evaluation = None
         try:
-            evaluation = await self._measurement.of_prepared(prepared, cut)
+            evaluation = await self.measurement.of_prepared(prepared, cut)
         finally:
             del self._under_way[key]
             if not result.done():  # at a shutdown, it may have been cancelled
                 result.set_result(evaluation)
-        self._keep(key, evaluation)
+        if self.max_kept and all(map(is_final, evaluation.scores)):
+            kept = _unpaid(evaluation)
+            if not self.measurement.explanations:
+                kept = replace(kept, scores=tuple(map(_without_texts, kept.scores)))
+            self._kept[key] = kept
+            if len(self._kept) > self.max_kept:
+                self._kept.popitem(last=False)
         return evaluation
 
-    def _keep(self, key: str, evaluation: Evaluation) -> None:
-        if not self._max_kept or not all(map(is_final, evaluation.scores)):
-            return
-        kept = _unpaid(evaluation)
-        if not self._measurement.explanations:
-            kept = replace(kept, scores=tuple(map(_without_texts, kept.scores)))
-        self._kept[key] = kept
-        while len(self._kept) > self._max_kept:
-            self._kept.popitem(last=False)
-
     def observe_left(self) -> list[Observation]:
-        """Return what is left of each limit, as a share of the limit from 0 to 1."""
-        left = [] if self._budget is None else self._budget.left()
+        left = [] if self.budget is None else self.budget.left()
         return [
             Observation(
                 amount / max(whole(limit) / (NANO if limit.is_money else 1), math.ulp(1.0)),
@@ -306,7 +255,6 @@ class Evaluations:
 
 
 def _unpaid(evaluation: Evaluation) -> Evaluation:
-    """Return ``evaluation`` without its usage and cost, which count for another turn."""
     unused = Usage()
     scores = tuple(replace(score, usage=unused, cost=None) for score in evaluation.scores)
     return replace(evaluation, scores=scores, usage=unused, cost=None)
@@ -314,73 +262,71 @@ def _unpaid(evaluation: Evaluation) -> Evaluation:
 
 def _without_texts(score: Score) -> Score:
     """Return ``score`` without texts that are not exported, which take most of its memory."""
-    detail = {name: score.detail[name] for name in _EXPORTED if name in score.detail}
+    detail = {name: score.detail[name] for name in score.detail.keys() & {"injection", "truncated"}}
     return replace(score, explanation=None, detail=detail)
 
 
-# --- the scorer -----------------------------------------------------------------------------------
-
-
 class TurnScorer:
-    """Evaluate RAG turns in the background, count each with its outcome, and call ``sinks``.
-
-    In a cascade, ``offline`` measures all turns, and ``measurement`` a sample of them.
-    """
+    """Evaluate RAG turns in the background, count each with its outcome, and call ``sinks``."""
 
     def __init__(
         self,
-        measurement: Measurement,
+        config: Config,
         *,
-        offline: Measurement | None = None,
-        evaluator: BackgroundEvaluator,
         instruments: InstrumentSink,
         sinks: Sequence[Sink] = (),
-        admission: Admission | None = None,
-        metadata_keys: Sequence[str] = (),
-        raise_errors: bool,
-        evaluations: Evaluations | None = None,
-        redactor: Redactor = Redactor(),  # noqa: B008  # frozen
+        measurement: Measurement | None = None,
+        evaluator: BackgroundEvaluator | None = None,
     ) -> None:
-        self._measurement = measurement
-        self._evaluations = evaluations or Evaluations(measurement)
-        self._offline = offline
-        self.measurements = (measurement, *filter(None, [offline]))
-        self.evaluator = evaluator
+        self._config = config
+        self._measurement = measurement = measurement or build_measurement(config)
+        self._evaluations = Evaluations(
+            measurement,
+            budget=build_budget(config, partial(instruments.internal_error, "redis")),
+            max_kept=0 if is_offline(measurement.judge) else 1024,  # an offline judge costs nothing
+            count=instruments.cache_lookup,
+            on_spent=instruments.count_cost,
+        )
+        instruments.watch_budget(self._evaluations.observe_left)
+        self._offline = None
+        if config.cascade is not None:
+            cheap = replace(config, judge=config.cascade, embedder="hashing", cascade=None)
+            self._offline = build_measurement(replace(cheap, drift=False))
+        self.measurements = (measurement, *filter(None, [self._offline]))
+        self.evaluator = evaluator or BackgroundEvaluator(
+            config.concurrency, config.max_held, config.max_held_bytes
+        )
         self.instruments = instruments
         self.feedback = FeedbackIntake(
             instruments=instruments,
-            evaluator=evaluator,
+            evaluator=self.evaluator,
             pass_on=self._pass_on,
-            redactor=redactor,
+            redactor=redactor(config.redact),
         )
         # Counted first: another sink may block.
         self.sinks: tuple[Sink, ...] = (instruments, self.feedback, *sinks)
-        self.admission = admission or Admission()
-        self._metadata_keys = metadata_keys
+        self.admission = Admission(
+            sample_rate=config.base_rate,
+            rules=config.sampling_rules,
+            limits=[limit for limit in config.limits if limit.unit == TURNS],
+            has_cascade=config.cascade is not None,
+        )
         self._recent = RecentTurns()
-        edge = partial(Edge, on_error=instruments.internal_error, raise_errors=raise_errors)
-        self._edge = edge("evaluation")
-        self._edge_of = cache(lambda sink: edge("sink", part=sink))
+        on_error, raises = instruments.internal_error, config.raise_errors
+        self._edge = Edge("evaluation", on_error, raises)
+        self._edge_of = cache(lambda sink: Edge("sink", on_error, raises, part=sink))
         self._log = LimitedLog()
         self._is_closed = False
 
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
-        """Count RAG turns as skipped because of ``reason``; log one such turn in a minute."""
         for _ in range(turns):
             self.instruments.turn("skipped", reason)
-        if reason not in _INTENDED:
-            self._log.write(
-                f"skipped {reason}",
-                "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute",
-                reason,
-            )
+        if reason not in {"budget", "duplicate", "not_sampled", "sample_rate"}:  # intended
+            text = "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute"
+            self._log.write(f"skipped {reason}", text, reason)
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Count a trace with these steps and no turn as skipped, and return the reason.
-
-        The reason goes on its held spans. Return None for a trace without RAG, and for a chat
-        without retrieval in which the application has recorded no text.
-        """
+        """Count a trace with these steps and no turn as skipped, and return the reason."""
         reason = why_none(steps)
         if reason is None:
             return None
@@ -392,20 +338,14 @@ class TurnScorer:
         return reason
 
     def drop(self, why: GivenUp, turns: int = 1) -> None:
-        """Count RAG turns that are not scored because of ``why``."""
         for _ in range(turns):
-            if why == "error":
-                self.instruments.turn("error", "internal")
-            else:
-                self.instruments.turn("dropped", why)
+            self.instruments.turn(*(("error", "internal") if why == "error" else ("dropped", why)))
 
     def submit(self, job: TurnJob) -> None:
-        """Have a RAG turn evaluated, or drop it if there is no room."""
         if not self.evaluator.submit(job):
             job.give_up("shutdown" if self.evaluator.is_closed else "overload")
 
     def _pass_on(self, news: Feedback | Agreement) -> None:
-        """Pass feedback, or its agreement with the judge, to the sinks that take it."""
         self._call_sinks("emit_feedback" if isinstance(news, Feedback) else "emit_agreement", news)
 
     def _call_sinks(self, method: str, *arguments: object) -> list[object]:
@@ -423,14 +363,12 @@ class TurnScorer:
         self.sinks = tuple(sink for sink in self.sinks if all(sink is not each for each in sinks))
 
     def close(self) -> None:
-        """Call the method ``close`` of each sink that has one, at the first call only."""
         if not self._is_closed:
             self._is_closed = True
             self._call_sinks("close")
 
     @property
     def delivers(self) -> bool:
-        """Whether a sink has a method ``flush``, as a sink has that sends to a backend."""
         return any(hasattr(sink, "flush") for sink in self.sinks)
 
     def flush(self, timeout: float) -> bool:
@@ -450,7 +388,6 @@ class TurnScorer:
             self._log.write(f"error {reason}", text, reason, models)
 
     async def score(self, job: TurnJob) -> Ending:
-        """Evaluate a turn, count it, and return what to write on its span."""
         span = job.span
         flags = int(span.trace_flags)
         ref = SpanRef(trace_id=span.trace_id, span_id=span.span_id, trace_flags=flags)
@@ -487,9 +424,7 @@ class TurnScorer:
         if self._recent.is_repeated(sample, turn):
             return "duplicate"
         try:
-            evaluation = await self._measured(
-                sample, job.sampling or Sampling(), trace_id=job.trace_id
-            )
+            evaluation = await self._measured(sample, job.sampling or Sampling(), job.trace_id)
         except RedactionError as error:
             self._log.write("redact", "%s", error)
             return "redaction_error"
@@ -499,17 +434,16 @@ class TurnScorer:
         located = partial(
             replace,
             span=span,
-            lag=seconds_since(job.ended),
-            about=about((step.metadata for step in steps), self._metadata_keys),
+            lag=max(0, time.time_ns() - job.ended) / 1e9,
+            about=about((step.metadata for step in steps), self._config.metadata_keys),
             answer_length=len(sample.answer),
         )
         offline = evaluation.offline
         return located(evaluation, offline=None if offline is None else located(offline))
 
     async def _measured(
-        self, sample: Sample, chosen: Sampling, *, trace_id: int
+        self, sample: Sample, chosen: Sampling, trace_id: int
     ) -> Evaluation | SkipReason:
-        """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
         if self._offline is None:
             return await self._evaluations.of(sample, chosen)
         offline = replace(await self._offline.of(sample), sampling=Sampling(stage="offline"))
@@ -525,13 +459,9 @@ class TurnScorer:
         return replace(judged, offline=offline)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TurnJob:
-    """A job of `BackgroundEvaluator` that scores one RAG turn and then lets its span leave.
-
-    The scores belong to ``span``. ``held`` is that span while it waits; ``is_missed`` says that it
-    has left without the turn. ``attributes()`` are those of the spans of the turn and around it.
-    """
+    """A job of `BackgroundEvaluator` that scores one RAG turn and then lets its span leave."""
 
     scorer: TurnScorer
     turn: Turn
@@ -562,7 +492,10 @@ class TurnJob:
         feedback = self.scorer.feedback
         if self.runs:
             feedback.note(self.span, runs=self.runs)
-        sampling = self.scorer.admission.draw(self.trace_id, self._facts)
+        sampling = self.scorer.admission.draw(
+            self.trace_id,
+            lambda: facts_of(self.turn, [*self.attributes(), feedback.facts(self.span)]),
+        )
         feedback.note(self.span)
         if isinstance(sampling, Sampling):
             self.sampling = sampling
@@ -574,9 +507,6 @@ class TurnJob:
         if self.claim(ending):
             self.scorer.refuse(reason)
         self.release(ending)
-
-    def _facts(self) -> Facts:
-        return facts_of(self.turn, [*self.attributes(), self.scorer.feedback.facts(self.span)])
 
     async def run(self) -> None:
         self.release(await self.scorer.score(self))
@@ -597,27 +527,7 @@ class TurnJob:
             self.clock.release(self.held, ending)
 
 
-_EPOCH: Final = time.time_ns() - time.monotonic_ns()  # of the monotonic clock, at the import
-
-
-def seconds_since(
-    ended: int,
-    *,
-    wall: Callable[[], int] = time.time_ns,
-    monotonic: Callable[[], int] = time.monotonic_ns,
-    epoch: int = _EPOCH,
-) -> float:
-    """Return the seconds since the wall-clock time ``ended`` in ns, also if the clock was set."""
-    # Then only one of the two clocks gives the right time; the other a negative or a longer one.
-    ages = (wall() - ended, epoch + monotonic() - ended)
-    return min((age for age in ages if age >= 0), default=0) / 1e9
-
-
-# --- what scores turns, by the options ------------------------------------------------------------
-
-
 def build_measurement(config: Config) -> Measurement:
-    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names."""
     metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Measurement(
         metrics=metrics,
@@ -635,52 +545,9 @@ def build_measurement(config: Config) -> Measurement:
 
 
 def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) -> Budget | None:
-    """Return the budget of ``config``, or None if it limits neither requests, tokens nor money."""
     limits = [limit for limit in config.limits if limit.unit != TURNS]
     if not limits:
         return None
-    shared = None
-    if config.redis is not None:
-        shared = RedisCounts(config.redis, limits, on_error=on_error)
+    redis = config.redis
+    shared = None if redis is None else RedisCounts(redis, limits, on_error=on_error)
     return Budget(limits, prices=load_prices(config.prices), shared=shared)
-
-
-def build_scorer(
-    config: Config, *, instruments: InstrumentSink, sinks: Sequence[Sink] = ()
-) -> TurnScorer:
-    """Return the scorer of turns that ``config`` describes, with an evaluator of its own."""
-    measurement = build_measurement(config)
-    evaluations = Evaluations(
-        measurement,
-        budget=build_budget(config, partial(instruments.internal_error, "redis")),
-        max_kept=0 if is_offline(measurement.judge) else _KEPT,
-        count=instruments.cache_lookup,
-        on_spent=instruments.count_cost,
-    )
-    instruments.watch_budget(evaluations.observe_left)
-    offline = None
-    if config.cascade is not None:
-        offline = build_measurement(
-            replace(config, judge=config.cascade, embedder="hashing", cascade=None, drift=False)
-        )
-    return TurnScorer(
-        measurement,
-        offline=offline,
-        evaluator=BackgroundEvaluator(
-            concurrency=config.concurrency,
-            capacity=config.max_held,
-            max_bytes=config.max_held_bytes,
-        ),
-        instruments=instruments,
-        sinks=sinks,
-        admission=Admission(
-            sample_rate=config.base_rate,
-            rules=config.sampling_rules,
-            limits=[limit for limit in config.limits if limit.unit == TURNS],
-            has_cascade=config.cascade is not None,
-        ),
-        metadata_keys=config.metadata_keys,
-        raise_errors=config.raise_errors,
-        evaluations=evaluations,
-        redactor=redactor(config.redact),
-    )

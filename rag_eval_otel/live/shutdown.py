@@ -1,17 +1,7 @@
-"""Finish last work, such as draining a pipeline, before the process ends, however it ends.
+"""Finish last work, such as draining a pipeline, before the process ends.
 
-Python calls the functions of `atexit` only if the interpreter ends by itself. `call_at_end` also
-covers these endings::
-
-    end of the program, sys.exit       atexit
-    SIGTERM                            a signal handler, only where the default handler stands
-    uvicorn, also under gunicorn       `Server.shutdown` is wrapped, because the server then kills
-                                       its process by the default handler
-    a forked child of multiprocessing  a Finalize, because such a child ends by os._exit
-    a child of Celery's prefork pool   the signal worker_process_shutdown, for the same reason
-
-Nothing can be done before SIGKILL and os._exit, and before a handler of the application that ends
-the process by the default handler: call `Handle.shutdown()` there.
+`atexit` covers only an interpreter that ends by itself; not SIGTERM, uvicorn, which kills its
+process, and the children of multiprocessing and Celery, which end by os._exit.
 """
 
 from __future__ import annotations
@@ -36,7 +26,6 @@ from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.threads import start_thread
 
 _REPEATED: Final = 1.0  # seconds in which supervisors send SIGTERM twice, to process and group
-_LAST: Final = -100  # the priority of our Finalize: after those of the application
 
 
 class LastWork(Protocol):
@@ -61,7 +50,6 @@ class Registration:
     at_sigterm: bool
 
     def cancel(self) -> None:
-        """Do not call the work any more."""
         _process().remove(self)
 
 
@@ -117,15 +105,13 @@ class _Process:
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Start the last work and return, because the main thread may hold a lock that it needs.
 
-        When the work is done, the signal is sent again, and then it ends the process. An
-        application may have set its handler later and call ours from it. Then the application ends
-        the process, and so does process 1 of a container, which the kernel spares: the pipelines
-        are only flushed.
+        Then the signal is sent again. An application with a handler of its own that calls ours, or
+        process 1 of a container, which the kernel spares, ends by itself: it is only flushed.
         """
         now, since = time.monotonic(), self._ending_since
         is_impatient = since is not None and now - since > _REPEATED
         if _handler() != self._on_sigterm or os.getpid() == 1:
-            _start_in_handler(self._flush)
+            _start_in_handler(partial(self._call, "flush_all"))
         elif now < self._drained_until or not self._at_sigterm or is_impatient:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
@@ -139,9 +125,6 @@ class _Process:
         finally:
             self._drained_until = math.inf
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def _flush(self) -> None:
-        self._call("flush_all")
 
     def _call(self, method: str) -> None:
         """Call ``method`` of all work at the same time, each on a thread, and wait for all."""
@@ -167,8 +150,6 @@ class _Process:
             signals.worker_process_shutdown.connect(self._end_child, weak=False)
 
     def _flushed_after(self, shutdown: Callable[..., Any]) -> Callable[..., Any]:
-        """Return uvicorn's ``shutdown`` with a flush after it, off the event loop."""
-
         @wraps(shutdown)
         async def shut_down_and_flush(*arguments: Any, **options: Any) -> Any:
             try:
@@ -186,7 +167,7 @@ class _Process:
         loop, flushed = asyncio.get_running_loop(), asyncio.Event()
 
         def flush() -> None:
-            self._flush()
+            self._call("flush_all")
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(flushed.set)
 
@@ -200,7 +181,7 @@ class _Process:
         if self._finalized_in != os.getpid():
             self._finalized_in = os.getpid()
             util: Any = sys.modules["multiprocessing.util"]
-            util.Finalize(None, self._end_child, exitpriority=_LAST)
+            util.Finalize(None, self._end_child, exitpriority=-100)  # after the application's
 
     def _end_child(self, **_: object) -> None:
         works = [_start(partial(w.work.drain_and_flush, w.seconds)) for w in self._registered]

@@ -1,9 +1,6 @@
 """`Store` has the traces and the held spans of one pipeline; `Clock` completes and exports them.
 
-A *turn* is one question of a user and its answer. The scores go on the span of the turn, so this
-span is held: kept back from the exporter until the turn is scored. Any thread may decide how a held
-span leaves (`Store.decide`); the first decision counts. `Clock` alone exports it, so an exporter
-that blocks delays its own pipeline only, and a judge that blocks delays no span.
+Any thread may decide how a held span leaves; the first decision counts. `Clock` alone exports.
 """
 
 from __future__ import annotations
@@ -48,28 +45,18 @@ from rag_eval_otel.types import UNTOUCHED, Ending
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-Fate: TypeAlias = Literal["held", "no room", "late", "passes"]
-"""What happens to an ended span. ``no room`` and ``late``: it should wait for scores, but a limit
-is reached, or the store is closed."""
+Fate: TypeAlias = Literal["held", "no room", "late", "passes"]  # of an ended span
 
 CHUNK: Final = 256  # spans that leave between two flushes, so that the next queue does not overflow
 _LOST: Final = 4096  # the most evicted traces whose later spans are ignored
 _RECENT: Final = 64  # spans that ended last, in which a new trace looks for its parents
 _SHARE: Final = 4  # one trace may take a quarter of all bytes
-_AROUND: Final = 8  # spans held in all, for each that may wait for scores: they are bounded, too
 _NEVER: Final = float("inf")
-_TICK: Final = 0.05  # seconds between two searches for complete traces
-_IDLE: Final = 1.0  # seconds between two looks at open spans while nothing collects or is held
-_STOPPED: Final = 2.0  # seconds by which a wait is late only if the process was stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What happened when a span or a tree of LangChain runs was added to a trace.
-
-    If ``is_new`` is true, the clock must run from now on. ``evicted`` are the numbers of turns of
-    the traces that were removed to limit memory; the caller counts them.
-    """
+    """What happened when a span or a tree of LangChain runs was added to a trace."""
 
     fate: Fate = "passes"
     is_added: bool = False
@@ -77,53 +64,37 @@ class Taken:
     evicted: Sequence[int] = ()
 
 
-_NOT_TAKEN = Taken()
-
-
+@dataclass(eq=False, repr=False)
 class Store:
     """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
 
-    A trace is complete when none of its spans is open and none has ended for a while: the spans of
-    a stream end after the root span. A span that ends later starts a new trace. For a span that has
-    nothing to do with RAG, no lock is taken. Nothing of others is called within the lock.
+    For a span that has nothing to do with RAG, no lock is taken. Nothing of others is called
+    within the lock.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        limits: TraceLimits = TraceLimits(),  # noqa: B008  # frozen
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.capacity = config.max_held
-        """The most spans and run trees that may wait for scores."""
-        self._max_bytes = config.max_held_bytes
-        self._config = config
-        self._limits = limits
-        self._clock = clock
-        self.is_open = True
-        self.is_fed = False
-        """Whether a span processor passes the ended spans of the application to this store."""
+    config: Config
+    limits: TraceLimits = TraceLimits()  # noqa: RUF009  # frozen
+    clock: Callable[[], float] = time.monotonic
+    is_open: bool = True
+    is_fed: bool = False  # whether a span processor passes ended spans to this store
+
+    def __post_init__(self) -> None:
+        self.capacity = self.config.max_held  # most spans and run trees that may wait for scores
+        self.max_bytes = self.config.max_held_bytes
         self.reset()
 
     def reset(self) -> None:
-        """Forget all that is stored; after a fork, it belongs to the parent process."""
         # Reentrant: a garbage collection may end spans while this thread has the lock.
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self.traces: OrderedDict[int, Trace] = OrderedDict()
-        """The traces that are not complete yet, by trace id, oldest first."""
+        self.traces: OrderedDict[int, Trace] = OrderedDict()  # those not complete, oldest first
         self._lost: OrderedDict[int, Trace] = OrderedDict()
-        self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
+        self._logs = PendingLogs(max_bytes=self.limits.max_bytes // _SHARE)
         self._bytes = 0
-        self.held: dict[Key, Held] = {}
-        """What is kept back and has not left yet."""
-        self.exit: deque[Held] = deque()
-        """What was decided to leave, oldest first."""
-        self.size = 0
-        """About how many bytes the held spans and run trees take in memory."""
-        self.waiting = 0
-        """The number of held spans and run trees that will probably get scores."""
+        self.held: dict[Key, Held] = {}  # what is kept back and has not left yet
+        self.exit: deque[Held] = deque()  # what was decided to leave, oldest first
+        self.size = 0  # about how many bytes the held spans and run trees take in memory
+        self.waiting = 0  # number of held spans and run trees that will probably get scores
         self._leaving = 0
         self._next = 0
         self._due = _NEVER  # no deadline is earlier
@@ -132,21 +103,17 @@ class Store:
         self._ended = self.open_spans.ended
 
     def __len__(self) -> int:
-        """Return the number of spans and run trees that wait for scores."""
         return len(self.held) - self._leaving
 
     @property
     def collecting_size(self) -> int:
-        """The estimated size in bytes of all traces that collect, and of log records."""
         return self._bytes + self._logs.size
 
     @property
     def is_empty(self) -> bool:
-        """Whether the clock has nothing to do: nothing collects, is held or leaves."""
         return not (self.traces or self.held or self.exit)
 
     def count(self, state: State) -> int:
-        """Return the number of held spans and run trees whose state is ``state``."""
         with self.lock:
             return sum(held.state == state for held in self.held.values())
 
@@ -173,16 +140,17 @@ class Store:
         """Add the ended ``span``, which `concerns`, to its trace; hold it if it may get scores."""
         context = span.context
         if context is None:
-            return _NOT_TAKEN
+            return Taken()
         with self.lock:
             if not self.is_open:
                 return Taken("late" if self.is_fed and self._stands_late(span) else "passes")
-            view = Span.from_sdk(span, self._logs.take((context.trace_id, context.span_id)))
+            key = (context.trace_id, context.span_id)
+            view = Span.from_sdk(span, self._logs.take(key))
             kind = kind_of(view)
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
                 self._ended.append(span)
-                return _NOT_TAKEN
+                return Taken()
             trace = self._trace_of(context.trace_id)
             if is_new:
                 self._add_early(_RECENT)
@@ -191,50 +159,40 @@ class Store:
             fate: Fate = "passes"
             if anchoring != "no" and self.is_fed and not trace.is_lost:
                 is_likely = anchoring == "likely"
-                fate = self._hold_span(span, trace, is_likely=is_likely, may_hold=may_hold)
+                held = Held(key, span, otel_context.get_current(), trace.unheld, is_likely)
+                if may_hold and self.hold(held):
+                    trace.held[view.span_id], trace.unheld, fate = held, 0, "held"
+                elif is_likely:
+                    held.state, held.ending, fate = "left", Ending("overload"), "no room"
+                    held.is_likely, held.is_late, held.item = False, True, None
+                    trace.held.setdefault(view.span_id, held)  # says why scores miss the span
         return Taken(fate, is_added=True, is_new=is_new, evicted=evicted)
 
     def join(self, tree: RunTree, around: Span) -> Taken:
         """Add LangChain runs to the trace of the open span ``around``, within which they ran."""
         with self.lock:  # `close` may come before it
             if not (self.is_open and self.is_fed):
-                return _NOT_TAKEN
+                return Taken()
             is_new = around.trace_id not in self.traces
             trace = self._trace_of(around.trace_id)
             if trace.is_lost:
-                return _NOT_TAKEN
+                return Taken()
             size = OVERHEAD + tree.size
-            trace.join(tree, around.span_id, size=size, now=self._clock())
+            trace.join(tree, around.span_id, size=size, now=self.clock())
             self._bytes += size
             return Taken(is_added=True, is_new=is_new, evicted=self._evict(trace))
-
-    def _hold_span(
-        self, span: ReadableSpan, trace: Trace, *, is_likely: bool, may_hold: bool
-    ) -> Fate:
-        key = (trace.trace_id, span.context.span_id if span.context is not None else 0)
-        held = Held(key, span, otel_context.get_current(), trace.unheld, is_likely)
-        if may_hold and self.hold(held):
-            trace.held[key[1]] = held
-            trace.unheld = 0
-            return "held"
-        if not is_likely:
-            return "passes"
-        held.state, held.ending = "left", Ending("overload")
-        held.is_likely, held.is_late, held.item = False, True, None
-        trace.held.setdefault(key[1], held)  # it shows why the scores of the turn miss their span
-        return "no room"
 
     def hold(self, held: Held) -> bool:
         """Store ``held``; return False if there is no room, the key is taken, or after `close`."""
         with self.lock:
             has_room = (
                 (self.waiting < self.capacity or not held.is_likely)
-                and len(self.held) < _AROUND * self.capacity
-                and self.size + held.size <= self._max_bytes
+                and len(self.held) < 8 * self.capacity  # unlikely ones are bounded, too
+                and self.size + held.size <= self.max_bytes
             )
             if not (self.is_open and has_room) or held.key in self.held:
                 return False
-            held.deadline = self._now() + self._config.hold_seconds
+            held.deadline = self._now() + self.config.hold_seconds
             held.takes_place = held.is_likely
             held.number, self._next = self._next, self._next + 1
             self._store(held)
@@ -269,7 +227,6 @@ class Store:
             self.left(tree)
 
     def start_scoring(self, held: Held) -> None:
-        """Record that a turn was found for ``held``, which is scored now."""
         with self.lock:
             if held.state == "collecting":
                 held.state = "scoring"
@@ -287,7 +244,6 @@ class Store:
             return True
 
     def decide_due(self) -> None:
-        """Let everything leave whose deadline has passed."""
         now = self._now()
         if now < self._due:
             return
@@ -299,7 +255,6 @@ class Store:
             self._due = min((h.deadline for h in waiting if h.deadline > now), default=_NEVER)
 
     def left(self, held: Held) -> None:
-        """Record that ``held`` was passed on."""
         with self._changed:
             if self.held.get(held.key) is held:
                 del self.held[held.key]
@@ -311,12 +266,11 @@ class Store:
 
     def seconds_left(self, held: Held) -> float:
         """Return the seconds until ``held`` leaves without scores; inf after a flush."""
-        if self._config.hold_seconds == 0 or not (held.ending is None or held.is_late):
+        if self.config.hold_seconds == 0 or not (held.ending is None or held.is_late):
             return _NEVER
         return max(0.0, held.deadline - self._now())
 
     def older(self) -> list[Held]:
-        """Return all that is held now."""
         with self.lock:
             return list(self.held.values())
 
@@ -333,63 +287,54 @@ class Store:
         self._stopped += seconds
 
     def _now(self) -> float:
-        return self._clock() - self._stopped
+        return self.clock() - self._stopped
 
     def _trace_of(self, trace_id: int) -> Trace:
-        """Return the trace with this id, which may be lost; start it if it is not known."""
         trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
-            now = self._clock()
+            now = self.clock()
             trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
         return trace
 
     def _add(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
-        """Add the span ``view`` to ``trace``, and return whether this span may get scores."""
-        known = trace.spans.get(view.span_id)
-        is_known = known is not None and (known.name, known.start, known.end) == (
-            view.name,  # the SDK makes copies of a span
-            view.start,
-            view.end,
-        )
-        if trace.is_lost or is_known:
-            trace.last = self._clock()
+        known = trace.spans.get(view.span_id)  # the SDK makes copies of a span
+        same = (view.name, view.start, view.end)
+        if trace.is_lost or (known is not None and (known.name, known.start, known.end) == same):
+            trace.last = self.clock()
             return "no"
-        trace.is_doubled = trace.is_doubled or known is not None
+        trace.is_doubled |= known is not None
         size = size_of(view) if kind != "other" else OVERHEAD
         kept = view if kind != "other" else view.bystander()
-        trace.add(kept, size=size, now=self._clock())
+        trace.add(kept, size=size, now=self.clock())
         self._bytes += size
         return self._anchoring(trace, view, kind)
 
     def _anchoring(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
-        chosen = self._config.contexts_from_prompt
+        chosen = self.config.contexts_from_prompt
         return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
 
     def _stands_late(self, span: ReadableSpan) -> bool:
         """Return True if ``span``, which has ended after `close`, may stand for a turn."""
-        view, now, trace_id = Span.from_sdk(span), self._clock(), trace_of(span)
+        view, now, trace_id = Span.from_sdk(span), self.clock(), trace_of(span)
         trace = self._lost.get(trace_id) or Trace(trace_id=trace_id, first=now, last=now)
         self._ignore(trace)
         return self._anchoring(trace, view, kind_of(view)) == "likely"
 
     def sweep(self) -> list[Trace]:
         """Remove and return the traces, and the parts below open spans, that are complete."""
-        now = self._clock()
+        now = self.clock()
         self.open_spans.refresh()
         with self.lock:
             self._add_early()
             ready = self._finish(each for each in self.traces.values() if self._is_complete(each))
-            ready += self._parts(now - self._limits.quiet, self.open_spans.recently_open)
+            ready += self._parts(now - self.limits.quiet, self.open_spans.recently_open)
             for trace in [each for each in self._lost.values() if self._is_complete(each)]:
                 del self._lost[trace.trace_id]
         return ready
 
     def flush(self) -> list[Trace]:
-        """Remove and return all traces without an open span, and complete parts of the others.
-
-        A trace in which a span ends during this call is left, as its open spans may not be known.
-        """
-        until = self._clock()
+        """Remove and return all traces without an open span, and complete parts of the others."""
+        until = self.clock()
         self.open_spans.refresh()
         with self.lock:
             self._add_early()
@@ -414,7 +359,6 @@ class Store:
                 self._bytes += trace.add_bystander(Span.from_sdk(span))
 
     def _parts(self, until: float, opened: Callable[[int], Sequence[ReadableSpan]]) -> list[Trace]:
-        """Remove and return the parts of traces that are complete since ``until``."""
         parts = []
         for trace in list(self.traces.values()):
             spans = opened(trace.trace_id)
@@ -424,7 +368,7 @@ class Store:
         return self._finish(parts)
 
     def _is_complete(self, trace: Trace) -> bool:
-        limits, now = self._limits, self._clock()
+        limits, now = self.limits, self.clock()
         is_soon = trace.root_ended and not trace.is_slow
         quiet = limits.root_quiet if is_soon else limits.slow_quiet
         is_quiet = now - trace.last >= quiet and not self.open_spans.recently_open(trace.trace_id)
@@ -432,7 +376,7 @@ class Store:
 
     def _evict(self, newest: Trace) -> list[int]:
         """Remove ``newest`` if it is too large, and the oldest traces; return numbers of turns."""
-        limits, evicted = self._limits, list[int]()
+        limits, evicted = self.limits, list[int]()
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
             evicted.append(self._give_up(newest))
         while self.traces and (
@@ -448,7 +392,7 @@ class Store:
         for held in trace.held.values():
             self.decide(held, Ending("skipped", "evicted"))
         trace.is_lost = True
-        now = self._clock()
+        now = self.clock()
         self._ignore(Trace(trace_id=trace.trace_id, first=now, last=trace.last, is_lost=True))
         return turns
 
@@ -474,44 +418,33 @@ class Store:
         self._bytes -= trace.size
 
 
+@dataclass(eq=False, repr=False)
 class Clock:
-    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for what leaves ``store``.
+    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for what leaves.
 
-    ``leave`` returns False if another thread goes on with the item. ``is_idle()`` returns True if
-    nothing needs to be swept. The thread ends after `stop` when the store is empty.
+    ``leave`` returns False if another thread goes on with the item.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        sweep: Callable[[], None],
-        leave: Callable[[Held], bool],
-        is_idle: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.store = store
-        self._sweep = sweep
-        self._leave = leave
-        self._is_idle = is_idle
-        self._is_inline = False
-        self._is_stopped = False
+    store: Store
+    sweep: Callable[[], None]
+    leave: Callable[[Held], bool]
+    is_idle: Callable[[], bool] = lambda: True
+    is_inline: bool = False  # start no thread: spans leave on the thread that decides it
+    is_stopped: bool = False
+
+    def __post_init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the thread, in a forked child."""
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._waits = False  # whether the thread waits for the store to become non-empty
         self._sweep_at = 0.0
 
-    def run_inline(self) -> None:
-        """Start no thread: spans leave on the thread that decides it, for replays and tests."""
-        self._is_inline = True
-
     def start(self) -> bool:
         """Start the thread if it does not run; return False if no thread can be started."""
-        if self._thread is not None or self._is_inline:
+        if self._thread is not None or self.is_inline:
             return True
         with self._lock:
             if self._thread is None:
@@ -526,15 +459,12 @@ class Clock:
 
     @property
     def is_awake(self) -> bool:
-        """Whether the thread was started in this process."""
         return self._thread is not None
 
     def is_current(self) -> bool:
-        """Return True if the caller runs on the clock's thread."""
         return self._thread is threading.current_thread()
 
     def wake(self) -> None:
-        """Have the thread look at the store, which may have been empty."""
         if self.start() and self._waits:
             self._wakes.put(None)
 
@@ -548,7 +478,7 @@ class Clock:
         """Have everything exported that was decided to leave."""
         if not self.store.exit:
             return
-        if self._is_inline or not self.start():
+        if self.is_inline or not self.start():
             while self._export_next():
                 pass
         elif self._wakes.empty():  # else the thread will look at the store
@@ -556,13 +486,13 @@ class Clock:
 
     def stop(self) -> None:
         """Let the thread end when the store is empty."""
-        self._is_stopped = True
+        self.is_stopped = True
         self._wakes.put(None)
 
     def _run(self) -> None:
         silence()
         try:
-            while not (self._is_stopped and self.store.is_empty):
+            while not (self.is_stopped and self.store.is_empty):
                 self._sweep_if_due()
                 while self._export_next():
                     self._sweep_if_due()
@@ -576,14 +506,14 @@ class Clock:
     def _sweep_if_due(self) -> None:
         if time.monotonic() >= self._sweep_at:
             try:
-                self._sweep()
+                self.sweep()
             finally:  # a sweep that takes long leaves time for others, too
-                self._sweep_at = time.monotonic() + _TICK
+                self._sweep_at = time.monotonic() + 0.05
 
     def _export_next(self) -> bool:
         """Export the oldest item that leaves, if any, after a look at the deadlines."""
         store = self.store
-        if not self._is_inline:
+        if not self.is_inline:
             store.decide_due()
         try:
             held = store.exit.popleft()
@@ -591,7 +521,7 @@ class Clock:
             return False
         has_left = held.state != "left"
         try:
-            has_left = has_left and self._leave(held)
+            has_left = has_left and self.leave(held)
         finally:
             if has_left:
                 store.left(held)
@@ -600,14 +530,15 @@ class Clock:
     def _wait(self) -> None:
         """Wait for a moment, or until another thread decides something."""
         self._waits = True
-        self._waits = is_idle = self.store.is_empty and self._is_idle()
+        self._waits = is_idle = self.store.is_empty and self.is_idle()
         began = time.monotonic()
-        seconds = _IDLE if is_idle else max(0.0, self._sweep_at - began)
+        # When idle, only open spans are refreshed.
+        seconds = 1.0 if is_idle else max(0.0, self._sweep_at - began)
         with suppress(queue.Empty):
             self._wakes.get(timeout=seconds)
         self._waits = False
         while not self._wakes.empty():
             self._wakes.get()
         late = time.monotonic() - began
-        if late > seconds + _STOPPED:
+        if late > seconds + 2:  # the process was stopped
             self.store.add_stopped(late)

@@ -1,8 +1,4 @@
-"""Renew objects in a forked child.
-
-gunicorn's workers for gevent replace the threads of the standard library in the child, after the
-fork, so the methods are then called once more: locks must belong to the threads that are used.
-"""
+"""Renew objects in a forked child."""
 
 from __future__ import annotations
 
@@ -15,9 +11,7 @@ from typing import Any, TypeAlias
 
 _Methods: TypeAlias = "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]"
 
-_methods: _Methods = {}
-"""The objects and their functions to call, the oldest first, by the id of the reference."""
-
+_methods: _Methods = {}  # the objects and their functions, by the id of the reference
 _of_parent: list[object] = []
 
 
@@ -35,11 +29,7 @@ def call_in_child(method: Callable[[], None]) -> None:
 
 
 def leave_to_parent(item: object) -> None:
-    """Keep ``item``, which belongs to an event loop of the parent, until this child ends.
-
-    Parent and child share the selector of that loop. If a connection of the loop were deleted in
-    the child, the parent would wait for its replies in vain.
-    """
+    """Keep ``item`` of the parent's event loop: its deletion would close the loop's connection."""
     _of_parent.append(item)
 
 

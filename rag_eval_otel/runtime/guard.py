@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Final
@@ -19,11 +19,7 @@ from rag_eval_otel.log import cause_of, log
 # The OpenTelemetry API creates these keys in each process and gives them no public name. Older
 # instrumentations look for the plain words instead.
 _SILENT = (otel_context._SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation")  # noqa: SLF001
-_SILENT_HTTP = (
-    otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY,  # noqa: SLF001
-    "suppress_http_instrumentation",
-)
-_MAX_KINDS: Final = 256  # kinds of warnings whose last time is remembered
+_HTTP = (otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY, "suppress_http_instrumentation")  # noqa: SLF001
 EXTRA: Final = "tools"
 
 
@@ -31,23 +27,20 @@ class _Judging(threading.local):
     by: object = None
 
 
+# ``by`` is the evaluator whose thread this is: spans and logs there are not the application's. No
+# context variable, which asyncio would copy into coroutines that a sink runs in the application.
 JUDGING: Final = _Judging()
-"""``by`` is the evaluator whose thread this is. Spans and logs there are not the application's.
-
-No context variable: asyncio would copy it into coroutines that a sink runs in the application.
-"""
 
 
 def silence() -> None:
     """Suppress instrumentation in the current context from now on."""
     context = otel_context.get_current()
-    for key in (*_SILENT, *_SILENT_HTTP):
+    for key in (*_SILENT, *_HTTP):
         context = otel_context.set_value(key, value=True, context=context)
     otel_context.attach(context)
 
 
 def is_silent() -> bool:
-    """Return True if instrumentation is suppressed in the current context."""
     context = otel_context.get_current()
     return bool(context) and any(context.get(key) for key in _SILENT)
 
@@ -65,40 +58,29 @@ def require(module: str, extra: str = EXTRA) -> Any:
         raise MissingDependencyError(error.name or module, extra) from error
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class LimitedLog:
-    """Writes at most one warning of each kind within ``seconds``, and counts those left out.
+    """Writes at most one warning of each kind within ``seconds``, and counts those left out."""
 
-    The next warning of the same kind says how many were left out. With ``raise_errors``, for
-    tests, errors are logged with their messages.
-    """
-
-    def __init__(
-        self,
-        *,
-        seconds: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-        raise_errors: bool = False,
-    ) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._raises = raise_errors
-        # Kind to time of the last warning, and number of warnings left out since then.
-        self._kinds: OrderedDict[str, tuple[float, int]] = OrderedDict()
+    seconds: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    raise_errors: bool = False  # log errors with their messages, for tests
+    # Kind to time of the last warning, and number of warnings left out since then.
+    _kinds: dict[str, tuple[float, int]] = field(default_factory=dict, init=False)
 
     def write(
         self, kind: str, message: str, *args: object, error: BaseException | None = None
     ) -> None:
         """Log ``message % args``, unless ``kind`` was just logged: then at debug level."""
-        now = self._clock()
+        now = self.clock()
         last, left_out = self._kinds.get(kind, (float("-inf"), 0))
-        if now - last < self._seconds:
+        if now - last < self.seconds:
             self._kinds[kind] = (last, left_out + 1)
             log.debug(message, *args, exc_info=error)
             return
-        self._kinds.pop(kind, None)  # the kinds are in the order of their last warnings
+        if len(self._kinds) == 256:  # noqa: PLR2004  # they may be made of the names of exceptions
+            self._kinds.clear()
         self._kinds[kind] = (now, 0)
-        while len(self._kinds) > _MAX_KINDS:
-            self._kinds.popitem(last=False)
         text = f"{message} ({left_out} more such messages were left out)" if left_out else message
         log.warning(text, *args, exc_info=error)
 
@@ -106,35 +88,26 @@ class LimitedLog:
         """Log that ``part`` has raised ``error``: its class, and the calls that raised it."""
         with suppress(Exception):  # the application's log filters may raise an exception
             cause = cause_of(error)
-            shown = error if self._raises else None
+            shown = error if self.raise_errors else None
             message = "failed in %s; the application is unaffected: %s"
             self.write(kind or f"{part} {cause}", message, part, cause, error=shown)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Edge:
     """A context manager that keeps exceptions of this library from the application.
 
-    For each `Exception`, ``on_error(place)`` is called, and a warning is logged once a minute.
-    ``place`` names a part of this library, ``part`` is its name in the log. With ``raise_errors``,
-    for tests, the exception is raised, too. Threads may share an instance.
+    It calls ``on_error(place)`` for each and logs it, as of ``part``. Threads may share it.
     """
 
-    __slots__ = ("_log", "_on_error", "_part", "_place", "_raises")
+    place: str
+    on_error: Callable[[str], None]
+    raise_errors: bool = False
+    part: str = ""
+    log: LimitedLog = field(default_factory=LimitedLog)
 
-    def __init__(
-        self,
-        place: str,
-        *,
-        on_error: Callable[[str], None],
-        raise_errors: bool = False,
-        part: str = "",
-        log: LimitedLog | None = None,
-    ) -> None:
-        self._place = place
-        self._part = part or place
-        self._on_error = on_error
-        self._raises = raise_errors
-        self._log = log or LimitedLog(raise_errors=raise_errors)
+    def __post_init__(self) -> None:
+        self.log.raise_errors |= self.raise_errors
 
     def __enter__(self) -> None: ...
 
@@ -147,6 +120,6 @@ class Edge:
         if not isinstance(error, Exception):
             return False
         with suppress(Exception):  # the application's meter may raise an exception
-            self._on_error(self._place)
-        self._log.write_error(self._part, error, kind=self._place)
-        return not self._raises
+            self.on_error(self.place)
+        self.log.write_error(self.part or self.place, error, kind=self.place)
+        return not self.raise_errors

@@ -1,15 +1,10 @@
-"""Find and create the providers of the OpenTelemetry SDK, and attach to a tracer provider.
-
-This is the only module that uses private names of the SDK.
-"""
+"""Find and create the providers of the OpenTelemetry SDK, and attach to a tracer provider."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -21,19 +16,17 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from rag_eval_otel.environment import Signal, exporter_names, guessed_grpc_endpoint
+from rag_eval_otel.environment import Signal, exporter_names
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.log import address_of, log
+from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import is_stand_in
-from rag_eval_otel.runtime.threads import start_thread
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
-_SERVICE = "service.name"
 _OWNER = "_rag_eval_otel"
 _REPLACED = "_rag_eval_otel_before"
 _METHODS = ("shutdown", "force_flush", "on_start", "on_end")
@@ -42,8 +35,9 @@ _METHODS = ("shutdown", "force_flush", "on_start", "on_end")
 def check_processor(processor: object) -> None:
     """Raise `ConfigError` unless ``processor`` has the methods of a span processor."""
     if not all(callable(getattr(processor, name, None)) for name in _METHODS):
-        msg = f"{processor!r} is no span processor; wrap an exporter: BatchSpanProcessor(exporter)"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{processor!r} is no span processor; wrap an exporter: BatchSpanProcessor(exporter)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +59,8 @@ class Providers:
     ) -> Providers:
         """Return providers that export in batches; the environment may name the service."""
         resource = Resource.create()
-        if service and str(resource.attributes[_SERVICE]).startswith("unknown_service"):
-            resource = resource.merge(Resource({_SERVICE: service}))
+        if service and str(resource.attributes["service.name"]).startswith("unknown_service"):
+            resource = resource.merge(Resource({"service.name": service}))
         readers = [
             each if isinstance(each, MetricReader) else PeriodicExportingMetricReader(each)
             for each in metrics
@@ -104,7 +98,6 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
         logs=exporters("logs") if needs_logs else (),
     )
     trace.set_tracer_provider(providers.tracer_provider)
-    logging.getLogger(trace.__name__).addFilter(_explain_refusal)
     if needs_meters:
         metrics.set_meter_provider(providers.meter_provider)
     if needs_logs:
@@ -112,40 +105,16 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
     return providers.tracer_provider
 
 
-def _explain_refusal(record: logging.LogRecord) -> bool:
-    """Log what to do if the API refuses a tracer provider, because there is ours already."""
-    if str(record.msg).startswith("Overriding of current TracerProvider"):
-        log.warning(
-            "set_tracer_provider() came after instrument(), which has made a provider from the"
-            " OTEL_* variables; the provider set now gets no spans. Call set_tracer_provider()"
-            " first, or instrument(tracer_provider=...)"
-        )
-    return True
-
-
 def exporters(signal: Signal) -> Iterator[Any]:
     """Yield the exporters that the ``OTEL_*`` variables name; raise `ConfigError` without one."""
     for name in exporter_names(signal):
         entries = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
         if not entries:
-            msg = (
+            raise ConfigError(
                 f"OTEL_{signal.upper()}_EXPORTER names {name!r}: no such exporter is installed;"
                 " use otlp, console or none, or install the one that is meant"
             )
-            raise ConfigError(msg)
-        if name == "otlp_proto_grpc" and (url := guessed_grpc_endpoint(signal)):
-            start_thread(partial(_warn_if_http, url), "-probe")
         yield next(iter(entries)).load()()
-
-
-def _warn_if_http(url: str) -> None:
-    """Log which variable to set if the server at ``url``, to which gRPC is sent, speaks HTTP."""
-    if answers_http(url, timeout=10.0):  # as long as the SDK's exporters wait by default
-        log.warning(
-            "the server at %s speaks HTTP, and OTLP is sent to it over gRPC, because its port is"
-            " not 4318: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
-            address_of(url if "://" in url else f"http://{url}"),
-        )
 
 
 def answers_http(url: str, *, timeout: float) -> bool:
@@ -162,24 +131,16 @@ def answers_http(url: str, *, timeout: float) -> bool:
         return False
 
 
-class OriginalProcessor:
+class OriginalProcessor(SpanProcessor):
     """The methods of a provider's span processor, before `Attachment` replaces them."""
 
     def __init__(self, multi: Any) -> None:
-        self.on_start: Callable[..., None] = multi.on_start
-        self.on_end: Callable[[ReadableSpan], None] = multi.on_end
-        self.force_flush: Callable[..., bool] = multi.force_flush
-        self.shutdown: Callable[[], None] = multi.shutdown
+        vars(self).update((name, getattr(multi, name)) for name in _METHODS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """Put a span processor in front of all span processors of one tracer provider.
-
-    ``target`` is the SDK's multi-processor, to which all tracers and spans of a provider refer.
-    `attach` replaces its methods, also for spans that have started before. A provider that is not
-    the SDK's has none: ``target`` is then the provider, and only `mark` and `owner` can be used.
-    """
+    """Put a span processor in front of all span processors of one tracer provider."""
 
     target: Any
 
@@ -231,5 +192,4 @@ def attachment_of(provider: object) -> Attachment:
 
 
 def attachment_of_span(span: object) -> Attachment:
-    """Return the `Attachment` of the provider that started ``span``."""
     return Attachment(target=getattr(span, "_span_processor", None))

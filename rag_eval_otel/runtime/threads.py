@@ -22,10 +22,8 @@ from rag_eval_otel.runtime.guard import JUDGING, LimitedLog, silence
 T = TypeVar("T")
 
 _POLL: Final = 0.01  # seconds between two looks at the queue while jobs run
-_LINGER: Final = 0.5  # seconds of polling after the last job
 _GRACE: Final = 1.0  # seconds in which cancelled jobs may clean up
 _LATE: Final = 0.1  # seconds between two searches for jobs that are too late
-_BURST: Final = 4  # times ``concurrency``: as many jobs may wait without overload
 
 _Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]], object]"
 """The future of a call, the call, and the evaluator that makes it."""
@@ -42,11 +40,7 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread | 
 
 
 class Workers(ThreadPoolExecutor):
-    """An executor with at most ``max_workers`` daemon threads, for calls that block or may hang.
-
-    Ordinary executors reject calls while Python exits, when the last answers are scored. A call
-    runs in the context of its caller. The threads end with this object.
-    """
+    """An executor with at most ``max_workers`` daemon threads, for calls that block or may hang."""
 
     def __init__(self, max_workers: int = 16) -> None:
         super().__init__(max_workers)
@@ -73,9 +67,8 @@ class Workers(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        call: list[Callable[[], Any]] = [
-            partial(contextvars.copy_context().run, fn, *args, **kwargs)
-        ]
+        call: list[Callable[[], Any]] = []
+        call.append(partial(contextvars.copy_context().run, fn, *args, **kwargs))
         with self._lock:
             self._busy += 1
             if self._busy > self._size:
@@ -141,10 +134,7 @@ def _fulfil(future: Future[Any], call: list[Callable[[], Any]], by: object) -> N
 
 
 class SyncFirst:
-    """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented.
-
-    The asynchronous function of another library's client may be bound to another event loop.
-    """
+    """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented."""
 
     def __init__(
         self, call: Callable[..., T], acall: Callable[..., Awaitable[T]], *, max_threads: int = 16
@@ -162,10 +152,7 @@ class SyncFirst:
         return await self._acall(*args, **kwargs)
 
 
-# --- the event loop that runs jobs ----------------------------------------------------------------
-
-GivenUp: TypeAlias = Literal["shutdown", "error", "overload"]
-"""Why a job was not completed: cancelled by a shutdown, an exception, or it would be too late."""
+GivenUp: TypeAlias = Literal["shutdown", "error", "overload"]  # why a job was not completed
 
 
 class Job(Protocol):
@@ -177,7 +164,7 @@ class Job(Protocol):
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the result of this job is too late. 0 if it already is, inf if never."""
+        """Seconds until the result of this job is too late."""
 
     def begin(self) -> bool:
         """Do the work that need not wait for other jobs; return True if `run` must be called."""
@@ -208,28 +195,23 @@ class Call:
         self.on_given_up(why)
 
 
-_Slot: TypeAlias = "asyncio.Future[bool]"
-"""True if the waiting job may run now, False if its result would be too late."""
+_Slot: TypeAlias = "asyncio.Future[bool]"  # whether the waiting job may run, or is too late
 
 
+@dataclass(eq=False, repr=False)
 class BackgroundEvaluator:
-    """Run jobs in an event loop on a thread of its own, at most ``concurrency`` at the same time.
+    """Run jobs in an event loop on its own thread, ``concurrency`` at a time, the newest first.
 
-    It takes at most ``capacity`` jobs, which keep at most ``max_bytes`` in memory. Of the jobs that
-    wait, the newest runs first. If more than four times ``concurrency`` jobs wait, those whose
-    results would be too late are given up until no job waits.
-
-    `submit` makes no system call that releases the interpreter's lock, or else the judge's thread
-    could run in place of the application's. So the thread polls its queue while jobs run.
+    The thread polls while jobs run: a system call in `submit` would let it run in place of the
+    application's thread. If more than four times ``concurrency`` wait, late jobs are given up.
     """
 
-    def __init__(
-        self, *, concurrency: int = 16, capacity: int = 1024, max_bytes: float = float("inf")
-    ) -> None:
-        self._concurrency = concurrency
-        self._capacity = capacity
-        self._max_bytes = max_bytes
-        self.is_closed = False
+    concurrency: int = 16
+    capacity: int = 1024
+    max_bytes: float = float("inf")
+    is_closed: bool = False
+
+    def __post_init__(self) -> None:
         self._reset()
         call_in_child(self._reset)
 
@@ -244,7 +226,7 @@ class BackgroundEvaluator:
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         leave_to_parent(vars(self).get("_tasks"))  # else a child reports that they are pending
-        self._free = self._concurrency
+        self._free = self.concurrency
         self._waiting: dict[Job, _Slot] = {}  # the newest last
         self._is_overloaded = False
         self._mean = 0.0  # seconds that the last jobs took
@@ -255,13 +237,12 @@ class BackgroundEvaluator:
     def submit(self, job: Job) -> bool:
         """Have ``job`` run on the evaluator's thread; return False if there is no room or thread.
 
-        A job that another job submits is always accepted, because both share the same texts in
-        memory, and a flush that waits for the first also waits for the second.
+        A job that another job submits is always accepted: both share the same texts in memory.
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
             count = len(self._pending) - self._is_beginning  # what a job submits takes its place
-            has_room = count < self._capacity and self._bytes + job.size <= self._max_bytes
+            has_room = count < self.capacity and self._bytes + job.size <= self.max_bytes
             may_start = has_room and not self.is_closed
             if not (follows or (may_start and (self._thread or self._start()))):
                 return False
@@ -272,7 +253,6 @@ class BackgroundEvaluator:
         return True
 
     def flush(self, timeout: float) -> bool:
-        """Wait until the jobs submitted so far are done; return False after ``timeout`` seconds."""
         with self._changed:
             number, self._flushes = self._flushes, self._flushes + 1
             return self._changed.wait_for(
@@ -281,7 +261,6 @@ class BackgroundEvaluator:
             )
 
     def is_current(self) -> bool:
-        """Return True if a job of this evaluator calls this, also on a worker thread."""
         return JUDGING.by is self
 
     def shutdown(self, timeout: float, *, grace: float = _GRACE) -> bool:
@@ -303,7 +282,10 @@ class BackgroundEvaluator:
         return is_done
 
     def _start(self) -> bool:
-        _know_processor()
+        monkey = sys.modules.get("gevent.monkey")
+        if monkey is not None and monkey.is_module_patched("subprocess"):
+            # `platform.platform`, which ``openai`` calls, would fork, and greenlets run twice.
+            vars(platform.uname()).setdefault("processor", "")
         workers = Workers()
         workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
         self._thread = start_thread(partial(self._run, workers), "")
@@ -334,7 +316,7 @@ class BackgroundEvaluator:
         while self._tasks or (self._loop.time() < until and not self._is_stopping):
             now = self._loop.time()
             if self._tasks:
-                until = now + _LINGER
+                until = now + 0.5  # seconds of polling after the last job
             self._poll_now.clear()
             try:
                 job = self._queue.get_nowait()
@@ -392,7 +374,7 @@ class BackgroundEvaluator:
             return True
         slot: _Slot = self._loop.create_future()
         self._waiting[job] = slot
-        self._is_overloaded |= len(self._waiting) > _BURST * self._concurrency
+        self._is_overloaded |= len(self._waiting) > 4 * self.concurrency
         try:
             return await slot
         finally:
@@ -432,14 +414,3 @@ class BackgroundEvaluator:
             if self._pending.pop(job, None) is not None:
                 self._bytes -= job.size
             self._changed.notify_all()
-
-
-def _know_processor() -> None:
-    """Under gevent, keep `platform.platform` from starting a child process.
-
-    The ``openai`` client calls it, and it runs ``uname -p``. The `subprocess` of gevent forks, and
-    then fork handlers of other libraries may run this process's greenlets in the child, too.
-    """
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("subprocess"):
-        vars(platform.uname()).setdefault("processor", "")

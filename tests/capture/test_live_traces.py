@@ -335,7 +335,7 @@ def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError
 
     with attached(raise_errors=False) as app:
-        app.store._limits = TraceLimits(max_bytes=100_000)  # noqa: SLF001
+        app.store.limits = TraceLimits(max_bytes=100_000)
         monkeypatch.setattr(app.pipeline, "_follow_up", fail)
         chains = []
         for number in range(20):

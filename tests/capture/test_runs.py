@@ -272,20 +272,19 @@ def test_they_never_keep_too_much() -> None:
 # --- when the intake fails ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["finished", "evicted"])
-def test_an_intake_that_fails_is_counted(method: str) -> None:
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_an_intake_that_fails_is_counted(is_evicted: bool) -> None:  # noqa: FBT001
     """The error is counted and reaches nobody; the recorder forgets the tree all the same."""
 
     def fails(name: str) -> None:
-        if name == method:
-            raise RuntimeError(name)
+        raise RuntimeError(name)
 
     captured = capture(on_intake=fails, raise_errors=False, max_trees=1)
-    if method == "finished":
-        run_turn(captured)
-    else:
+    if is_evicted:
         begin(captured, "chain", 1)
         captured.handler.on_chain_start(None, QUESTION, run_id=UUID(int=2))
+    else:
+        run_turn(captured)
     assert captured.errors == ["callback"]
     assert 1 not in captured.recorder.runs
 

@@ -101,8 +101,6 @@ class _Trees:
     def finished(self, tree: RunTree) -> None:
         self.found.append(tree)
 
-    evicted = finished
-
     def waiting(self) -> None:
         """Do nothing: `runs_of` and `tell_runs` flush the recorder."""
 

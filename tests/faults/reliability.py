@@ -36,7 +36,6 @@ ROWS: Mapping[str, str] = {
     "26": "A metric or sink raises, hangs, blocks, returns another type",
     "28": "Nested chains in threads, a second handler",
     "29": "The OTLP endpoint is down, slow, or refuses",
-    "30": "The wall clock jumps by an hour",
     "31": "The disk is full or read-only",
     "32": "Prompt injections against an obedient judge",
     "33": "Feigned marks, control tokens, bidirectional and invisible characters",

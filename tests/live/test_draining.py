@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -16,35 +15,20 @@ from live import GatedExporter, attached
 from pipeline import GatedJudge
 from processes import PATIENCE
 from rag_eval_otel.capture.trace import Held
-from rag_eval_otel.live.pipeline import Draining, Pipeline
+from rag_eval_otel.live.pipeline import Pipeline
 
 
 @dataclass
-class HangingPipeline:
-    """A pipeline in which nothing ends by itself; its time runs only while something waits."""
+class HangingPart:
+    """A store, an evaluator, a scorer and flushes that never end; time runs while they wait."""
 
     time: float = 0.0
     delivers: bool = False
-    is_idle_child: bool = False
-    is_forked: bool = False
-    is_off: bool = False
-
-    def __post_init__(self) -> None:
-        self.store = self.clock = self.evaluator = self.scorer = self.flushes = self
-
-    def now(self) -> float:
-        return self.time
-
-    def is_own_thread(self) -> bool:
-        return False
 
     def older(self) -> list[Held]:
         return []
 
     def close(self) -> None: ...
-
-    def flush_next(self, timeout: float) -> bool:
-        raise AssertionError(timeout)  # `wait_for` calls nothing
 
     def flush(self, timeout: float) -> bool:
         raise AssertionError(timeout)  # `wait_for` calls nothing
@@ -62,20 +46,34 @@ class HangingPipeline:
         return False
 
 
+class HangingPipeline(Pipeline):
+    """A pipeline in which nothing ends by itself."""
+
+    def __init__(self, part: HangingPart) -> None:
+        self.is_forked = self.is_off = False
+        self.now = lambda: part.time
+        vars(self).update(dict.fromkeys(("store", "evaluator", "scorer", "flushes"), part))
+
+    def is_own_thread(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
 @pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
 def test_a_drain_in_which_everything_hangs_takes_its_time(seconds: float) -> None:
     """Judge, exporter and sinks hang: the drain ends a second after its time at the latest."""
-    pipeline = HangingPipeline()
-    Draining(cast("Pipeline", pipeline)).drain(seconds)
-    assert seconds - 1 <= pipeline.time <= seconds + 1
+    part = HangingPart()
+    HangingPipeline(part).drain(seconds)
+    assert seconds - 1 <= part.time <= seconds + 1
 
 
 @pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
 def test_backends_that_hang_add_half_a_second(seconds: float) -> None:
     """The spans are flushed once more before the scores go to the backends."""
-    pipeline = HangingPipeline(delivers=True)
-    Draining(cast("Pipeline", pipeline)).drain(seconds)
-    assert seconds - 1 <= pipeline.time <= seconds + 1.5
+    part = HangingPart(delivers=True)
+    HangingPipeline(part).drain(seconds)
+    assert seconds - 1 <= part.time <= seconds + 1.5
 
 
 class HangingFlush(BatchSpanProcessor):

@@ -79,7 +79,7 @@ def test_a_judge_that_raises_an_exception_that_ends_programs(make: Any) -> None:
 def test_evicted_traces_are_captured() -> None:
     """A trace that is given up before it is complete counts as found and skipped."""
     with attached() as app:
-        app.store._limits = TraceLimits(max_traces=2)  # noqa: SLF001
+        app.store.limits = TraceLimits(max_traces=2)
         streams = []
         for number in range(TURNS):
             chain = app.chain(number)

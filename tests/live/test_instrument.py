@@ -163,9 +163,7 @@ def test_without_spans_the_callers_span_carries_the_scores() -> None:
     handle = instrument(tracer_provider=provider, sinks=[found.append], **settings)
     pipeline = pipeline_of(handle)
     # No sweep hands traces on: a busy machine exceeds the quiet times.
-    pipeline.store._limits = TraceLimits(  # noqa: SLF001
-        quiet=60.0, root_quiet=60.0, slow_quiet=60.0
-    )
+    pipeline.store.limits = TraceLimits(quiet=60.0, root_quiet=60.0, slow_quiet=60.0)
     for name, count in (("one", 1), ("two", 2)):
         with provider.get_tracer("web").start_as_current_span(name):
             for _ in range(count):

@@ -91,7 +91,7 @@ def test_a_queue_that_is_full() -> None:
     """A trace for which there is no room is dropped and counted, and its span has the status."""
     with attached() as app:
         chain = app.turn()
-        app.pipeline.evaluator._capacity = 0  # noqa: SLF001
+        app.pipeline.evaluator.capacity = 0
         app.pipeline.submit_ended()
         app.let_leave()
         assert app.status_of(chain) == "overload"
@@ -102,7 +102,7 @@ def test_a_queue_that_is_full() -> None:
 def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int]) -> None:
     """Traces that are too many, or too much, leave unscored, each with its reason."""
     with attached() as app:
-        app.store._limits = TraceLimits(**limits)  # noqa: SLF001
+        app.store.limits = TraceLimits(**limits)
         streams = [open_turn(app, number) for number in range(10)]
         counted = app.counted()
         assert counted.keys() == {("skipped", "evicted")}

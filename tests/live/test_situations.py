@@ -88,7 +88,7 @@ def test_3_one_turn_is_scored_while_another_of_its_trace_is_evicted() -> None:
         first = app.turn(1, session)
         app.pipeline.submit_ended()
         judge.asked.result(PATIENCE)
-        app.store._limits = TraceLimits(max_traces=1)  # noqa: SLF001
+        app.store.limits = TraceLimits(max_traces=1)
         second = app.chain(2, session)
         app.retrieve(2, second)
         app.chain(3)  # another trace, so the oldest must go

@@ -35,7 +35,6 @@ def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> Non
     assert not isinstance(first, str)
     assert first.status == "scored"
     assert asyncio.run(one.of(Sample(question="Whom?", answer="A."), Sampling())) == "budget"
-    assert one.is_spent
 
 
 def test_wrong_budgets_are_refused_at_the_start() -> None:

@@ -32,7 +32,7 @@ def held(number: int = 1, *, size: int = 1, is_likely: bool = True) -> Held:
 def store(clock: Any = None, **limits: Any) -> Store:
     config = Config(**{"hold_seconds": 60.0, "max_held": 10, **limits})
     kept = Store(config, **({} if clock is None else {"clock": clock}))
-    kept._max_bytes = 1000  # noqa: SLF001
+    kept.max_bytes = 1000
     return kept
 
 
@@ -185,7 +185,7 @@ def test_in_any_order_each_span_leaves_once(events: list[tuple[int, str]]) -> No
     """In any order of holds, decisions and exports, each held span leaves exactly once."""
     kept, exits, accepted = store(max_held=4), Exits(), 0
     clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
-    clock.run_inline()
+    clock.is_inline = True
     for number, event in events:
         span = kept.held.get((1, number))
         if event == "hold":

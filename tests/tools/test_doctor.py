@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -15,8 +14,7 @@ import pytest
 
 from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
-from rag_eval_otel.environment import guessed_grpc_endpoint
-from rag_eval_otel.runtime.providers import answers_http, exporters
+from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.doctor import (
     Answer,
@@ -169,31 +167,6 @@ def test_a_server_that_speaks_http_is_told_with_the_variable(receiver: OtlpRecei
     assert answers_http(receiver.http_endpoint.removeprefix("http://"), timeout=10)
     assert not answers_http(receiver.grpc_endpoint, timeout=10)
     assert not answers_http("http://:0", timeout=10)
-
-
-def test_exporter_made_for_an_http_port_warns(
-    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The exporter that OTEL_* variables make for another port than 4318 logs what to set."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
-    for exporter in exporters("traces"):
-        exporter.shutdown()
-    for thread in threading.enumerate():  # the receiver's own may not have started yet
-        if thread.name == "rag-eval-otel-probe":
-            thread.join(30)
-    assert "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in caplog.text
-
-
-def test_only_a_guessed_protocol_is_probed() -> None:
-    """A named protocol and the ports of OTLP are taken as they are."""
-    name = "OTEL_EXPORTER_OTLP_ENDPOINT"
-    assert guessed_grpc_endpoint("logs", {name: "http://phoenix:6006"}) == "http://phoenix:6006"
-    for told in ({name: "http://a:4317"}, {name: "http://a:4318/"}, {}):
-        assert guessed_grpc_endpoint("logs", told) is None
-    for near in ("http://a:43170", "http://a:43189"):
-        assert guessed_grpc_endpoint("logs", {name: near}) == near
-    named = {name: "http://a:6006", "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "grpc"}
-    assert guessed_grpc_endpoint("logs", named) is None
 
 
 @pytest.mark.slow

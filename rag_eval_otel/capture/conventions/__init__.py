@@ -1,9 +1,4 @@
-"""Read the spans of all instrumentations into steps.
-
-A *step* is one call in a trace: a retrieval, a chat model, a tool or a chain. A `Convention` reads
-the attribute names of one instrumentation. Another package registers one by an entry point in the
-group ``rag_eval_otel.conventions``.
-"""
+"""Read the spans of all instrumentations into steps."""
 
 from __future__ import annotations
 
@@ -32,23 +27,8 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.registry import Registry
 
-_BUILT_IN: Final = (  # tried in this order, because many spans follow several conventions
-    *agents.OF_OPENINFERENCE,
-    haystack.OPENINFERENCE,
-    llamaindex.OPENINFERENCE,
-    openinference.CONVENTION,
-    *platforms.CONVENTIONS,
-    haystack.CONVENTION,
-    llamaindex.CONVENTION,
-    vectordb.CONVENTION,
-    traceloop.CONVENTION,
-    agents.STRANDS,
-    genai.CONVENTION,
-)
-
 
 def load(registry: Registry) -> Iterator[Convention]:
-    """Yield the conventions in ``registry``; log a warning for what cannot be used."""
     for name in registry.names():
         try:
             convention = registry.find(name)
@@ -61,30 +41,29 @@ def load(registry: Registry) -> Iterator[Convention]:
             log.warning("the convention %r is no Convention; it is not used", name)
 
 
-CONVENTIONS: Final[tuple[Convention, ...]] = (
-    *_BUILT_IN,
+CONVENTIONS: Final[tuple[Convention, ...]] = (  # tried in this order: spans may follow several
+    *agents.OF_OPENINFERENCE,
+    haystack.OPENINFERENCE,
+    llamaindex.OPENINFERENCE,
+    openinference.CONVENTION,
+    *platforms.CONVENTIONS,
+    haystack.CONVENTION,
+    llamaindex.CONVENTION,
+    vectordb.CONVENTION,
+    traceloop.CONVENTION,
+    agents.STRANDS,
+    genai.CONVENTION,
     *load(Registry(kind="convention", built_in={})),
 )
-"""The conventions in the order in which they are tried. Each reads the spans of one convention."""
-
 MARKS: Final = frozenset(native.PARTS).union(*(convention.marks for convention in CONVENTIONS))
-"""Attribute names by which this library recognises the spans that it reads.
-
-Other spans are read if their scope is in `UNMARKED_SCOPES`, or by a ``name_prefix``.
-"""
 UNMARKED_SCOPES: Final = frozenset[str]().union(
     *(convention.scopes for convention in CONVENTIONS if not convention.marks)
 )
-"""Names of instrumentation scopes whose spans are all read, whatever their attributes are."""
 LOG_EVENTS: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.log_events)
-"""The beginnings of the event names of log records that are read together with their span."""
-
 _NAME_PREFIXES: Final = tuple(c.name_prefix for c in CONVENTIONS if c.name_prefix)
 _METADATA_PREFIXES: Final = tuple(prefix for c in CONVENTIONS for prefix in c.metadata_prefixes)
 _LATE_MARKS: Final = frozenset[str]().union(*(c.marks for c in CONVENTIONS if c.exports_late))
 _OUTPUTS: Final = tuple(dict.fromkeys(c.output for c in CONVENTIONS if c.output))
-_DOCUMENT: Final = '"page_content"'  # a key in the JSON of LangChain documents
-_RECORDED: Final = frozenset(native.PARTS)
 _IS_INSTRUMENTATION: Final = re.compile(
     "|".join(f"(?:{c.instrumentations})" for c in CONVENTIONS if c.instrumentations)
 ).match
@@ -117,14 +96,12 @@ def _readers(scope: str, marks: frozenset[str]) -> tuple[Convention, ...]:
 
 
 def kind_of(view: Span) -> Kind:
-    """Return the kind of call that the span ``view`` describes, such as ``llm``."""
     _, kind = _convention(view)
     return kind or ("chain" if recorded_on(view) else "other")
 
 
 def recorded_on(view: Span) -> frozenset[Part]:
-    """Return which parts of a turn the application itself recorded on the span ``view``."""
-    return frozenset(native.PARTS[name] for name in _RECORDED.intersection(view.attributes))
+    return frozenset(native.PARTS[name] for name in native.PARTS.keys() & view.attributes)
 
 
 def is_instrumentation(scope: str) -> bool:
@@ -138,14 +115,12 @@ def is_exported_late(view: Span) -> bool:
 
 
 def tool_name(view: Span) -> str:
-    """Return the name of the tool that the span ``view`` called, or else the name of the span."""
     convention, _ = _convention(view)
     names = [word(view, key) for key in convention.tool_names] if convention is not None else []
     return next((name for name in names if name is not None), view.name)
 
 
 def output_on(view: Span) -> str:
-    """Return the recorded output of a call or a function on the span ``view``, as a text."""
     values = (view.attributes.get(name) for name in _OUTPUTS)
     return next((value for value in values if isinstance(value, str)), "")
 
@@ -153,7 +128,7 @@ def output_on(view: Span) -> str:
 def shows_documents(view: Span) -> bool:
     """Return True if a text on the span ``view`` has LangChain documents as JSON."""
     texts = (value for value in view.attributes.values() if isinstance(value, str))
-    return any(_DOCUMENT in text for text in texts)
+    return any('"page_content"' in text for text in texts)
 
 
 def is_flat(view: Span) -> bool:
@@ -194,7 +169,6 @@ def read(view: Span, *, most: int = MAX_TEXT_CHARS) -> Step:
 
 Owner: TypeAlias = Literal["own", "foreign"]
 
-_CACHED_NAMES: Final = 4096  # attribute names; more than most applications have, if not numbered
 _FOREIGN: Final = dict.fromkeys(pattern for c in CONVENTIONS for pattern in c.content)
 _IS_FOREIGN: Final = re.compile("|".join(f"(?:{pattern})" for pattern in _FOREIGN)).fullmatch
 _IS_OWN: Final = re.compile("|".join(native.CONTENT)).fullmatch
@@ -205,7 +179,7 @@ _EVENTS: Final = tuple(
 )
 
 
-@lru_cache(_CACHED_NAMES)
+@lru_cache(4096)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
     """Return who wrote the text in ``attribute``: we, an instrumentation, or nobody."""
     if _IS_OWN(attribute):

@@ -1,8 +1,4 @@
-"""Read the spans of agent frameworks into steps (calls in a trace).
-
-The spans are those of OpenInference, and of Strands Agents itself, which follows the GenAI
-conventions. Each framework keeps the question or the answer in another place.
-"""
+"""Read the spans of agent frameworks into steps (calls in a trace)."""
 
 from __future__ import annotations
 
@@ -18,9 +14,7 @@ from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import passages_in, passages_in_text
 from rag_eval_otel.capture.span import Span, word
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.capture.values import Lost, question_in, read, value
-
-_SEVERAL = "invoke_agent"  # on this span, each model call overwrites the attributes of the last one
+from rag_eval_otel.capture.values import Lost, question_in, value
 
 
 def _adk_step(view: Span, of: Kind) -> Step:
@@ -30,19 +24,17 @@ def _adk_step(view: Span, of: Kind) -> Step:
         if isinstance(response, Mapping):
             view = _with(view, {"output.value": response})
     step = openinference.to_step(view, of)
-    if of == "llm" and view.name.startswith(_SEVERAL) and view.end is not None:
-        return replace(step, start=view.end)
+    if of == "llm" and view.name.startswith("invoke_agent") and view.end is not None:
+        return replace(step, start=view.end)  # the attributes are those of the last model call
     if of in {"agent", "chain"}:
         question = _content(value(view, "input.value"), "new_message") or step.input
-        return replace(
-            step, input=question, output=_content(value(view, "output.value"), "content")
-        )
+        answer = _content(value(view, "output.value"), "content")
+        return replace(step, input=question, output=answer)
     return step
 
 
-def _content(data: Any, *path: str) -> str | None:
-    """Return the text of the message in ``data`` under the keys ``path``, or None."""
-    for key in (*path, "content"):
+def _content(data: Any, name: str) -> str | None:
+    for key in (name, "content"):
         data = data.get(key) if isinstance(data, Mapping) else None
     return data if isinstance(data, str) and data else None
 
@@ -52,14 +44,6 @@ def _with(view: Span, attributes: Mapping[str, Any]) -> Span:
 
 
 _AUTOGEN_CORE = "autogen-core"  # spans of this scope have no texts, and repeat calls of other spans
-
-
-def _autogen_kind(view: Span) -> Kind | None:
-    return "other" if view.scope == _AUTOGEN_CORE else openinference.kind(view)
-
-
-def _autogen_step(view: Span, of: Kind) -> Step:
-    return build.bare(view, of) if of == "other" else openinference.to_step(view, of)
 
 
 def _crewai_step(view: Span, of: Kind) -> Step:
@@ -129,20 +113,16 @@ def _smolagents_step(view: Span, of: Kind) -> Step:
     return step
 
 
-_RESULT = "gen_ai.tool.call.result"
-
-
 def _strands_step(view: Span, of: Kind) -> Step:
     """Read a span of Strands, whose text blocks of a tool result are one text, not documents."""
     view = genai.with_events(view)
-    blocks = read(view.attributes.get(_RESULT), limit=view.value_limit)
+    blocks = value(view, "gen_ai.tool.call.result")
     if of == "tool" and isinstance(blocks, list):
-        is_text = [isinstance(block, Mapping) and set(block) == {"text"} for block in blocks]
         typed = [
-            {"type": "text", **block} if is_typed else block
-            for block, is_typed in zip(blocks, is_text, strict=True)
+            {"type": "text", **b} if isinstance(b, Mapping) and set(b) == {"text"} else b
+            for b in blocks
         ]
-        view = _with(view, {_RESULT: typed})
+        view = _with(view, {"gen_ai.tool.call.result": typed})
     return genai.to_step(view, of)
 
 
@@ -158,8 +138,8 @@ OF_OPENINFERENCE: Final[tuple[Convention, ...]] = (
     ),
     _of_openinference(
         name="autogen",
-        kind=_autogen_kind,
-        to_step=_autogen_step,
+        kind=lambda span: "other" if span.scope == _AUTOGEN_CORE else openinference.kind(span),
+        to_step=lambda span, of: (build.bare if of == "other" else openinference.to_step)(span, of),
         marks=openinference.CONVENTION.marks | {"gen_ai.operation.name"},
         scopes=frozenset({"openinference.instrumentation.autogen_agentchat", _AUTOGEN_CORE}),
         content=(r"llm\.input_messages\.\d+\.function\.\d+",),

@@ -57,5 +57,6 @@ class Convention:
             for pattern in (*self.content, *pairs, self.instrumentations):
                 re.compile(pattern)
         except re.error as error:
-            msg = f"the convention {self.name!r} has an invalid pattern {error.pattern!r}: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"the convention {self.name!r} has an invalid pattern {error.pattern!r}: {error}"
+            ) from error

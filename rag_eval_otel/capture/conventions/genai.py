@@ -1,7 +1,4 @@
-"""Read spans of OpenTelemetry's GenAI semantic conventions into steps (calls in a trace).
-
-The texts may be in span attributes, in span events or in log records.
-"""
+"""Read spans of OpenTelemetry's GenAI semantic conventions into steps (calls in a trace)."""
 
 from __future__ import annotations
 
@@ -28,16 +25,12 @@ _KINDS: Mapping[str, Kind] = {
     "search_memory": "retriever",
     "text_completion": "llm",
 }
-_UNREAD = frozenset({"create_agent", "fetch_response"})
-_OF_MEMORIES = ("_memory", "_memory_store")
 _DETAILS = "gen_ai.client.inference.operation.details"
 _MESSAGES, _REPLY = "gen_ai.input.messages", "gen_ai.output.messages"
-_OF_TOOLS: Mapping[str, str] = {
+_OF_TOOLS: Mapping[str, str] = {  # events on tool spans, and attributes with the same content
     "gen_ai.choice": "gen_ai.tool.call.result",
     "gen_ai.tool.message": "gen_ai.tool.call.arguments",
 }
-"""The names of events on tool spans, and the names of attributes with the same content."""
-_TOOL_MESSAGES = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
 _FLAT: frozenset[Kind] = frozenset({"chain"})  # a workflow may answer several questions
 _VARIABLE = "gen_ai.prompt.variable."
 
@@ -45,13 +38,13 @@ _VARIABLE = "gen_ai.prompt.variable."
 def kind(view: Span) -> Kind | None:
     """Return the kind of call on a span. An operation that is not known may hold the question."""
     operation = word(view, "gen_ai.operation.name")
-    if operation is None or operation in _UNREAD:
+    if operation is None or operation in {"create_agent", "fetch_response"}:
         return None
-    return _KINDS.get(operation) or (None if operation.endswith(_OF_MEMORIES) else "chain")
+    is_of_memory = operation.endswith(("_memory", "_memory_store"))
+    return _KINDS.get(operation) or (None if is_of_memory else "chain")
 
 
 def holds_documents(view: Span) -> bool:
-    """Return True if the prompt of the model call ``view`` contains a tool message."""
     prompts = [view.attributes.get(_MESSAGES)]
     if kind(view) == "llm":
         events = [*((log.event, log.attributes) for log in view.logs), *view.events]
@@ -63,7 +56,8 @@ def holds_documents(view: Span) -> bool:
 
 def _has_tool_message(messages: object) -> bool:
     if isinstance(messages, str):
-        return any(mark in messages for mark in _TOOL_MESSAGES)
+        marks = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
+        return any(mark in messages for mark in marks)
     items = messages if isinstance(messages, Sequence) else ()
     return any(isinstance(item, Mapping) and item.get("role") == "tool" for item in items)
 
@@ -148,7 +142,6 @@ def _body(view: Span, attributes: Mapping[str, Any]) -> Any:
 
 
 def messages_of(view: Span) -> tuple[Any, Any]:
-    """Return the prompt and the reply of a model call, from attributes, or else log records."""
     if _MESSAGES not in view.attributes and view.logs:
         details = (log.attributes for log in view.logs if log.event == _DETAILS)
         attributes = next(details, None)
@@ -177,7 +170,6 @@ def _of_attributes(attributes: Mapping[str, Any], limit: int | None) -> tuple[An
 
 
 def _of_events(view: Span) -> tuple[Any, Any]:
-    """Return the prompt and the reply of a model call from log records, one for each message."""
     shown: list[Any] = []
     choices: list[Mapping[str, Any]] = []
     if any(log.body is CUT for log in view.logs):

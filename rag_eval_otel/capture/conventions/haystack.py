@@ -1,7 +1,4 @@
-"""Read spans of Haystack into steps (calls in a trace), its own and those of OpenInference.
-
-Haystack writes a span for each component, each pipeline and each step of an agent.
-"""
+"""Read spans of Haystack into steps (calls in a trace), its own and those of OpenInference."""
 
 from __future__ import annotations
 
@@ -28,15 +25,6 @@ from rag_eval_otel.capture.values import (
 from rag_eval_otel.types import Passage
 
 _PREFIX: Final = "haystack."
-_MARKS: Final = frozenset(
-    {
-        "haystack.agent.max_steps",
-        "haystack.agent.step.llm.input",
-        "haystack.component.type",
-        "haystack.pipeline.input_data",
-        "haystack.tool.name",
-    }
-)
 _STEPS: Mapping[str, Kind] = {
     "haystack.agent.run": "agent",
     "haystack.agent.step": "chain",
@@ -54,7 +42,7 @@ _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"^ToolInvoker$"), "tool"),
     (re.compile(r"^Agent$"), "agent"),
 )
-_QUERY_KEYS = ("question", "query", "text")
+_QUERIES = ("question", "query", "text")
 _PLACES = ("component", "agent", "agent.step.llm", "agent.step.tool")
 
 
@@ -71,7 +59,6 @@ def _kind(view: Span) -> Kind | None:
 
 
 def _kind_of_component(name: str) -> Kind | None:
-    """Return the kind of call that a component of the class ``name`` makes, or None."""
     return next((kind for pattern, kind in _COMPONENTS if pattern.search(name)), None)
 
 
@@ -94,7 +81,6 @@ def _to_step(view: Span, of: Kind) -> Step:
 
 
 def _value(view: Span, *keys: str) -> Any:
-    """Return the first of the attributes ``keys``; inputs with a callback are Python reprs."""
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
         return plain(data_in(found))
@@ -125,7 +111,7 @@ def query_of(inputs: Any) -> Any:
         questions = set[str]()
         for part in parts:
             if isinstance(part, Mapping):
-                texts = [part[key] for key in _QUERY_KEYS if isinstance(part.get(key), str)]
+                texts = [part[key] for key in _QUERIES if isinstance(part.get(key), str)]
                 if isinstance(part.get("messages"), list):
                     texts.append(question_in(part))
                 questions.update(filter(None, texts))
@@ -164,7 +150,12 @@ CONVENTION: Final = Convention(
     name="haystack",
     kind=_kind,
     to_step=_to_step,
-    marks=_MARKS,
+    marks=frozenset(
+        {
+            *("haystack.agent.max_steps", "haystack.agent.step.llm.input", "haystack.tool.name"),
+            *("haystack.component.type", "haystack.pipeline.input_data"),
+        }
+    ),
     name_prefix=_PREFIX,
     content=(
         r"haystack\.(component|agent|tool)\.(input|output)",
@@ -176,14 +167,10 @@ CONVENTION: Final = Convention(
 )
 
 
-_READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
-_BUILDER = re.compile(r"PromptBuilder$")  # OpenInference calls it an LLM
 _DOCUMENT = re.compile(  # the repr of a document does not escape quotes
     r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )",
     re.DOTALL,
 )
-_CUT_AT = 100
-_SAID = re.compile(r"(ChatMessage|StreamingChunk)\(")
 _ANSWER = re.compile(rf"(?:Generated|Extracted)Answer\(.*?\b(?:data|answer)=({STRING})", re.DOTALL)
 
 
@@ -191,7 +178,7 @@ def _openinference_kind(view: Span) -> Kind | None:
     kind, name = openinference.kind(view), view.name.rpartition(".")[0]
     if kind is None or kind == "embedding":
         return kind
-    if _BUILDER.search(name):
+    if name.endswith("PromptBuilder"):  # OpenInference calls it an LLM
         return "chain"
     if kind != "chain":
         return kind
@@ -205,7 +192,8 @@ def _openinference_step(view: Span, of: Kind) -> Step:
     inputs, outputs = _parsed(value(view, "input.value")), _parsed(raw)
     if of == "llm":
         return _llm(view, inputs)
-    if word(view, "openinference.span.kind") in _READ_BY_KIND and of != "chain":
+    named = word(view, openinference.SPAN_KIND)
+    if named in {"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"} and of != "chain":
         return openinference.to_step(view, of)
     if of in RETRIEVALS:
         return build.retrieval(view, inputs=inputs, documents=_documents(outputs), kind=of)
@@ -245,7 +233,7 @@ def _documents(outputs: Any) -> Any:
         if match is None:
             return None
         name, text = match.groups()
-        if len(text) > _CUT_AT and text.endswith("..."):
+        if text[100:] and text.endswith("..."):
             return CUT
         passages.append(Passage(text=text, id=name))
     return tuple(passages)
@@ -259,7 +247,7 @@ def _parsed(data: Any) -> Any:
         return {key: _parsed(item) for key, item in data.items()}
     if not isinstance(data, str):
         return data
-    if _SAID.match(data):
+    if data.startswith(("ChatMessage(", "StreamingChunk(")):
         return plain(data_in(data))
     answer = _ANSWER.match(data)
     return {"data": data_in(answer[1])} if answer is not None else data

@@ -1,7 +1,4 @@
-"""Read spans of LlamaIndex into steps (calls in a trace), its own and those of OpenInference.
-
-All texts of its own spans are in span events. The spans themselves have only names.
-"""
+"""Read spans of LlamaIndex into steps (calls in a trace), its own and those of OpenInference."""
 
 from __future__ import annotations
 
@@ -96,14 +93,13 @@ def _named(view: Span, prefix: str) -> Sequence[Mapping[str, Any]]:
     return [attributes for name, attributes in view.events if name.startswith(prefix)]
 
 
-_NO_CONTENT: Final = (
+_NO_CONTENT: Final = (  # all other attributes of events may contain texts of users or models
     r"class_name|id_|span_id|timestamp|err_str|model_dict\..+",
     r"tags\.llamaindex\.(run_id|step\.input_event)",
     r"additional_kwargs\.(parallel_tool_calls|tool_choice|tools)",
     r"response\.((message\.)?role|additional_kwargs\.\w+_tokens)",
     r"response\.raw\.(id|model|object|created|usage\..+|service_tier|system_fingerprint)",
 )
-"""Event attributes that contain no texts of users or models. All others may contain them."""
 
 CONVENTION: Final = Convention(
     name="llamaindex",
@@ -117,9 +113,7 @@ CONVENTION: Final = Convention(
 
 
 _ANSWERS = re.compile(r"\._?a?(chat|get_response|query|synthesize)$")
-_OF_RESPONSES = frozenset({"messages", "response", "response_gen", "source_nodes", "sources"})
 _ROLE = re.compile(r"(llm\.input_messages\.\d+\.message\.)role")
-_OBSERVES = "Observation: "
 
 
 def _openinference_kind(view: Span) -> Kind | None:
@@ -132,19 +126,19 @@ def _openinference_step(view: Span, of: Kind) -> Step:
         return _thought(openinference.to_step(_with_observations(view), of))
     step = openinference.to_step(view, of)
     outputs = value(view, "output.value")
-    is_structured = isinstance(outputs, Mapping) and _OF_RESPONSES.isdisjoint(outputs)
+    of_responses = {"messages", "response", "response_gen", "source_nodes", "sources"}
+    is_structured = isinstance(outputs, Mapping) and of_responses.isdisjoint(outputs)
     if step.output is None and is_structured and _ANSWERS.search(view.name):
         return replace(step, output=word(view, "output.value"))
     return step
 
 
 def _with_observations(view: Span) -> Span:
-    """Return a copy of ``view`` in which the observations of a ReAct agent are tool messages."""
     attributes = dict(view.attributes)
     for key, role in view.attributes.items():
         match = _ROLE.fullmatch(key) if role == "user" else None
         text = view.attributes.get(f"{match[1]}content") if match is not None else None
-        if isinstance(text, str) and text.startswith(_OBSERVES):
+        if isinstance(text, str) and text.startswith("Observation: "):
             attributes[key] = "tool"
     return replace(view, attributes=attributes)
 

@@ -1,9 +1,4 @@
-"""Read the question, contexts and answer that the application itself recorded on a span.
-
-Question and answer are in the attributes ``rag.question`` and ``rag.answer``, the contexts in
-``rag.contexts`` or in one event ``rag.retrieval`` for each call of `record_retrieval`. They take
-precedence over the texts that an instrumentation captured.
-"""
+"""Read the question, contexts and answer that the application itself recorded on a span."""
 
 from __future__ import annotations
 
@@ -18,26 +13,18 @@ from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, normalised, read
 from rag_eval_otel.types import Passage
 
-PARTS: Final[Mapping[str, Part]] = {
+PARTS: Final[Mapping[str, Part]] = {  # what the application records in each attribute
     semconv.QUESTION: "input",
     semconv.ANSWER: "output",
     semconv.CONTEXTS: "documents",
     semconv.RETRIEVAL_RECORDED: "documents",
 }
-"""Names of attributes that the application records, and the part of a turn that each one shows."""
 
-CONTENT: Final = (
-    r"rag\.(question|contexts|answer)",
-    r"rag\.retrieval\.(query|documents)",
-)
-"""Regular expressions for the attributes of spans and span events that contain texts."""
-
+CONTENT: Final = (r"rag\.(question|contexts|answer)", r"rag\.retrieval\.(query|documents)")
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
-"""The attributes that contain a list, often as JSON. The other attributes contain one text."""
 
 
 def with_recorded(view: Span, step: Step) -> Step:
-    """Return ``step`` with the texts that the application itself recorded on the span ``view``."""
     events: list[Mapping[str, Any]] = []
     if semconv.RETRIEVAL_RECORDED in view.attributes:
         events = [values for name, values in view.events if name == semconv.RETRIEVAL_EVENT]
@@ -106,7 +93,6 @@ def _listed(data: Any, view: Span) -> tuple[Passage, ...] | Lost | None:
 
 
 def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:
-    """Return ``passages`` in their order, without passages that repeat an earlier text."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)

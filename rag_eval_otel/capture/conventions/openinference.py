@@ -1,14 +1,12 @@
-"""Read spans of OpenInference (Arize) into steps (calls in a trace), and describe our own spans.
-
-OpenInference writes each item of a list as an attribute with a number in its name.
-"""
+"""Read spans of OpenInference (Arize) into steps (calls in a trace), and describe our own spans."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
@@ -37,17 +35,7 @@ if TYPE_CHECKING:
 
     Attributes = dict[str, AttributeValue | None]
 
-_KINDS: Mapping[str, Kind] = {
-    "AGENT": "agent",
-    "CHAIN": "chain",
-    "EMBEDDING": "embedding",
-    "LLM": "llm",
-    "PROMPT": "chain",
-    "RERANKER": "reranker",
-    "RETRIEVER": "retriever",
-    "TOOL": "tool",
-}
-
+KINDS: Mapping[str, Kind] = {kind.upper(): kind for kind in get_args(Kind) if kind != "other"}
 SPAN_KIND: Final = "openinference.span.kind"
 DSPY: Final = "openinference.instrumentation.dspy"
 _ROLE, _TOOLS = ".message.role", ("tool", "function")
@@ -58,11 +46,10 @@ def kind(view: Span) -> Kind | None:
     name = word(view, SPAN_KIND)
     if name is None or view.scope == semconv.SCOPE:
         return None
-    return _KINDS.get(name.upper(), "chain")
+    return KINDS.get(name.upper(), "chain")
 
 
 def holds_documents(view: Span) -> bool:
-    """Return True if the model call on the span ``view`` has tool results among its messages."""
     return any(
         key.endswith(_ROLE) and role in _TOOLS
         for key, role in view.attributes.items()
@@ -130,8 +117,9 @@ def _llm(view: Span, outputs: Any) -> Step:
     if messages is None:
         messages = list(prompts) if prompts else None
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
-    documents = _hosted(reply) if isinstance(reply, list) else ()
+    documents: tuple[Passage, ...] = ()
     if isinstance(reply, list):
+        documents = _hosted(reply)
         if isinstance(outputs, Mapping) and outputs.get("object") == "response":
             reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
     elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
@@ -145,32 +133,27 @@ def _llm(view: Span, outputs: Any) -> Step:
         response_id=outputs.get("id") if isinstance(outputs, Mapping) else None,
         finish=view.attributes.get("llm.finish_reason"),
     )
-    if view.scope == DSPY or (call.output or "").startswith(_FIELD):
+    if view.scope == DSPY or (call.output or "").startswith("[[ ## "):
         call = _named_fields(call)
     if documents:
         call = replace(call, documents=documents, recorded=frozenset({"documents"}))
     return call
 
 
-_FIELD = "[[ ## "
 _FIELDS = re.compile(
     r"^\[\[ ## (\w+) ## \]\][ \t]*\n?(.*?)(?=^\[\[ ## \w+ ## \]\]|\Z)", re.MULTILINE | re.DOTALL
 )
-_CALLS_TOOLS = "next_tool_name"
 
 
 def _named_fields(call: Step) -> Step:
-    """Return the model call with the answer in a reply of DSPy, which has several named fields.
-
-    The answer has a usual name of an answer, or is the last. A field may name a tool to be called.
-    """
+    """Return the model call with the answer in a reply of DSPy, which has several named fields."""
     reply = call.output or ""
     fields = {name: text.strip() for name, text in _FIELDS.findall(reply) if name != "completed"}
     data = {} if fields else plain(json_in(reply, opening="{") or {})
     fields |= {name: text for name, text in data.items() if isinstance(text, str)}
     if not fields:
         return call
-    if _CALLS_TOOLS in fields:
+    if "next_tool_name" in fields:
         return replace(call, output=None, calls_tools=True)
     return replace(call, output=answer_in(fields) or [*fields.values()][-1])
 
@@ -189,9 +172,7 @@ def _streamed(outputs: Any) -> Any:
 def _hosted(reply: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...]:
     """Return the documents of a search that the model's provider ran in the call."""
     outputs = [message["content"] for message in reply if message["role"] == "tool"]
-    return tuple(
-        passage for content in outputs if content for passage in documents_in(content) or ()
-    )
+    return tuple(chain.from_iterable(documents_in(text) or () for text in outputs if text))
 
 
 def _messages(view: Span, prefix: str) -> Any:
@@ -261,32 +242,24 @@ CONVENTION: Final = Convention(
 )
 
 
-_MOST_DOCUMENTS = 30  # more would fill the 128 attributes of a span, and push its scores out
-_MOST_MESSAGES = 20
-
-
 def described(
     of: Kind,
     *,
     name: str = "",
     model: str | None = None,
     provider: object = None,
-    tokens: tuple[int | None, int | None] | None = None,
+    tokens: tuple[int, int] | None = None,
 ) -> Attributes:
     """Return the OpenInference attributes of a call, without texts; ``name`` is that of a tool."""
     attributes: Attributes = {SPAN_KIND: "CHAIN" if of == "other" else of.upper()}
     if of == "tool":
         attributes["tool.name"] = name
     if of == "llm":
-        prompt, completion = tokens or (None, None)
-        is_counted = prompt is not None and completion is not None
-        attributes |= {
-            "llm.model_name": model,
-            "llm.provider": None if provider is None else str(provider),
-            "llm.token_count.prompt": prompt,
-            "llm.token_count.completion": completion,
-            "llm.token_count.total": (prompt or 0) + (completion or 0) if is_counted else None,
-        }
+        attributes["llm.model_name"] = model
+        attributes["llm.provider"] = None if provider is None else str(provider)
+    if of == "llm" and tokens is not None:
+        attributes["llm.token_count.prompt"], attributes["llm.token_count.completion"] = tokens
+        attributes["llm.token_count.total"] = sum(tokens)
     return attributes
 
 
@@ -297,14 +270,14 @@ def texts(
     documents: Sequence[Passage] = (),
     messages: Iterable[tuple[str, str]] = (),
 ) -> Attributes:
-    """Return the OpenInference attributes with the texts of a call that a span has room for."""
     attributes: Attributes = {}
-    for i, document in enumerate(documents[:_MOST_DOCUMENTS]):
+    # More would fill the 128 attributes of a span, and push its scores out.
+    for i, document in enumerate(documents[:30]):
         prefix = f"retrieval.documents.{i}.document"
         attributes[f"{prefix}.content"] = document.text
         attributes[f"{prefix}.id"] = document.id
         attributes[f"{prefix}.score"] = None if document.score is None else float(document.score)
-    shown = list(messages)[-_MOST_MESSAGES:]
+    shown = list(messages)[-20:]
     replies = [("assistant", told)] if shown and told else []
     for kind, pairs in (("input", shown), ("output", replies)):
         for i, (role, text) in enumerate(pairs):

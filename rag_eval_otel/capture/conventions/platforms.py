@@ -1,7 +1,4 @@
-"""Read spans of Langfuse, LangSmith and MLflow into steps (calls in a trace).
-
-Each platform writes kind, inputs and outputs of a call in attributes of its own, as JSON.
-"""
+"""Read spans of Langfuse, LangSmith and MLflow into steps (calls in a trace)."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture import step as build
+from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import Span, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
@@ -53,17 +51,13 @@ def _platform(
     )
 
 
+_SAME: Final[Mapping[str, Kind]] = {kind: kind for kind in openinference.KINDS.values()}
+
 CONVENTIONS: Final = (
     _platform(
         "langfuse",
         mark="langfuse.observation.type",
-        kinds={
-            "agent": "agent",
-            "embedding": "embedding",
-            "generation": "llm",
-            "retriever": "retriever",
-            "tool": "tool",
-        },
+        kinds={**_SAME, "generation": "llm"},
         inputs="langfuse.observation.input",
         outputs="langfuse.observation.output",
         opening=TEXT_OR_JSON,
@@ -74,7 +68,7 @@ CONVENTIONS: Final = (
     _platform(
         "langsmith",
         mark="langsmith.span.kind",
-        kinds={"embedding": "embedding", "llm": "llm", "retriever": "retriever", "tool": "tool"},
+        kinds=_SAME,
         inputs="gen_ai.prompt",
         outputs="gen_ai.completion",
         content=(r"gen_ai\.(prompt|completion)",),
@@ -85,15 +79,7 @@ CONVENTIONS: Final = (
     _platform(
         "mlflow",
         mark="mlflow.spanType",
-        kinds={
-            "AGENT": "agent",
-            "CHAT_MODEL": "llm",
-            "EMBEDDING": "embedding",
-            "LLM": "llm",
-            "RERANKER": "reranker",
-            "RETRIEVER": "retriever",
-            "TOOL": "tool",
-        },
+        kinds={**openinference.KINDS, "CHAT_MODEL": "llm"},
         inputs="mlflow.spanInputs",
         outputs="mlflow.spanOutputs",
         content=(r"mlflow\.(span|trace)(Inputs|Outputs)", r"mlflow\.chat\.messages"),

@@ -1,7 +1,4 @@
-"""Read spans of Traceloop (OpenLLMetry) into steps (calls in a trace).
-
-The versions from 0.47 to 0.6x are read, over LangChain, LlamaIndex and Haystack.
-"""
+"""Read spans of Traceloop (OpenLLMetry) into steps (calls in a trace)."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ _ENTITIES: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"Embedding\.task$"), "embedding"),
     (re.compile(r"Tool\.task$"), "tool"),
 )
-_IN_FULL = "gen_ai.tool.call.result"
 _HAYSTACK = "opentelemetry.instrumentation.haystack"
 
 
@@ -63,7 +59,7 @@ def _to_step(view: Span, of: Kind) -> Step:
     outputs = _inner(outputs, "outputs", "output")
     if of == "llm":
         return _llm(view)
-    if of == "tool" and outputs is None and _IN_FULL in view.attributes:
+    if of == "tool" and outputs is None and "gen_ai.tool.call.result" in view.attributes:
         return genai.to_step(view, of)
     if of in RETRIEVALS:
         return build.retrieval(view, inputs=inputs, documents=outputs, kind=of)
@@ -102,7 +98,6 @@ def _llm(view: Span) -> Step:
 
 
 def _numbered(view: Span) -> tuple[Any, Any]:
-    """Read prompt and reply from attributes ``gen_ai.prompt.N`` and ``gen_ai.completion.N``."""
     shown = list(numbered(view.attributes, "gen_ai.prompt"))
     reply = [item for _, item in numbered(view.attributes, "gen_ai.completion")]
     messages: Any = [_message(item, view.value_limit) for _, item in shown]

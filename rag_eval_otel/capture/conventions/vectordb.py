@@ -18,14 +18,16 @@ def _kind(view: Span) -> Kind | None:
 
 
 def _to_step(view: Span, _: Kind) -> Step:
-    passages: list[Passage] | None = []
-    for attributes in (attributes for name, attributes in view.events if name == _RESULT):
-        text, name = (attributes.get(f"{_RESULT}.{key}") for key in ("document", "id"))
-        if passages is None or not isinstance(text, str):
-            passages = None
-        else:
-            passages.append(Passage(text=text, id=None if name is None else str(name)))
-    return build.retrieval(view, inputs=None, documents=None if passages is None else (*passages,))
+    results = [attributes for name, attributes in view.events if name == _RESULT]
+    texts = [values.get("db.query.result.document") for values in results]
+    ids = [values.get("db.query.result.id") for values in results]
+    passages = tuple(
+        Passage(text=text, id=None if name is None else str(name))
+        for text, name in zip(texts, ids, strict=True)
+        if isinstance(text, str)
+    )
+    documents = passages if len(passages) == len(texts) else None
+    return build.retrieval(view, inputs=None, documents=documents)
 
 
 CONVENTION: Final = Convention(
