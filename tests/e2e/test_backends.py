@@ -135,6 +135,8 @@ def test_every_score_is_sent(name: str, fault: Fault) -> None:
     with running(name, fault=fault) as run:
         turns = [run.app.turn(number) for number in range(TURNS)]
         run.service.known = {turn.get_span_context().span_id for turn in turns}
+        run.app.pipeline.submit_ended()
+        assert run.app.store.wait_left(PATIENCE)  # a flush waits for scores for five seconds only
         assert run.app.handle.flush(PATIENCE)
         found = seen(name, run.service)
         assert len(found) == len(set(found))
