@@ -30,7 +30,6 @@ SECRET = "Ada, born 1815"
 PACKAGE = Path(rag_eval_otel.__file__).parent
 WAYS_IN = {
     "log.py": "makes the logger",
-    "runtime/providers.py": "listens to the refusal of a provider",
 }
 """The modules that may call ``logging.getLogger``, and why."""
 

@@ -58,7 +58,7 @@ def require(module: str, extra: str = EXTRA) -> Any:
         raise MissingDependencyError(error.name or module, extra) from error
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class LimitedLog:
     """Writes at most one warning of each kind within ``seconds``, and counts those left out."""
 
