@@ -12,7 +12,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import LOG_EVENTS
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.trace import Key, size_of_log
-from rag_eval_otel.runtime.guard import JUDGING, Edge
+from rag_eval_otel.runtime.guard import Edge, judging
 
 _MARK = "_rag_eval_otel_tap"
 
@@ -25,7 +25,7 @@ class LogTap:
         self.listeners: dict[object, tuple[Callable[[int, int, LogView], None], Edge]] = {}
 
     def on_emit(self, log_record: Any) -> None:
-        if not self.listeners or JUDGING.by is not None:
+        if not self.listeners or judging() is not None:
             return
         record = log_record.log_record
         values = record.attributes or {}

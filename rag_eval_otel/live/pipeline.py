@@ -44,7 +44,7 @@ from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
 from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import JUDGING, Edge, is_stand_in
+from rag_eval_otel.runtime.guard import JUDGING, Edge, is_stand_in, judging
 from rag_eval_otel.runtime.threads import Call, GivenUp, Workers
 from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, HoldStatus, Sink
 from rag_eval_otel.untrusted import redactor
@@ -152,7 +152,7 @@ class Pipeline:
 
     def on_end(self, span: ReadableSpan) -> None:
         """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once."""
-        if JUDGING.by is not None:
+        if JUDGING.get() is not None and judging() is not None:
             if is_own(span):
                 self._pass_on(span)
             return

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import TracebackType
@@ -23,13 +24,17 @@ _HTTP = (otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY, "suppress_http_instrum
 EXTRA: Final = "tools"
 
 
-class _Judging(threading.local):
-    by: object = None
+# The evaluator for which the current code runs. Its spans and logs are not the application's.
+JUDGING: Final[ContextVar[object]] = ContextVar("rag_eval_otel_judging", default=None)
 
 
-# ``by`` is the evaluator whose thread this is: spans and logs there are not the application's. No
-# context variable, which asyncio would copy into coroutines that a sink runs in the application.
-JUDGING: Final = _Judging()
+def judging() -> object:
+    """Return the evaluator that runs on this thread, or None on the application's threads.
+
+    asyncio copies the context also into a coroutine that a sink runs in the application's loop.
+    """
+    by = JUDGING.get()
+    return by if by and threading.current_thread().name.startswith("rag-eval-otel") else None
 
 
 def silence() -> None:

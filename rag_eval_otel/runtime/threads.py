@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from rag_eval_otel.runtime.fork import call_in_child, leave_to_parent
-from rag_eval_otel.runtime.guard import JUDGING, LimitedLog, silence
+from rag_eval_otel.runtime.guard import JUDGING, LimitedLog, judging, silence
 
 T = TypeVar("T")
 
@@ -25,8 +25,8 @@ _POLL: Final = 0.01  # seconds between two looks at the queue while jobs run
 _GRACE: Final = 1.0  # seconds in which cancelled jobs may clean up
 _LATE: Final = 0.1  # seconds between two searches for jobs that are too late
 
-_Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]], object]"
-"""The future of a call, the call, and the evaluator that makes it."""
+_Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
+"""The future of a call, and the call."""
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread | None:
@@ -73,7 +73,7 @@ class Workers(ThreadPoolExecutor):
             self._busy += 1
             if self._busy > self._size:
                 self._grow()
-            self._calls.put((future, call, JUDGING.by))
+            self._calls.put((future, call))
         future.add_done_callback(partial(self._done, call))
         return future
 
@@ -121,10 +121,9 @@ def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
     calls.put(None)  # for the next thread
 
 
-def _fulfil(future: Future[Any], call: list[Callable[[], Any]], by: object) -> None:
+def _fulfil(future: Future[Any], call: list[Callable[[], Any]]) -> None:
     if not future.set_running_or_notify_cancel():
         return
-    JUDGING.by = by
     try:
         future.set_result(call[0]())
     except StopIteration as error:  # asyncio cannot pass it on; a coroutine changes it like this
@@ -261,7 +260,7 @@ class BackgroundEvaluator:
             )
 
     def is_current(self) -> bool:
-        return JUDGING.by is self
+        return judging() is self
 
     def shutdown(self, timeout: float, *, grace: float = _GRACE) -> bool:
         """Accept no more jobs, wait up to ``timeout`` seconds for jobs, and cancel the others."""
@@ -293,7 +292,7 @@ class BackgroundEvaluator:
 
     def _run(self, workers: Workers) -> None:
         silence()
-        JUDGING.by = self
+        JUDGING.set(self)
         self._loop = loop = asyncio.new_event_loop()
         self._poll_now = asyncio.Event()
         asyncio.set_event_loop(loop)

@@ -137,13 +137,17 @@ def test_the_name_may_be_an_attribute(app: App) -> None:
     assert app.store.collecting_size > 0
 
 
-def test_what_the_judge_s_calls_write_is_not_kept(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
     """Log records written while we judge are not the application's."""
     span = app.plain("request")
-    monkeypatch.setattr(JUDGING, "by", app)
-    write(app, span, "gen_ai.choice", body={})
+
+    def write_as_judge() -> None:
+        JUDGING.set(app)
+        write(app, span, "gen_ai.choice", body={})
+
+    thread = threading.Thread(target=write_as_judge, name="rag-eval-otel")
+    thread.start()
+    thread.join()
     assert app.store.collecting_size == 0
 
 
