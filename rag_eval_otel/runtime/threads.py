@@ -83,6 +83,8 @@ class Workers(ThreadPoolExecutor):
             self._busy -= 1
 
     def _grow(self) -> None:
+        if not self._size and self._calls.empty():  # gevent may have replaced its class
+            self._renew()
         if self._size < self._max_workers and start_thread(partial(_work, self._calls), "-io"):
             self._size += 1
 
@@ -287,6 +289,7 @@ class BackgroundEvaluator:
             vars(platform.uname()).setdefault("processor", "")
         workers = Workers()
         workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
+        self._queue = queue.SimpleQueue()  # gevent may have replaced this class since the fork
         self._thread = start_thread(partial(self._run, workers), "")
         return self._thread is not None
 
