@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
 
 from rag_eval_otel import errors
 from rag_eval_otel.judge.budget import SlidingWindow
@@ -263,7 +262,7 @@ class Endpoint:
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
         self._breaker = Breaker(self.limits)
         self._budget = RetryBudget()
-        self._slots = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
+        self._slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
         self._under_way: set[_Attempt] = set()
         self._attempts: Counter[Outcome] = Counter()
         self._returned = 0
@@ -294,10 +293,13 @@ class Endpoint:
         """Return the result of ``send()``, after retries; one not ``is_usable`` is a failure."""
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
-        for closed in [loop for loop in self._slots if loop.is_closed()]:  # it refers to itself
-            self._slots.pop(closed, None)
         loop = asyncio.get_running_loop()
-        slots = self._slots.setdefault(loop, asyncio.Semaphore(self.limits.concurrency))
+        if loop not in self._slots:
+            with self._lock:
+                for closed in [other for other in self._slots if other.is_closed()]:
+                    del self._slots[closed]
+                self._slots[loop] = asyncio.Semaphore(self.limits.concurrency)
+        slots = self._slots[loop]
         tries = 0
         last: errors.JudgeError | None = None
         while True:

@@ -142,7 +142,7 @@ class Handle:
         monitor = next((s.monitor for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
         if monitor is None:
             raise ConfigError(
-                "a canary set needs drift='on': its alarms are reported with those of live scores"
+                "a canary set needs drift=True: its alarms are reported with those of live scores"
             )
         measurement = build_measurement(self.config)
         comparison = CanaryMonitor(monitor.report, rows=len(samples), service=monitor.service)

@@ -151,7 +151,10 @@ class Pipeline:
         self.start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once."""
+        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
+
+        While a judge is asked, only our own spans are passed on: others are of its client.
+        """
         if JUDGING.get() is not None and judging() is not None:
             if is_own(span):
                 self._pass_on(span)
@@ -209,8 +212,8 @@ class Pipeline:
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
         with self.release_edge:
             if ending.status is not None:
-                self.instruments.released(ending.status)
                 span = self._scores.copy(span, ending)
+                self.instruments.released(ending.status)
         with self.release_edge:
             self.export(span)
 
@@ -231,8 +234,8 @@ class Pipeline:
         for span, run in spans:
             if ending.status is not None:
                 with self._tree_edge:
-                    self.instruments.released(ending.status)
                     self._scores.write(span, ending)
+                    self.instruments.released(ending.status)
             with self._tree_edge:
                 end_span(span, run)
 

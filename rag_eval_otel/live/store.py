@@ -448,8 +448,6 @@ class Clock:
             return True
         with self._lock:
             if self._thread is None:
-                if not self._waits and self._wakes.empty():  # gevent may have replaced this class
-                    self._wakes = queue.SimpleQueue()
                 thread = threading.Thread(target=self._run, name="rag-eval-otel-clock", daemon=True)
                 self._thread = thread  # a garbage collection may end spans during the start
                 try:

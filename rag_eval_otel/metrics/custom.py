@@ -331,8 +331,9 @@ class FunctionMetric(BaseMetric):
 
     The version of the score contains a digest of the compiled code of the function, its defaults,
     and the plain values that it binds from outer functions, a ``partial`` or the fields of a
-    dataclass. If anything else changes that the result depends on, change the name, or the
-    attribute ``revision`` of the object with the function.
+    dataclass: another minor version of Python compiles another version. If anything else changes
+    that the result depends on, change the name, or the attribute ``revision`` of the object with
+    the function.
     """
 
     function: MetricFunction = field(compare=False)

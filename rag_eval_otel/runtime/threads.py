@@ -83,8 +83,6 @@ class Workers(ThreadPoolExecutor):
             self._busy -= 1
 
     def _grow(self) -> None:
-        if not self._size and self._calls.empty():  # gevent may have replaced its class
-            self._renew()
         if self._size < self._max_workers and start_thread(partial(_work, self._calls), "-io"):
             self._size += 1
 
@@ -214,7 +212,11 @@ class BackgroundEvaluator:
 
     def __post_init__(self) -> None:
         self._reset()
-        call_in_child(self._reset)
+        call_in_child(self._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        leave_to_parent((self._tasks, self._waiting))
+        self._reset()
 
     def _reset(self) -> None:
         # Reentrant: a garbage collection may end spans while the lock is held.
@@ -226,7 +228,6 @@ class BackgroundEvaluator:
         self._is_beginning = False
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        leave_to_parent(vars(self).get("_tasks"))  # else a child reports that they are pending
         self._free = self.concurrency
         self._waiting: dict[Job, _Slot] = {}  # the newest last
         self._is_overloaded = False
@@ -289,7 +290,6 @@ class BackgroundEvaluator:
             vars(platform.uname()).setdefault("processor", "")
         workers = Workers()
         workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
-        self._queue = queue.SimpleQueue()  # gevent may have replaced this class since the fork
         self._thread = start_thread(partial(self._run, workers), "")
         return self._thread is not None
 

@@ -100,7 +100,7 @@ def test_an_exception_in_a_round_is_counted() -> None:
     [
         ([], {}, "a canary set has 1 to 64 samples, not 0"),
         (ROWS * 10, {}, "not 120"),
-        (ROWS, {"drift": False}, "needs drift='on'"),
+        (ROWS, {"drift": False}, "needs drift=True"),
     ],
 )
 def test_an_invalid_canary_set_is_refused(data: Any, options: dict[str, Any], told: str) -> None:
