@@ -79,7 +79,7 @@ class Config:
     model at OpenAI's own address, and ``hashing`` otherwise.
     """
     prompts: str | None = None
-    """A folder of files. Each file replaces the built-in prompt that has the name of the file."""
+    """A folder with all prompts, in files named like the built-in ones."""
     prices: str | os.PathLike[str] | Mapping[str, Any] | None = None
     """Prices of tokens: a table or a file. By default list prices, with the extra ``prices``."""
     explanations: bool = False
