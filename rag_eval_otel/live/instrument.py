@@ -266,7 +266,6 @@ class RagEvalSpanProcessor(SpanProcessor):
         attachment = attachment_of_span(span)
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
-            pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
             pipeline.drain(0.0)
             pipeline.store.is_fed = False  # the first pipeline counts the turns
             log.warning(

@@ -343,8 +343,8 @@ class FeedbackIntake:
     def _reset(self) -> None:
         self._turns: OrderedDict[tuple[int, int], _Known] = OrderedDict()
         self._runs: OrderedDict[Hashable, tuple[int, int | None]] = OrderedDict()
-        # Feedback whose turn is not known yet, and whether the sinks have it.
-        self._early: OrderedDict[Hashable, list[tuple[Feedback, bool]]] = OrderedDict()
+        # Feedback whose turn is not known yet, by the id of its trace or LangChain run.
+        self._early: OrderedDict[Hashable, tuple[Feedback, ...]] = OrderedDict()
 
     def submit(self, feedback: Feedback, origin: Origin) -> None:
         # Looked up now: the trace may end before the evaluator's thread takes the feedback.
@@ -372,26 +372,19 @@ class FeedbackIntake:
             self._runs[run] = (span.trace_id, None if is_shared else span.span_id)
             if len(self._runs) > _MAX_TURNS:
                 self._runs.popitem(last=False)
-            for early, is_passed in self._early.pop(run, ()):
+            for early in self._early.pop(run, ()):  # it has waited for the ids of its span
                 known = self._find(early.trace_id, early.span_id)
-                feedback = early if known is None else self._add(known, early)
-                if not is_passed:
-                    self.pass_on(feedback)
+                self.pass_on(early if known is None else self._add(known, early))
 
     def facts(self, span: SpanContext) -> dict[str, Any]:
         """Return the attributes of feedback that came before its turn, for sampling rules."""
         known = self._turns.get((span.trace_id, span.span_id))
-        said = [feedback for feedback, _ in self._early.get(span.trace_id, ())]
-        said += known.said if known is not None else ()
+        said = (*self._early.get(span.trace_id, ()), *(known.said if known is not None else ()))
         worst_last = sorted(said, key=lambda feedback: -feedback.score)
         return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
 
     def of(self, span: SpanRef) -> tuple[Feedback, ...]:
-        known = self._turns.get((span.trace_id, span.span_id))
-        if known is None:
-            return ()
-        self._settle(known)
-        return known.said
+        return self._settled(span).said if span.span_id else ()
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Remember the labels of ``evaluation``, unless its turn was targeted, and compare them."""
@@ -400,8 +393,7 @@ class FeedbackIntake:
             return
         if sampling is not None and (sampling.stage != "judge" or sampling.is_targeted):
             return
-        known = self._known((span.trace_id, span.span_id))
-        self._settle(known)
+        known = self._settled(span)
         known.labels = {s.name: (s.label, s.version) for s in evaluation.scores if s.label}
         if evaluation.label is not None:
             known.labels[OVERALL] = (evaluation.label, evaluation.judge or "")
@@ -428,7 +420,7 @@ class FeedbackIntake:
             self._warn("unmatched", feedback, why)
         if not is_run:
             self.pass_on(feedback)
-        self._wait(feedback, is_passed=not is_run)
+        self._wait(feedback)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:
         feedback = replace(feedback, trace_id=known.key[0], span_id=known.key[1])
@@ -468,18 +460,19 @@ class FeedbackIntake:
         turns = [known for key, known in self._turns.items() if key[0] == trace_id]
         return turns[0] if len(turns) == 1 else None
 
-    def _settle(self, known: _Known) -> None:
-        """Give early feedback to the turn ``known``, unless it may be about another turn."""
-        for feedback, is_passed in self._early.pop(known.key[0], ()):
-            if self._find(known.key[0], feedback.span_id) is known:
+    def _settled(self, span: SpanRef) -> _Known:
+        """Return the turn of ``span`` with early feedback that cannot be about another turn."""
+        known = self._known((span.trace_id, span.span_id))
+        for feedback in self._early.pop(span.trace_id, ()):
+            if self._find(span.trace_id, feedback.span_id) is known:
                 self._add(known, feedback)
             else:
-                self._wait(feedback, is_passed=is_passed)
+                self._wait(feedback)
+        return known
 
-    def _wait(self, feedback: Feedback, *, is_passed: bool) -> None:
-        waiting = self._early.setdefault(feedback.trace_id, [])
-        waiting.append((feedback, is_passed))
-        del waiting[:-_MAX_SAID]
+    def _wait(self, feedback: Feedback) -> None:
+        waiting = self._early.get(feedback.trace_id, ())
+        self._early[feedback.trace_id] = (*waiting, feedback)[-_MAX_SAID:]
         if len(self._early) > 1024:  # noqa: PLR2004  # traces whose feedback waits for a turn
             self._early.popitem(last=False)
 
