@@ -25,7 +25,7 @@ from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.config import raises_errors
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.export.attributes import EventSink, feedback_attributes
-from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink, Meters
+from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Call
@@ -83,7 +83,7 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     count, in the order of the calls. A repeated text counts once. Errors are handled as in
     `record_question`.
     """
-    with _edge(raise_errors=raises_errors()):
+    with _edge("record", raise_errors=raises_errors()):
         asked = _text("record_retrieval", query)
         passages = passages_of(documents)
         run = _active_run()
@@ -126,7 +126,7 @@ def record_feedback(
     The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
     ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted.
     """
-    with _feedback_edge(raise_errors=raises_errors()):
+    with _edge("feedback", raise_errors=raises_errors()):
         number = _checked(score, name, comment=comment)
         trace, span, origin = _ids(trace_id, span_id)
         if trace == 0:
@@ -151,7 +151,7 @@ def record_feedback(
 
 
 def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
-    with _edge(raise_errors=raises_errors()):
+    with _edge("record", raise_errors=raises_errors()):
         checked = _text(caller, text)
         run = _active_run()
         if run is not None:
@@ -182,14 +182,6 @@ def _current_span(caller: str) -> Span:
 @cache
 def _warnings() -> LimitedLog:
     return LimitedLog()
-
-
-@cache
-def _edge(*, raise_errors: bool) -> Edge:
-    def count(place: str) -> None:
-        Meters().record(semconv.ERRORS, 1, {semconv.PLACE: place})
-
-    return Edge("record", on_error=count, raise_errors=raise_errors)
 
 
 def _text(caller: str, text: object) -> str:
@@ -402,7 +394,10 @@ class FeedbackIntake:
 
     def take(self, feedback: Feedback, origin: Origin, *, is_expected: bool = False) -> None:
         """Join ``feedback`` with its turn, if it is known or under way, and pass it on."""
-        feedback = replace(feedback, comment=self._cleaned(feedback.comment))
+        comment = None
+        with suppress(RedactionError):
+            comment = exportable(self.redactor.text(feedback.comment or "")) or None
+        feedback = replace(feedback, comment=comment)
         known = self._find(feedback.trace_id, feedback.span_id)
         if known is not None:
             self.instruments.feedback(feedback, "joined")
@@ -413,10 +408,8 @@ class FeedbackIntake:
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
-            why = "no turn of it is known here; the feedback is passed on with its ids"
-            if is_run:
-                why = "no turn of this LangChain run is known here, so the feedback has no span"
-                why += " and is not passed on"
+            what, end = ("this LangChain run", "not ") if is_run else ("it", "")
+            why = f"no turn of {what} is known here; the feedback is {end}passed on with its ids"
             self._warn("unmatched", feedback, why)
         if not is_run:
             self.pass_on(feedback)
@@ -434,11 +427,6 @@ class FeedbackIntake:
         for name in {feedback.name} if feedback.name in labels else labels.keys():
             label, version = labels[name]
             self.pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
-
-    def _cleaned(self, comment: str | None) -> str | None:
-        with suppress(RedactionError):
-            return None if comment is None else exportable(self.redactor.text(comment))
-        return None
 
     def _warn(self, kind: str, feedback: Feedback, why: str) -> None:
         message = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"
@@ -494,12 +482,14 @@ def intake_for(trace_id: int) -> FeedbackIntake | None:
 
 
 @cache
-def _feedback_edge(*, raise_errors: bool) -> Edge:
+def _edge(place: str, *, raise_errors: bool) -> Edge:
     def count(place: str) -> None:
         intake = intake_for(0)
         instruments = InstrumentSink() if intake is None else intake.instruments
         instruments.internal_error(place)
-        instruments.feedback(None, "refused")
+        if place == "feedback":
+            instruments.feedback(None, "refused")
 
-    log = LimitedLog(raise_errors=True)  # the message says which argument is wrong
-    return Edge("feedback", on_error=count, raise_errors=raise_errors, log=log)
+    # The message on feedback says which argument is wrong.
+    log = LimitedLog(raise_errors=place == "feedback")
+    return Edge(place, on_error=count, raise_errors=raise_errors, log=log)

@@ -160,8 +160,9 @@ class TurnScorer:
         self._config = config
         measurement = measurement or build_measurement(config)
         self._budget = build_budget(config, partial(instruments.internal_error, "redis"))
-        # A missing price raises `ConfigError` here.
-        self._measurement = measurement = replace(measurement, budget=self._budget)
+        if self._budget is not None:  # raises `ConfigError` if a price is missing
+            measurement = replace(measurement, budget=self._budget)
+        self._measurement = measurement
         instruments.watch_budget(self._observe_left)
         self._offline = None
         if config.cascade is not None:

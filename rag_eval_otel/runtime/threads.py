@@ -58,10 +58,10 @@ class Workers(ThreadPoolExecutor):
         self._size = 0
         weakref.finalize(self, self._calls.put, None).atexit = False
 
-    def prepare(self) -> bool:
-        """Start a thread, because none can be started at exit; return False if there is none."""
+    def prepare(self, count: int = 1) -> bool:
+        """Start ``count`` threads, because none can be started at exit; return False if none is."""
         with self._lock:
-            if not self._size:
+            for _ in range(self._size, count):
                 self._grow()
             return self._size > 0
 
@@ -211,6 +211,7 @@ class BackgroundEvaluator:
     is_closed: bool = False
 
     def __post_init__(self) -> None:
+        self._workers = Workers()
         self._reset()
         call_in_child(self._leave_to_parent)
 
@@ -288,18 +289,17 @@ class BackgroundEvaluator:
         if monkey is not None and monkey.is_module_patched("subprocess"):
             # `platform.platform`, which ``openai`` calls, would fork, and greenlets run twice.
             vars(platform.uname()).setdefault("processor", "")
-        workers = Workers()
-        workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
-        self._thread = start_thread(partial(self._run, workers), "")
+        self._workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
+        self._thread = start_thread(self._run, "")
         return self._thread is not None
 
-    def _run(self, workers: Workers) -> None:
+    def _run(self) -> None:
         silence()
         JUDGING.set(self)
         self._loop = loop = asyncio.new_event_loop()
         self._poll_now = asyncio.Event()
         asyncio.set_event_loop(loop)
-        loop.set_default_executor(workers)
+        loop.set_default_executor(self._workers)
         while not self._is_stopping:
             self._take(self._queue.get())
             serving = loop.create_task(self._serve())
@@ -310,7 +310,7 @@ class BackgroundEvaluator:
         # This closes the judge's connections.
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-        workers.shutdown()
+        self._workers.shutdown()
 
     async def _serve(self) -> None:
         """Poll the queue for jobs until there have been none for a while."""

@@ -250,7 +250,7 @@ def test_wrong_arguments_do_not_stop_an_application(
 ) -> None:
     """In production they are logged and counted."""
     monkeypatch.setenv("RAG_EVAL_RAISE_ERRORS", "off")
-    recorded._feedback_edge.cache_clear()  # noqa: SLF001
+    recorded._edge.cache_clear()  # noqa: SLF001
     with attached() as app:
         record_feedback(5, trace_id=TRACE)
         assert app.handle.stats.feedback == {"refused": 1}

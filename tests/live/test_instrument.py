@@ -14,12 +14,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
-from pipeline import (
-    RECORDED,
-    GatedJudge,
-    running,
-    usual_options,
-)
+from pipeline import RECORDED, GatedJudge, running, usual_options
 from rag_eval_otel import Evaluation, LexicalJudge, RagEvalCallbackHandler, instrument
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.errors import ConfigError

@@ -18,11 +18,7 @@ from opentelemetry.instrumentation.utils import (
 )
 
 from parallel import forking, in_child
-from rag_eval_otel.runtime.threads import (
-    BackgroundEvaluator,
-    GivenUp,
-    Workers,
-)
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Workers
 
 
 async def _nothing() -> None:
