@@ -69,6 +69,7 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.FEEDBACK_RECEIVED: _counter("{feedback}", "Feedback by outcome."),
     semconv.FEEDBACK_AGREEMENT: _counter("{turn}", "Turns by the labels of judge and people."),
     semconv.RELEASED: _counter("{span}", "Exported spans that waited for scores, by status."),
+    semconv.CACHE_LOOKUPS: _counter("{turn}", "Turns looked up among kept scores, by outcome."),
     semconv.OFFLINE_SCORE: _scores("Scores of all RAG turns by the offline judge of a cascade."),
     semconv.WEIGHTED_SCORE: _counter(
         "{score}", "Scores, divided by the probability of their turn."
@@ -374,6 +375,10 @@ class InstrumentSink:
         """Count a span that has waited for scores; ``status`` is written on the span."""
         self.tally.add("released", status)
         self._record(semconv.RELEASED, 1, {semconv.STATUS: status})
+
+    def cache_lookup(self, outcome: str) -> None:
+        """Count a turn whose scores were looked up: ``hit`` or ``miss``."""
+        self._record(semconv.CACHE_LOOKUPS, 1, {semconv.OUTCOME: outcome})
 
     def internal_error(self, place: str) -> None:
         """Count a failure of this library; ``place`` is the part that failed, such as "sink"."""

@@ -28,8 +28,8 @@ def scorer(budget: str, reply: object = None) -> TurnScorer:
     return TurnScorer(config, instruments=InstrumentSink(MeterProvider()))
 
 
-def judged(by: TurnScorer) -> Evaluation | None:
-    return asyncio.run(by._judged(SAMPLE, Sampling()))  # noqa: SLF001
+def judged(by: TurnScorer, sample: Sample = SAMPLE) -> Evaluation | None:
+    return asyncio.run(by._judged(sample, Sampling()))  # noqa: SLF001
 
 
 def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> None:
@@ -38,7 +38,7 @@ def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> Non
     first = judged(one)
     assert first is not None
     assert first.status == "scored"
-    assert judged(one) is None
+    assert judged(one, Sample(question="Whom?", answer="A.")) is None
 
 
 def test_wrong_budgets_are_refused_at_the_start() -> None:
