@@ -162,10 +162,6 @@ class Evaluations:
         self._reset()
         call_in_child(self._reset)
 
-    def _count(self, outcome: str) -> None:
-        if self.max_kept:
-            self.count(outcome)
-
     def _reset(self) -> None:
         # Evaluations under way, and final ones; None where the first caller was cancelled.
         self._known: OrderedDict[str, Future[Evaluation | None]] = OrderedDict()
@@ -183,11 +179,11 @@ class Evaluations:
             if evaluation is not None:
                 if key in self._known:
                     self._known.move_to_end(key)
-                self._count("hit")
+                self.count("hit")
                 return replace(evaluation, duration=measurement.clock() - started)
         if measurement.budget is not None and measurement.budget.spent_limit is not None:
             return None
-        self._count("miss")
+        self.count("miss")
         result = self._known[key] = Future[Evaluation | None]()
         evaluation = again = None
         try:
@@ -234,8 +230,9 @@ class TurnScorer:
         if self._budget is not None:  # raises `ConfigError` if a price is missing
             measurement = replace(measurement, budget=self._budget)
         self._measurement = measurement
-        kept = 0 if is_offline(measurement.judge) else 1024  # an offline judge costs nothing
-        self._evaluations = Evaluations(measurement, kept, instruments.cache_lookup)
+        is_free = is_offline(measurement.judge)
+        count = (lambda _: None) if is_free else instruments.cache_lookup
+        self._evaluations = Evaluations(measurement, 0 if is_free else 1024, count)
         instruments.watch_budget(self._observe_left)
         self._offline = None
         if config.cascade is not None:
