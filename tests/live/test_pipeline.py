@@ -154,10 +154,3 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
         app.handle.flush(0.5)
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
         assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
-
-
-def _child(app: App) -> bool:
-    if len(app.store.traces) or app.store.collecting_size or len(app.pipeline.store):
-        return False
-    own = app.turn(2)
-    return app.handle.flush(20) and app.status_of(own) == "scored"
