@@ -584,10 +584,9 @@ class Pipeline:
 
     def _flush_sinks(self, timeout: float) -> bool:
         """Have the sinks send what waits within ``timeout`` s; return False if they do not."""
-        if not self.scorer.delivers:
-            return True
         timeout = 0.0 if self.is_own_thread() else timeout
-        return self._call_within(partial(self.scorer.flush, timeout), timeout)
+        flush = partial(self.scorer.flush, timeout)
+        return not self.scorer.delivers or self._call_within(flush, timeout)
 
     def _flush_providers(self, deadline: float) -> None:
         """Flush the providers that report the scores, which the application may have set late."""

@@ -171,11 +171,12 @@ def _current_span(caller: str) -> Span:
     """Return the current span; log a warning if there is none."""
     span = get_current_span()
     if not span.get_span_context().is_valid:
-        message = (
+        _warnings().write(
+            caller,
             "%s() has no effect: no span is current, and no LangChain run that reports to"
-            " RagEvalCallbackHandler is active; start a span around the turn"
+            " RagEvalCallbackHandler is active; start a span around the turn",
+            caller,
         )
-        _warnings().write(caller, message, caller)
     return span
 
 
@@ -219,26 +220,20 @@ def _passage(document: Any) -> Passage:
             return Passage(text=document)
     if isinstance(document, Mapping):
         passage = passage_of(document)
+        if passage is not None:
+            return passage
     elif (text := _text_in(document)) is not None:
         names = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
         rank: Any = getattr(document, "score", None)
-        passage = Passage(
-            text=text,
-            id=next((str(name) for name in names if name is not None), None),
-            score=float(rank) if _is_number(rank) else None,
-        )
-    else:
-        passage = None
-    if passage is None:
-        raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
-    return passage
+        number = next((str(name) for name in names if name is not None), None)
+        return Passage(text=text, id=number, score=float(rank) if _is_number(rank) else None)
+    raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
 
 
 def _text_in(document: Any) -> str | None:
-    if callable(getattr(document, "get_content", None)):
-        texts: Iterable[object] = (document.get_content(),)
-    else:
-        texts = (getattr(document, name, None) for name in ("page_content", "content", "text"))
+    names = ("page_content", "content", "text")
+    has_method = callable(getattr(document, "get_content", None))
+    texts = [document.get_content()] if has_method else [getattr(document, n, None) for n in names]
     return next((text for text in texts if isinstance(text, str)), None)
 
 
@@ -259,9 +254,7 @@ def _checked(score: object, name: object, *, comment: object) -> float:
             " to this scale with (stars - 1) / 4, and thumbs of -1 and 1 with (thumb + 1) / 2"
         )
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise ValueError(
-            "the name of feedback has 1 to 64 ASCII letters, digits, _ and -, and no others"
-        )
+        raise ValueError("the name of feedback has 1 to 64 ASCII letters, digits, _ and -")
     if not isinstance(comment, str | None):
         raise TypeError(f"the comment of feedback is a str, not {type(comment).__name__}")
     return number

@@ -230,7 +230,7 @@ TRACE = "ab" * 16
         ({"score": -1}, r"not -1; .*thumbs of -1 and 1 with \(thumb \+ 1\) / 2"),
         ({"score": float("nan")}, r"not nan"),
         ({"score": "up"}, r"a score from 0 to 1 or a bool, not str"),
-        ({"name": "two words"}, r"1 to 64 ASCII letters, digits, _ and -, and no others"),
+        ({"name": "two words"}, r"1 to 64 ASCII letters, digits, _ and -"),
         ({"comment": 7}, r"comment of feedback is a str, not int"),
         ({"trace_id": "run-17"}, r"32 hexadecimal digits, .*not from a backend"),
         ({"trace_id": "0" * 32}, r"32 hexadecimal digits"),
