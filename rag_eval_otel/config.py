@@ -198,7 +198,6 @@ class Config:
 
     @property
     def base_rate(self) -> float:
-        """The fraction of turns that are evaluated, of those to which no rule applies."""
         return next((rule.rate for rule in self._rules if not rule.match), 1.0)
 
     @property
@@ -287,7 +286,6 @@ def _is_switch(hint: Any) -> bool:
 
 
 def _check(name: str, value: object) -> None:
-    """Raise `ConfigError` if ``value`` is not of the type of the option ``name``."""
     hint, is_allowed = _HINTS[name], True
     if get_origin(hint) is Annotated:
         kind, (low, high) = get_args(hint)
@@ -333,7 +331,6 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def _embedder_for(judge: object, environ: Mapping[str, str]) -> str:
-    """Return the default embedder: OpenAI's small model if the judge is OpenAI's, or hashing."""
     provider, _ = (isinstance(judge, str) and parts_of(judge)) or (None, "")
     if provider is None or provider.name == "local":
         return "hashing"
@@ -391,7 +388,6 @@ class Limit:
 
 
 def limits_of(text: object, *, where: str) -> tuple[Limit, ...]:
-    """Return the limits in ``text``; a `ConfigError` begins with ``where``, the option's name."""
     if text is None:
         return ()
     limits = [_limit(part, where, text) for part in str(text).split(",")]
@@ -482,7 +478,6 @@ def read_thresholds(path: Path) -> dict[str, float]:
 
 
 def written_thresholds(thresholds: Iterable[tuple[str, float, str]]) -> str:
-    """Return the text of a thresholds file, from names, thresholds and remarks."""
     lines = (
         f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {value:.6g}  # {remark}\n"
         for name, value, remark in thresholds

@@ -35,7 +35,6 @@ def switch(text: str) -> bool:
 
 
 def first_set(names: Sequence[str], environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the value of the first variable in ``names`` that is set and not empty, or None."""
     return next((environ[name] for name in names if environ.get(name)), None)
 
 

@@ -357,7 +357,6 @@ class Pipeline:
         return by_id, {turn.path[-1].id: turn for turn in turns}, root
 
     def sweep(self) -> None:
-        """Submit the LangChain run trees and the traces that are complete by now for scoring."""
         with self.release_edge:
             if self.recorder.runs:
                 self.recorder.sweep()
@@ -498,7 +497,6 @@ class Pipeline:
         return self.logs or get_logger_provider()
 
     def missing_providers(self) -> list[str]:
-        """Return the kinds of providers that the application must set, and has not set by now."""
         kinds = [] if self.meters or not is_stand_in(get_meter_provider()) else ["MeterProvider"]
         needs_logs = self.logs is None and self.config.score_events != "span"
         if needs_logs and is_stand_in(get_logger_provider()):
@@ -518,7 +516,6 @@ class Pipeline:
         return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed
 
     def flush_all(self, timeout: float) -> None:
-        """Flush as `flush` does, and then the exporters of logs and metrics."""
         deadline = self.now() + timeout
         self.flush(timeout)
         self._flush_providers(deadline)
@@ -583,7 +580,6 @@ class Pipeline:
         return self.store.wait_left(0.0 if self.is_own_thread() else self._left(deadline))
 
     def _flush_sinks(self, timeout: float) -> bool:
-        """Have the sinks send what waits within ``timeout`` s; return False if they do not."""
         timeout = 0.0 if self.is_own_thread() else timeout
         flush = partial(self.scorer.flush, timeout)
         return not self.scorer.delivers or self._call_within(flush, timeout)

@@ -168,7 +168,6 @@ def _active_run() -> Run | None:
 
 
 def _current_span(caller: str) -> Span:
-    """Return the current span; log a warning if there is none."""
     span = get_current_span()
     if not span.get_span_context().is_valid:
         _warnings().write(
@@ -348,7 +347,6 @@ class FeedbackIntake:
         return is_known or self.is_under_way(trace_id)
 
     def note(self, span: SpanContext, *, runs: Iterable[Hashable] = ()) -> None:
-        """Remember the turn of ``span``; ``runs`` are the ids of its LangChain runs."""
         if not span.span_id:
             return
         self._known((span.trace_id, span.span_id))
@@ -416,7 +414,6 @@ class FeedbackIntake:
         return feedback
 
     def _compare(self, feedback: Feedback, labels: _Labels) -> None:
-        """Tell the sinks whether labels agree with ``feedback``, which may name one metric."""
         for name in {feedback.name} if feedback.name in labels else labels.keys():
             label, version = labels[name]
             self.pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))

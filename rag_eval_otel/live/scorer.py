@@ -113,7 +113,6 @@ def sampling_point(trace_id: int) -> float:
 
 
 def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
-    """Return what sampling rules can match: attributes of spans, metadata, route, model, errors."""
     steps = tuple(_steps(turn))
     values: defaultdict[str, list[object]] = defaultdict(list)
     for name, value in chain.from_iterable(each.items() for each in attributes):
@@ -272,7 +271,6 @@ class TurnScorer:
             self._log.write(f"skipped {reason}", text, reason)
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Count a trace with these steps and no turn as skipped, and return the reason."""
         reason = why_none(steps)
         if reason is None:
             return None
@@ -318,7 +316,6 @@ class TurnScorer:
         return all(self._call_sinks("flush", timeout))
 
     def _log_failures(self, evaluation: Evaluation) -> None:
-        """Log why scores in ``evaluation`` are missing, once a minute for each reason."""
         models = title_of("judge", self._measurement.judge)
         if evaluation.is_useless:
             text = "the %s answers, but no metric can use what it says (%s); logged once a minute"

@@ -117,7 +117,6 @@ class Store:
             return sum(held.state == state for held in self.held.values())
 
     def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
-        """Store the log ``record`` until the span within which it was written has ended."""
         if self.is_open:
             with self.lock:
                 self._logs.add((trace_id, span_id), record)
@@ -467,7 +466,6 @@ class Clock:
         return is_first
 
     def export(self) -> None:
-        """Have everything exported that was decided to leave."""
         if not self.store.exit:
             return
         if self.is_inline or not self.start():

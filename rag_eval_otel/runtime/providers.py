@@ -154,7 +154,6 @@ class Attachment:
 
     @property
     def others(self) -> tuple[Any, ...] | None:
-        """The span processors that were added to the provider; None if they are not known."""
         return getattr(self.target, "_span_processors", None)
 
     def mark(self, owner: object) -> None:

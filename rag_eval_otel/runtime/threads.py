@@ -30,7 +30,6 @@ _Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread | None:
-    """Return a started daemon thread, or None if the interpreter is shutting down."""
     thread = threading.Thread(target=target, name=f"rag-eval-otel{name}", daemon=True)
     try:
         thread.start()
@@ -87,7 +86,6 @@ class Workers(ThreadPoolExecutor):
             self._size += 1
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call()`` on a worker thread; return its result, or raise its exception."""
         if not self.prepare():  # at exit, only the caller's thread is left
             return call()
         result: T = await asyncio.wrap_future(self.submit(call))
@@ -387,7 +385,6 @@ class BackgroundEvaluator:
         return not self._is_overloaded or job.seconds_left > self._mean
 
     def _decide(self, jobs: list[Job], *, runs: bool) -> None:
-        """Let the waiting ``jobs`` run now, or give them up."""
         for job in jobs:
             slot = self._waiting.pop(job)
             if not slot.done():  # else it was cancelled
